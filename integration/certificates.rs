@@ -207,6 +207,42 @@ fn a_reload_takes_all_certificates_or_none() {
     assert!(both() == [default, net]);
 }
 
+#[test]
+fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_ends() {
+    let site = site_with_certificates(&["net"], "");
+    make(&site, "net", &["smtp.example.net"]);
+    let weir = site.start();
+    let ends = |file: &str| {
+        weir.metric(&format!(
+            "weir_certificate_expiry_timestamp_seconds{{certificate=\"{}\"}}",
+            site.path(file).display()
+        ))
+    };
+    // rcgen's default: 4096-01-01.
+    assert_eq!((ends("certificate.pem"), ends("net.pem")), (67_090_118_400.0, 67_090_118_400.0));
+    // The command returns when the certificates have been read.
+    assert_eq!(site.run(&["reload"], "").code, Some(0));
+    assert_eq!(weir.times_logged("certificate read again"), 0, "both are the same as before");
+
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["smtp.example.net".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+    site.put("net.pem", &params.self_signed(&key).unwrap().pem());
+    site.put("net.key", &key.serialize_pem());
+    assert_eq!(site.run(&["reload"], "").code, Some(0));
+    let line = weir.logged("certificate read again");
+    assert!(line.contains("net.pem") && line.contains("until=2040-01-01T00:00:00Z"), "{line}");
+    assert_eq!(weir.times_logged("certificate read again"), 1, "the other is the same as before");
+    // After an error the log says that all are good again.
+    std::fs::rename(site.path("net.key"), site.path("elsewhere.key")).unwrap();
+    assert_eq!(site.run(&["reload"], "").code, Some(78));
+    weir.logged("certificates not taken: the former ones stay");
+    std::fs::rename(site.path("elsewhere.key"), site.path("net.key")).unwrap();
+    assert_eq!(site.run(&["reload"], "").code, Some(0));
+    assert_eq!(weir.times_logged("certificate read again"), 1 + 2);
+    assert_eq!((ends("certificate.pem"), ends("net.pem")), (67_090_118_400.0, 2_208_988_800.0));
+}
+
 /// `weir serve` checks the files once a minute; this test runs the same server code with a shorter interval.
 #[test]
 fn renewed_files_are_loaded_once_certificate_and_key_match() {
@@ -218,16 +254,17 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
     let metrics = Arc::new(weir::metrics::Metrics::new().unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
+    let certificates = Certificates::read(config.tls.unwrap(), metrics.certificate_expiry.clone()).unwrap();
     let server = Server {
         options: config.server,
         log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
         accounts: None,
         store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
         relay: weir::relay::Relay::new(&config.relay, &metrics).unwrap(),
+        certificates: Some(Arc::new(certificates)),
         metrics,
         notification_throttle: NotificationThrottle::default(),
         accept_errors: AcceptErrors::default(),
-        certificates: Some(Arc::new(Certificates::read(config.tls.unwrap()).unwrap())),
     };
     let implicit = config.listeners.into_iter().find(|listener| &*listener.name == "implicit").unwrap();
     let listener = Bound::bind(implicit).unwrap();

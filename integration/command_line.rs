@@ -440,7 +440,7 @@ fn the_demo_does_what_it_says() {
         assert!(out.contains(&format!("message {n} sent\n")), "{out}\n{err}");
     }
     assert!(!out.contains("message 6 sent") && err.contains("MAIL failed: 450"), "{out}\n{err}");
-    assert!(out.contains("< 450 4.7.1 5 of 5 recipients per 10m; try again in "), "{out}");
+    assert!(out.contains("< 450 4.7.1 5 of 5 recipients used, 5 more per 10 minutes; try again in "), "{out}");
     assert_eq!(out.lines().filter(|line| line.ends_with(".demo")).count(), 5, "{out}");
     assert!(out.contains("weir_messages_total{result=\"delivered\"} 5"), "{out}");
 

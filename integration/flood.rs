@@ -90,7 +90,7 @@ fn parallel_sessions_get_exactly_the_count_of_the_formula_also_after_kill_9() {
     assert_eq!(weir.metric("weir_recipients_total{result=\"accepted\"}"), 0.0, "no message was sent");
 
     let refusal = Client::logged_in(weir.address("s"), "alice").ask("MAIL FROM:<alice@example.org>");
-    assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients per 1d; try again in "), "{refusal}");
+    assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients used, 100 more per day; try again in "), "{refusal}");
     let (wait_before, told) = (wait_in(&refusal), now());
     // The level by the formula, with one attempt a second.
     let level = admitted_by_formula(400, took).1;
@@ -102,7 +102,7 @@ fn parallel_sessions_get_exactly_the_count_of_the_formula_also_after_kill_9() {
     let mut client = Client::logged_in(weir.address("s"), "alice");
     let refusal = client.ask("MAIL FROM:<alice@example.org>");
     let expected = wait_before - (now() - told);
-    assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients per 1d; try again in "), "{refusal}");
+    assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients used, 100 more per day; try again in "), "{refusal}");
     assert!((wait_in(&refusal) - expected).abs() <= 2.0, "{refusal}: {expected} s expected");
     // Another user is not affected.
     site.add_user("bob");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// Modules, each with those that it may import. A pure module names no runtime, socket or clock.
-const ROOMS: [(&str, &[&str], Kind); 23] = [
+const ROOMS: [(&str, &[&str], Kind); 24] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
@@ -45,6 +45,7 @@ const ROOMS: [(&str, &[&str], Kind); 23] = [
         ],
         Kind::Free,
     ),
+    ("history", &["time"], Kind::Free),
     ("import", &["policy", "time"], Kind::Free),
     ("simulate", &["policy", "time"], Kind::Free),
     ("rehearse", &["session", "policy", "store", "smtp", "time"], Kind::Pure),

@@ -122,7 +122,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
         }
     });
     let reply = greeted(&weir, GUESSER).try_log_in("alice", PASSWORD);
-    assert!(reply.starts_with("454 4.7.0 20 of 20 login-failures per 1h; try again in "), "{reply}");
+    assert!(reply.starts_with("454 4.7.0 20 of 20 failed logins used, 20 more per hour; try again in "), "{reply}");
     // Right passwords are not charged, and other addresses have their own budget.
     for _ in 0..25 {
         assert!(log_in(&weir, "alice", PASSWORD).starts_with("235"));
@@ -142,7 +142,7 @@ fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
     }
     let began = Instant::now();
     // The right password comes too late.
-    assert!(greeted(&weir, GUESSER).try_log_in("alice", PASSWORD).starts_with("454 4.7.0 3 of 3 login-failures"));
+    assert!(greeted(&weir, GUESSER).try_log_in("alice", PASSWORD).starts_with("454 4.7.0 3 of 3 failed logins"));
     assert!(began.elapsed() >= FAILED_LOGIN_PAUSE);
     let began = Instant::now();
     assert!(log_in(&weir, "alice", "wrong").starts_with("535"));

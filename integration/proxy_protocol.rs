@@ -88,7 +88,7 @@ fn trust_and_limits_use_the_address_in_the_header() {
         let mut client = connect(&weir, "trusting", &block(address));
         client.expect("220");
         client.send_message();
-        client.say("MAIL FROM:<a@example.org>", "450 4.7.1 1 of 1 recipients");
+        client.say("MAIL FROM:<a@example.org>", "450 4.7.1 1 of 1 recipient used");
     }
     for header in [line("198.51.100.7"), b"PROXY UNKNOWN\r\n".to_vec(), binary(0x20, 0, b"")] {
         let mut client = connect(&weir, "trusting", &header);

@@ -178,7 +178,7 @@ fn the_log_is_json_where_configured() {
     let site = site_with_two_listeners(&upstream, "log = { format = \"json\" }\n");
     let weir = site.start();
     let line = weir.logged("\"listening\"");
-    assert!(line.starts_with("{\"timestamp\":\"20") && line.ends_with("\"}"), "{line}");
+    assert!(line.starts_with("{\"ts\":\"20") && line.ends_with("\"}"), "{line}");
     assert!(
         line.contains("\"level\":\"INFO\",\"message\":\"listening\",\"listener\":\"s\",\"address\":\"127.0.0.1:"),
         "{line}"

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-const LISTENERS: &str = "listener.s = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }\n\
+const LISTENERS: &str = "timezone = \"UTC\"\nlistener.s = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }\n\
     listener.strict = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"required\" }\n";
 
 const LIMITS: &str = r#"
@@ -74,7 +74,7 @@ connection from 192.0.2.7
   -> passes
 
 AUTH as alice
-  failures: charges 1 in client=192.0.2.7: 0 -> 1 of 10 login-failures per 1d: passes
+  failures: charges 1 in client=192.0.2.7: 0 -> 1 of 10 login-failures per 1d, at most 9 at once: passes
   not here: tokens, messages (30 / 1h), messages (100 / 1d), students, few, octets, strangers
   -> passes
 
@@ -83,9 +83,9 @@ login of alice
   -> passes
 
 MAIL FROM:<a@example.org>
-  tokens: looks whether there is room for 1 in user=alice: 0 -> 1 of 2 recipients per 1d (some.csv, line 3): passes
-  messages (30 / 1h): looks whether there is room for 1 in client=192.0.2.7: 0 -> 1 of 30 messages per 1h: passes
-  messages (100 / 1d): looks whether there is room for 1 in client=192.0.2.7: 0 -> 1 of 100 messages per 1d: passes
+  tokens: looks whether there is room for 1 in user=alice: 0 -> 1 of 2 recipients at once, then 2 per 1d (some.csv, line 3): passes
+  messages (30 / 1h): looks whether there is room for 1 in client=192.0.2.7: 0 -> 1 of 30 messages per 1h, at most 29 at once: passes
+  messages (100 / 1d): looks whether there is room for 1 in client=192.0.2.7: 0 -> 1 of 100 messages per 1d, at most 99 at once: passes
   students: does not hold: no match: tls is false, user is alice; group is not known
   octets: looks whether there is room for 20480 in client=192.0.2.7: 0 -> 20480 of 10485760 bytes per 1d: passes
   strangers: does not hold: recipient is not known
@@ -93,41 +93,41 @@ MAIL FROM:<a@example.org>
   -> passes
 
 RCPT TO:<postmaster@example.net>
-  tokens: charges 1 in user=alice: 0 -> 1 of 2 recipients per 1d (some.csv, line 3): passes
+  tokens: charges 1 in user=alice: 0 -> 1 of 2 recipients at once, then 2 per 1d (some.csv, line 3): passes
   students: does not hold: no match: tls is false, user is alice; group is not known
   few: does not hold: excepted: recipient is postmaster@example.net
-  strangers: charges 1 new recipient in user=alice: 0 -> 1 of 30 recipients per 1d: passes
+  strangers: charges 1 new recipient in user=alice: 0 -> 1 of 30 new recipients per 1d, at most 29 at once: passes
   not here: failures, messages (30 / 1h), messages (100 / 1d), octets
   -> passes
 
 RCPT TO:<c@example.net>
-  tokens: charges 1 in user=alice: 1 -> 2 of 2 recipients per 1d (some.csv, line 3): passes
+  tokens: charges 1 in user=alice: 1 -> 2 of 2 recipients at once, then 2 per 1d (some.csv, line 3): passes
   students: does not hold: no match: tls is false, user is alice; group is not known
-  few: charges 1 in client=192.0.2.7: 0 -> 1 of 2 recipients per 1h: passes
-  strangers: charges 1 new recipient in user=alice: 1 -> 2 of 30 recipients per 1d: passes
+  few: charges 1 in client=192.0.2.7: 0 -> 1 of 2 recipients per 1h, at most 1 at once: passes
+  strangers: charges 1 new recipient in user=alice: 1 -> 2 of 30 new recipients per 1d, at most 29 at once: passes
   not here: failures, messages (30 / 1h), messages (100 / 1d), octets
   -> passes
 
 RCPT TO:<postmaster@example.net>
-  tokens: charges 1 in user=alice: 2 -> 3 of 2 recipients per 1d (some.csv, line 3): refuses: 554 5.7.1 2 of 2 tokens used (test)
+  tokens: charges 1 in user=alice: 2 -> 3 of 2 recipients at once, then 2 per 1d (some.csv, line 3): refuses: 554 5.7.1 2 of 2 tokens used (test)
   students: does not hold: no match: tls is false, user is alice; group is not known
   few: does not hold: excepted: recipient is postmaster@example.net
-  strangers: charges 0 new recipient in user=alice: 2 -> 2 of 30 recipients per 1d: passes
+  strangers: charges 0 new recipients in user=alice: 2 -> 2 of 30 new recipients per 1d, at most 29 at once: passes
   not here: failures, messages (30 / 1h), messages (100 / 1d), octets
   -> 554 5.7.1 2 of 2 tokens used (test-1)
 
 RCPT TO:<d@example.net>
-  tokens: charges 1 in user=alice: 2 -> 3 of 2 recipients per 1d (some.csv, line 3): refuses: 554 5.7.1 2 of 2 tokens used (test)
+  tokens: charges 1 in user=alice: 2 -> 3 of 2 recipients at once, then 2 per 1d (some.csv, line 3): refuses: 554 5.7.1 2 of 2 tokens used (test)
   students: does not hold: no match: tls is false, user is alice; group is not known
-  few: charges 1 in client=192.0.2.7: 1 -> 2 of 2 recipients per 1h: would refuse, but is in shadow: \
-450 4.7.1 1 of 2 recipients per 1h; try again in 1s (test)
-  strangers: charges 1 new recipient in user=alice: 2 -> 3 of 30 recipients per 1d: passes
+  few: charges 1 in client=192.0.2.7: 1 -> 2 of 2 recipients per 1h, at most 1 at once: would refuse, but is in shadow: \
+450 4.7.1 1 of 1 recipient used, 2 more per hour; try again in 1s (test)
+  strangers: charges 1 new recipient in user=alice: 2 -> 3 of 30 new recipients per 1d, at most 29 at once: passes
   not here: failures, messages (30 / 1h), messages (100 / 1d), octets
   -> 554 5.7.1 2 of 2 tokens used (test-2)
 
 DATA
-  messages (30 / 1h): charges 1 in client=192.0.2.7: 0 -> 1 of 30 messages per 1h: passes
-  messages (100 / 1d): charges 1 in client=192.0.2.7: 0 -> 1 of 100 messages per 1d: passes
+  messages (30 / 1h): charges 1 in client=192.0.2.7: 0 -> 1 of 30 messages per 1h, at most 29 at once: passes
+  messages (100 / 1d): charges 1 in client=192.0.2.7: 0 -> 1 of 100 messages per 1d, at most 99 at once: passes
   octets: charges 20480 in client=192.0.2.7: 0 -> 20480 of 10485760 bytes per 1d: passes
   not here: failures, tokens, students, few, strangers
   -> passes
@@ -181,8 +181,8 @@ fn a_limit_holds_once_the_facts_it_needs_are_given() {
             "students: does not hold: no match: tls is false, user is alice; group is staff",
         ),
         ("", "tokens: does not hold: user is not known"),
-        ("--user bob", "of 9 recipients per 1d (some.csv, line 2)"),
-        ("--user carol", "0 -> 1 of 10 recipients per 1d: passes"),
+        ("--user bob", "of 9 recipients at once, then 9 per 1d (some.csv, line 2)"),
+        ("--user carol", "0 -> 1 of 10 recipients at once, then 10 per 1d: passes"),
     ] {
         let Outcome { code, out, .. } = test(&site, &format!("{session} {facts}"));
         assert!(code == Some(0) && out.contains(words), "{facts}: {words:?} is not in\n{out}");
@@ -193,6 +193,71 @@ fn a_limit_holds_once_the_facts_it_needs_are_given() {
         out.ends_with("refused, not by a limit: MAIL: the listener strict wants a login, and there is no --user\n"),
         "{out}"
     );
+}
+
+#[test]
+fn the_users_file_gives_the_groups_of_the_user() {
+    let upstream = Upstream::start();
+    let users = [("alice", PASSWORD, "students"), ("bob", PASSWORD, "")];
+    let site = Site::builder()
+        .upstream(upstream.address().to_string(), "")
+        .more(LISTENERS)
+        .more(STUDENTS)
+        .users(&users)
+        .build();
+    let _weir = site.start();
+    let session = "--client 192.0.2.7 --mail-from a@example.org --rcpt-to c@example.net";
+    for live in ["", "--live"] {
+        for (user, words, others) in [
+            ("alice", "alice is in the groups students\n", "students: does not hold"),
+            ("ALICE --group staff", "ALICE is in the groups students, staff\n", "students: does not hold"),
+            ("bob", "students: does not hold", "in the groups"),
+            ("bob --group students", "bob is in the groups students\n", "students: does not hold"),
+            (
+                "carol",
+                "\nnote: the users file has no account carol: a login would be refused\napart from that, nothing",
+                "in the groups",
+            ),
+        ] {
+            let Outcome { code, out, err } = test(&site, &format!("{session} --user {user} {live}"));
+            assert_eq!((code, err.as_str()), (Some(0), ""));
+            assert!(out.contains(words) && !out.contains(others), "{user} {live}: {out}");
+        }
+    }
+    std::fs::write(site.path("users"), "nonsense").unwrap();
+    let Outcome { code, out, .. } = test(&site, &format!("{session} --user alice --json"));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["groups"]), (Some(0), &json!([])));
+    let note = report["note"].as_str().unwrap();
+    assert!(note.starts_with("the groups of alice are not known: users file ") && note.contains("line 1"), "{note}");
+}
+
+const STUDENTS: &str = "[[limit]]\nname = \"students\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"500 / 1d\"\n\
+    match = { group = \"students\" }\n";
+
+#[test]
+fn a_time_without_an_offset_is_in_the_time_zone_of_the_configuration() {
+    let upstream = Upstream::start();
+    let hours = "[[limit]]\nname = \"night\"\ncount = \"recipients\"\nper = []\nrate = \"5 / 1d\"\n\
+        match = { time = \"Mon 00:00-06:00\" }\n";
+    let more = format!("timezone = \"America/New_York\"\n{}{hours}", LISTENERS.replace("timezone = \"UTC\"\n", ""));
+    let site = Site::builder().upstream(upstream.address().to_string(), "").more(&more).users(&[]).build();
+    let _weir = site.start();
+    let session = "--client 192.0.2.7 --mail-from a@example.org --rcpt-to c@example.net";
+    for live in ["", "--live"] {
+        for (at, shown, holds) in [
+            // The first of March 2026 is a Sunday.
+            ("2026-03-02T03:00", "at 2026-03-02T03:00:00-05:00, with", true),
+            ("2026-03-02T03:00Z", "at 2026-03-01T22:00:00-05:00, with", false),
+            ("2026-03-02T12:00+04:00", "at 2026-03-02T03:00:00-05:00, with", true),
+            ("2026-03-02T08:00", "at 2026-03-02T08:00:00-05:00, with", false),
+        ] {
+            let Outcome { code, out, err } = test(&site, &format!("{session} --at {at} {live}"));
+            assert_eq!((code, err.as_str()), (Some(0), ""));
+            assert!(out.starts_with(shown), "{at} {live}: {out}");
+            assert_eq!(out.contains("night: charges 1"), holds, "{at} {live}: {out}");
+        }
+    }
 }
 
 #[test]
@@ -261,8 +326,16 @@ fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
         let Outcome { code, out, err } = test(&site, &format!("{session} --user alice"));
         assert_eq!((code, err.as_str()), (Some(1), ""));
         assert!(out.contains(", with the budgets of the running Weir\n"), "{out}");
-        assert!(out.contains("  tokens: charges 1 in user=alice: 2 -> 3 of 3 recipients per 1000d: passes\n"), "{out}");
-        assert!(out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients per 1000d;"), "{out}");
+        assert!(
+            out.contains(
+                "  tokens: charges 1 in user=alice: 2 -> 3 of 3 recipients at once, then 3 per 1000d: passes\n"
+            ),
+            "{out}"
+        );
+        assert!(
+            out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients used, 3 more per 1000 days;"),
+            "{out}"
+        );
         // The command makes no budget for an owner that has none.
         let Outcome { code, out, .. } = test(&site, &format!("{session} --user bob"));
         assert!(code == Some(0) && out.contains("in user=bob: 1 -> 2 of 3"), "{out}");
@@ -307,7 +380,7 @@ fn a_test_shows_the_replies_that_a_real_client_gets() {
     // The reference differs.
     let words = |reply: &str| reply.rsplit_once(" (").unwrap().0.to_owned();
     let refused = words(&client.ask("DATA"));
-    assert!(refused.contains(" 8 of 8 commands per 1000d"), "{refused}");
+    assert!(refused.contains(" 8 of 8 commands used, 8 more per 1000 days"), "{refused}");
     let shown: Vec<String> =
         report["replies"].as_array().unwrap().iter().map(|reply| words(reply.as_str().unwrap())).collect();
     assert_eq!(shown, [refused]);

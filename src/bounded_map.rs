@@ -1,4 +1,4 @@
-//! Map of bounded size: if a new entry finds no room, the oldest entry is evicted.
+//! Map of bounded size: if the map is full, a new entry replaces the oldest one.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,8 +14,8 @@ impl<K, V, const MAX: usize> Default for BoundedMap<K, V, MAX> {
 }
 
 impl<K: Clone + Eq + Hash, V, const MAX: usize> BoundedMap<K, V, MAX> {
-    /// Inserts or replaces an entry. If it is new and there is no room, first evicts the entry with the lowest `time`:
-    /// a search through all entries.
+    /// Inserts or replaces an entry. If the key is new and the map is full, first removes the entry with the lowest
+    /// `time`, which it finds by a search through all entries.
     pub fn insert<T: Ord>(&mut self, key: K, value: V, time: impl Fn(&V) -> T) {
         if self.is_full()
             && !self.0.contains_key(&key)
@@ -43,7 +43,7 @@ impl<K: Clone + Eq + Hash, V, const MAX: usize> BoundedMap<K, V, MAX> {
     }
 }
 
-/// All that only reads the map.
+/// Gives access to the methods that only read the map.
 impl<K, V, const MAX: usize> Deref for BoundedMap<K, V, MAX> {
     type Target = HashMap<K, V>;
 

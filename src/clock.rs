@@ -1,7 +1,8 @@
-//! The only place that reads the wall clock. All code that decides gets `now` as an argument.
+//! The only module that reads the wall clock. Code that decides about mail gets the time as an argument `now`.
 //!
-//! [`now`] tells the time of [`Steady`]: a jump of the wall clock is followed only after it has lasted. Otherwise a
-//! clock that is wrong for seconds would end suspensions and empty budgets for good.
+//! [`now`] returns steady time (see [`Steady`]), which follows a jump of the wall clock only after the jump has lasted
+//! for some minutes. Otherwise a wall clock that is wrong for seconds would end suspensions and reset budgets, and its
+//! correction would not restore them.
 
 use crate::time::steady::{BELIEVED_AFTER, Change, Steady, micros};
 use crate::time::{Timestamp, format_duration};
@@ -11,30 +12,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The clock of the process.
 struct Clock {
-    /// Microseconds to add to the time since boot.
+    /// Microseconds to add to the time since boot to get the steady time.
     offset: AtomicI64,
-    /// Time since boot of the next comparison of the clocks, in microseconds.
+    /// Time since boot at which the clocks are to be compared next, in microseconds.
     due: AtomicI64,
-    /// Held to compare the clocks; only the first reading of the clock waits for it.
+    /// Held while the clocks are compared. [`now`] waits for this lock only before the first comparison; later it skips
+    /// the comparison if another thread holds the lock.
     comparison: Mutex<Comparison>,
 }
 
 struct Comparison {
-    /// `None` before the first reading.
+    /// `None` before the first comparison.
     steady: Option<Steady>,
     jumps: u64,
     /// Time since boot when a jump was last logged, in microseconds.
     logged: Option<i64>,
 }
 
-/// Relation of the wall clock to the time that [`now`] tells.
+/// State of the wall clock, compared with the steady time that [`now`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
+    /// `None` if the steady time is certain; otherwise only exceptions that began at this time or later can be ended.
     /// See [`Steady::doubt`].
     pub doubt: Option<Timestamp>,
-    /// Microseconds by which the wall clock is ahead.
+    /// Microseconds by which the wall clock is ahead of the steady time.
     pub disagreement: i64,
-    /// Jumps of the wall clock since the start.
+    /// Number of jumps of the wall clock since the start of the process.
     pub jumps: u64,
 }
 
@@ -44,19 +47,20 @@ static CLOCK: Clock = Clock {
     comparison: Mutex::new(Comparison { steady: None, jumps: 0, logged: None }),
 };
 
-/// Least time between two comparisons of the clocks.
+/// Minimum time between two comparisons of the wall clock with the time since boot.
 const COMPARED_EVERY: Duration = Duration::from_millis(100);
 
-/// Time between two readings beyond which they are not of the same moment: the thread was not scheduled in between.
+/// Maximum time between two readings of clocks that count as made at the same moment. If more time has passed, the
+/// thread was interrupted between the readings.
 const SAME_MOMENT: Duration = Duration::from_millis(20);
 
-/// Jumps that follow within this time are counted, but not logged.
+/// Jumps within this time after a logged jump are counted, but not logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// Returns the present time.
+/// Returns the present steady time.
 pub fn now() -> Timestamp {
     let monotonic = since_boot();
-    // The offset read after `due` is that of the same comparison, or of a later one.
+    // Acquire: the offset that is read below comes from the comparison that set this `due`, or from a later one.
     let due = CLOCK.due.load(Ordering::Acquire);
     if micros(monotonic) >= due {
         let comparison = match due {
@@ -68,7 +72,7 @@ pub fn now() -> Timestamp {
     Timestamp::from_micros(micros(monotonic).saturating_add(CLOCK.offset.load(Ordering::Relaxed)))
 }
 
-/// Returns the result of the last comparison of the clocks.
+/// Returns the state of the wall clock at the last comparison.
 pub fn status() -> Status {
     now();
     let comparison = CLOCK.comparison();
@@ -82,12 +86,12 @@ impl Clock {
     }
 }
 
-/// Compares the clocks and returns the change to be logged.
+/// Compares the clocks. Returns the change if it is to be logged.
 fn compare(mut comparison: MutexGuard<'_, Comparison>) -> Option<Change> {
     let Comparison { steady, jumps, logged } = &mut *comparison;
     let (wall, monotonic) = match read() {
         (wall, monotonic, true) => (wall, monotonic),
-        // The first comparison has no other reading to go by.
+        // The first comparison must give a time, even from such readings.
         (wall, monotonic, false) if steady.is_none() => (wall, monotonic),
         _ => return None,
     };
@@ -124,7 +128,8 @@ fn log(change: Change) {
     }
 }
 
-/// Reads the wall clock and the time since boot; false if they may not be of the same moment.
+/// Reads the wall clock and the time since boot. The third value is false if the two readings may not be of the same
+/// moment.
 fn read() -> (Timestamp, Duration, bool) {
     let before = since_boot();
     let wall = wall();
@@ -141,7 +146,8 @@ fn wall() -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-/// Returns the time since boot. It includes suspension of the machine, so that resuming is no jump.
+/// Returns the time since boot. It includes the time in which the machine was suspended, so that the wall clock does
+/// not seem to jump when the machine resumes.
 fn since_boot() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::Boottime);
@@ -161,7 +167,8 @@ mod tests {
                     let (before, time) = (wall(), now());
                     let difference = time.micros().abs_diff(before.micros());
                     assert!(difference < 60_000_000, "{difference} µs from the wall clock");
-                    // A slewed clock may go back so far between two comparisons.
+                    // Slewing may set the time back between two calls, but by less than the time between two
+                    // comparisons.
                     assert!(former.since(time) <= COMPARED_EVERY, "from {former:?} to {time:?}");
                     former = time;
                 }

@@ -48,7 +48,7 @@
 //! 3. The client says MAIL and RCPT, often several in one piece. The session gathers them (`session/pipeline.rs`) and asks
 //!    policy about all of them, as it did at the connection and at the login. [`policy::Plan`] finds the limits that hold
 //!    and their budgets, [`store`] loads these, [`policy::decide`] decides with the arithmetic of [`engine`], and the
-//!    charges are durable before the client hears the reply. `session/refusal.rs` words the reply of a refusal, with the
+//!    charges are durable before the client hears the reply. `session/refusal_reply.rs` words the reply of a refusal, with the
 //!    texts of `policy/verdict/refusal.rs`.
 //! 4. [`relay`] passes the envelope to an upstream: it selects a healthy one, takes an idle connection or opens one, says
 //!    MAIL and RCPT, and returns the answers. If that upstream fails before the message is on its way, another one gets
@@ -68,8 +68,9 @@
 //!   `admin/exceptions/` checks and answers those about grants and suspensions, `store/exceptions.rs` begins and ends them.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
-//! * [`import`] translates the limits of Exim, rspamd and postfwd, [`simulate`] replays the mail of the past through the limits, and
-//!   [`rehearse`] says what would happen to one message (`weir test`).
+//! * [`import`] translates the limits of Exim, rspamd and postfwd, [`simulate`] replays the mail of the past through the
+//!   limits, [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir, and [`rehearse`] says what
+//!   would happen to one message (`weir test`).
 //! * [`clock`] alone reads the clock: functions that decide take their `now`, a [`time::Timestamp`], as an argument, so
 //!   that they can be replayed.
 //!
@@ -84,6 +85,7 @@ pub mod config;
 pub mod daemon;
 pub mod engine;
 pub mod explain;
+pub mod history;
 pub mod import;
 pub mod log;
 pub mod metrics;

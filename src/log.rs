@@ -1,9 +1,11 @@
-//! The log: one line for each event, to standard error, in logfmt or JSON. One thread writes the lines; no other thread
-//! waits for a slow or stopped reader of standard error.
+//! The log: one line for each event, written to standard error in logfmt or JSON. One thread writes the lines, so no
+//! other thread waits if the reader of standard error is slow or stopped.
 
+mod json;
 mod logged_state;
 mod queue;
 
+use json::Json;
 pub use logged_state::LoggedState;
 use prometheus::IntCounter;
 use queue::Queue;
@@ -29,20 +31,21 @@ pub enum Format {
     Json,
 }
 
-/// Octets of lines that may wait for the writer thread: some 20,000 lines, enough for a reader that pauses for a
-/// moment.
+/// Maximum octets of lines that wait for the writer thread: about 20,000 lines, enough while the reader of standard
+/// error pauses for a moment.
 const CAPACITY: usize = 4 << 20;
 
-/// Time without progress of the reader after which the shutdown gives up the remaining lines.
+/// At shutdown, the remaining lines are given up if none could be written for this time.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause of the writer thread when standard error is full and non-blocking (another program may have made it so).
+/// Pause of the writer thread before it tries again, when standard error is full and non-blocking (a program that
+/// shares it may have made it non-blocking).
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Queue of the process's log lines; set when logging begins.
 static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
 
-/// Guard that writes the remaining lines when dropped; drop it last.
+/// Guard that, when it is dropped, waits until the remaining lines are written. The caller drops it last.
 #[must_use = "when this is dropped, the lines that are left are written"]
 pub struct Guard(());
 
@@ -54,33 +57,31 @@ impl Drop for Guard {
     }
 }
 
-/// Begins logging, for the whole process and once. Lines of other crates are left out: Weir itself logs what concerns
-/// the administrator.
+/// Begins logging for the whole process. Only the first call has an effect. Log lines of other crates are left out:
+/// Weir itself logs what concerns the administrator.
 pub fn begin(format: Format) -> Guard {
     let writer = Stderr { journal: is_journal(), queue: start_queue() };
     let lines = match format {
         Format::Logfmt => tracing_logfmt::builder().with_target(false).layer().with_writer(writer).boxed(),
-        Format::Json => {
-            tracing_subscriber::fmt::layer().json().flatten_event(true).with_target(false).with_writer(writer).boxed()
-        }
+        Format::Json => tracing_subscriber::fmt::layer().json().event_format(Json::new()).with_writer(writer).boxed(),
     };
     let ours = Targets::new().with_target("weir", Level::INFO);
     // A second call in one process (tests) keeps the first logger.
     if tracing_subscriber::registry().with(lines.with_filter(ours)).try_init().is_ok() {
-        // The standard library's own hook would wait for standard error.
+        // The standard library's own hook writes to standard error itself and may wait for its reader.
         std::panic::set_hook(Box::new(log_panic));
     }
     Guard(())
 }
 
-/// Counts lost lines in this metric.
+/// Makes the log count its lost lines in this metric.
 pub fn count_lost_in(counter: &IntCounter) {
     if let Some(queue) = QUEUE.get() {
         queue.count_lost_in(counter.clone());
     }
 }
 
-/// Starts the writer thread. Returns `None` if the system has no thread for that: then each thread writes its lines
+/// Starts the writer thread. Returns `None` if the system cannot start a thread: then each thread writes its log lines
 /// itself.
 fn start_queue() -> Option<Arc<Queue>> {
     if let Some(queue) = QUEUE.get() {
@@ -91,8 +92,8 @@ fn start_queue() -> Option<Arc<Queue>> {
     Some(QUEUE.get_or_init(|| queue).clone())
 }
 
-/// Writes a line to standard error, without the lock of [`io::stderr`]: a dying process may need that for its last
-/// message.
+/// Writes a line to standard error. Does not take the lock of [`io::stderr`], which the standard library needs to print
+/// the last message of a process that aborts.
 fn write_line(mut line: &[u8]) -> io::Result<()> {
     while !line.is_empty() {
         match rustix::io::write(io::stderr(), line) {
@@ -113,14 +114,14 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     tracing::error!(thread = thread.name(), place, reason = info.payload_as_str(), backtrace, "panicked");
 }
 
-/// Returns whether standard error leads to journald, which then says so in the environment (systemd.exec(5),
-/// `$JOURNAL_STREAM`).
+/// Returns whether standard error is connected to journald: then `$JOURNAL_STREAM` names its device and inode
+/// (systemd.exec(5)).
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     std::fs::metadata("/proc/self/fd/2").is_ok_and(|file| stream == format!("{}:{}", file.dev(), file.ino()))
 }
 
-/// Standard error; for journald each line begins with its level (sd-daemon(3)).
+/// Writer to standard error. For journald it begins each line with the line's level (sd-daemon(3)).
 struct Stderr {
     journal: bool,
     queue: Option<Arc<Queue>>,
@@ -151,7 +152,7 @@ impl<'a> MakeWriter<'a> for Stderr {
     }
 }
 
-/// A line arrives and leaves in one piece, so that lines of several threads do not mix.
+/// One call of `write` gets a whole line and passes it on in one piece, so that lines of several threads do not mix.
 impl Write for LineWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let whole = [self.prefix.as_bytes(), line].concat();

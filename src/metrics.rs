@@ -1,4 +1,4 @@
-//! Metrics for Prometheus. Modules count here; only the scraper reads.
+//! Metrics for Prometheus. The other modules count in them; only the metrics page reads them.
 
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -10,63 +10,72 @@ use std::time::Duration;
 /// All metrics of a process.
 pub struct Metrics {
     registry: Registry,
-    /// Sessions under way, by listener.
+    /// Open SMTP sessions, by listener.
     pub sessions: IntGaugeVec,
-    /// The limit of concurrent connections in force: as configured, or as many as the limit of open files allows.
+    /// Maximum of concurrent connections that is in force: the configured one, or a lower one if the system's limit of
+    /// open files does not allow that many.
     pub max_connections: IntGauge,
-    /// Connections accepted, by listener.
+    /// Accepted client connections, by listener.
     pub connections: IntCounterVec,
-    /// Connections closed before they had a session, by listener and reason: the configuration key of the limit.
+    /// Client connections closed before an SMTP session began, by listener and reason. The reason is the configuration
+    /// key of the limit that the connection exceeded.
     pub connections_refused: IntCounterVec,
     /// Logins, by result.
     pub logins: IntCounterVec,
-    /// Messages completed, by result.
+    /// Messages that clients began to send (DATA or BDAT), by result: delivered, refused by the upstream, or why the
+    /// transfer stopped.
     pub messages: IntCounterVec,
-    /// Recipients of messages that were delivered, and those that the upstream refused.
+    /// Recipients, by result: accepted by the upstream in a delivered message, or refused by the upstream.
     pub recipients: IntCounterVec,
-    /// Refusals, by limit and stage.
+    /// Commands refused by a limit, by limit and stage.
     pub refusals: IntCounterVec,
-    /// Events that exceed a limit and were not refused for it, by limit, stage and mode.
-    pub remarks: IntCounterVec,
-    /// Seconds by which limits delay replies, and the sessions delayed at present.
+    /// Commands that exceeded a limit but were not refused for that, by limit, stage and mode.
+    pub limit_hits: IntCounterVec,
+    /// Seconds by which limits have delayed replies.
     delay_seconds: Histogram,
+    /// Sessions that a limit delays at present.
     delayed: IntGauge,
     /// Suspensions that began, by limit.
     pub suspensions: IntCounterVec,
-    /// Grants and suspensions in force, whether an administrator or a limit began them.
+    /// Grants in force.
     pub grants_in_force: IntGauge,
+    /// Suspensions in force, begun by an administrator or by a limit.
     pub suspensions_in_force: IntGauge,
-    /// Notices sent, by notification and limit.
+    /// Notification messages sent, by configured notification and by limit.
     pub notices: IntCounterVec,
-    /// Metrics of upstreams, which come and go.
+    /// Metrics of the upstreams. A reload of the configuration may add and remove upstreams.
     pub upstreams: Arc<Upstreams>,
-    /// Seconds until a charge or refund was durable, or the wait for that was given up.
+    /// Seconds from a charge or refund until it was durable, or until the session stopped waiting for that.
     pub admit_seconds: Histogram,
-    /// 1 while the state is degraded.
+    /// 1 while the state file has a problem, otherwise 0.
     pub state_degraded: IntGauge,
-    /// Budgets in memory.
+    /// Number of budgets in memory.
     pub budgets: IntGauge,
-    /// New keys that had to share a budget, by limit.
+    /// New keys that had to share a budget, because their limit had created its maximum of new budgets in the last
+    /// hour; by limit.
     pub new_budgets_shared: IntCounterVec,
-    /// Octets of changes in the state file's journal that are not in its table of budgets yet.
+    /// Octets of changes in the state file's journal that are not yet in its table of budgets.
     pub journal_octets: IntGauge,
     /// Octets of the state file's write-ahead log.
     pub wal_octets: IntGauge,
     /// 1 while a reader of the state file prevents the reset of its write-ahead log.
     pub wal_held: IntGauge,
-    /// Jumps of the wall clock, and seconds by which the wall clock is ahead of Weir's time.
+    /// Jumps of the wall clock since the start.
     pub clock_jumps: IntCounter,
+    /// Seconds by which the wall clock is ahead of Weir's time.
     pub clock_ahead: IntGauge,
     /// Reloads of the configuration since the start, by result.
     pub reloads: IntCounterVec,
-    /// 0 while the configuration file is invalid and a former configuration is in force; otherwise 1.
+    /// 0 while the configuration file is invalid and an earlier version of it is in force; otherwise 1.
     pub config_good: IntGauge,
-    /// Log lines that standard error did not take in time.
+    /// Log lines lost because the reader of standard error was too slow, or because writing them failed.
     pub log_lines_lost: IntCounter,
-    /// Suppressed log lines of clients that have not logged in, by message: there were too many.
+    /// Log lines about clients without a login that were not written because there were too many, by message.
     pub log_lines_suppressed: IntCounterVec,
-    /// Connections closed to make room for others, by listener.
+    /// Connections without a login that were closed to make room for new ones, by listener.
     pub connections_evicted: IntCounterVec,
+    /// Seconds since 1970 at which the validity of a certificate ends, by its file.
+    pub certificate_expiry: IntGaugeVec,
 }
 
 /// Metrics by upstream.
@@ -77,25 +86,27 @@ pub struct Upstreams {
     opened: IntCounterVec,
     reused: IntCounterVec,
     failures: IntCounterVec,
-    /// Number of [`UpstreamMetrics`] for each name: a changed upstream ends after its successor has begun. The lock is
-    /// held to count them, and to remove the numbers of a name that is no longer in use.
+    /// Number of [`UpstreamMetrics`] for each name of an upstream. It can be 2: after a change of the configuration,
+    /// the new upstream begins before the old one of the same name ends. The lock is held to count them, and to remove
+    /// the metrics of a name that is no longer in use.
     counting: Mutex<HashMap<String, usize>>,
 }
 
-/// Metrics of one upstream. They are removed when the upstream and all connections to it are gone.
+/// Metrics of one upstream. They are removed when the upstream was removed and all connections to it are closed.
 pub struct UpstreamMetrics {
     name: String,
     all: Arc<Upstreams>,
-    /// 1 while the upstream can be used, as far as is known.
+    /// 1 while Weir considers the upstream usable, otherwise 0.
     pub up: IntGauge,
     /// Open connections, busy or idle.
     connections: IntGauge,
     /// Idle connections, which wait for a message.
     pub waiting: IntGauge,
-    /// Connections opened, and connections reused for a further message.
+    /// Connections opened.
     pub opened: IntCounter,
+    /// Times that an open connection was reused for another message.
     pub reused: IntCounter,
-    /// Times that the upstream could not be used.
+    /// Times that the upstream could not be reached, did not answer in time, or sent an invalid answer.
     pub failures: IntCounter,
 }
 
@@ -118,7 +129,7 @@ impl Drop for Counted {
 }
 
 impl Upstreams {
-    /// Returns the metrics of one upstream.
+    /// Returns the metrics of the upstream of this name.
     pub fn of(self: &Arc<Self>, name: &str) -> Arc<UpstreamMetrics> {
         let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         *counting.entry(name.to_owned()).or_default() += 1;
@@ -211,6 +222,9 @@ impl Metrics {
             Ok::<_, prometheus::Error>(metric)
         };
         let upstreams = Upstreams::register(&registry)?;
+        gauges("weir_build_info", "1, with the version of this Weir", "version")?
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
         let clock_jumps = IntCounter::new("weir_clock_jumps_total", "Jumps of the wall clock since the start")?;
         registry.register(Box::new(clock_jumps.clone()))?;
         let admit = HistogramOpts::new(
@@ -226,7 +240,7 @@ impl Metrics {
         registry.register(Box::new(delay_seconds.clone()))?;
         let logins = counter("weir_logins_total", "Logins", &["result"])?;
         let messages = counter("weir_messages_total", "Messages that reached their end", &["result"])?;
-        // Registered at the start, so that Prometheus sees the first of each as a change.
+        // Created with the value 0, so that Prometheus sees the first login and message of each result as a change.
         for result in ["right", "wrong", "busy"] {
             logins.with_label_values(&[result]);
         }
@@ -263,9 +277,9 @@ impl Metrics {
                 &["result"],
             )?,
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
-            remarks: counter(
+            limit_hits: counter(
                 "weir_over_total",
-                "Commands over a limit that were not refused for it: it warns, delays, routes or notifies, or is not in force",
+                "Commands over a limit that did not refuse them: it warns, delays, routes or notifies, or is not in force",
                 &["limit", "stage", "mode"],
             )?,
             delay_seconds,
@@ -307,11 +321,25 @@ impl Metrics {
                 "Connections without a login that were closed to make room for others",
                 &["listener"],
             )?,
+            certificate_expiry: gauges(
+                "weir_certificate_expiry_timestamp_seconds",
+                "End of a certificate's validity, in seconds since 1970",
+                "certificate",
+            )?,
             registry,
         })
     }
 
-    /// Observes a delay, and counts the session as delayed until the guard is dropped.
+    /// Shows the counters of a limit that is in force with 0, so that Prometheus sees their first event as a change.
+    pub fn show_limit(&self, limit: &str, suspends: bool, bounds_new_budgets: bool) {
+        for (counter, is_shown) in [(&self.suspensions, suspends), (&self.new_budgets_shared, bounds_new_budgets)] {
+            if is_shown {
+                counter.with_label_values(&[limit]);
+            }
+        }
+    }
+
+    /// Counts a delay of this length, and counts a session as delayed until the returned guard is dropped.
     pub fn count_delayed(&self, time: Duration) -> Delayed {
         self.delay_seconds.observe(time.as_secs_f64());
         self.delayed.inc();
@@ -321,7 +349,7 @@ impl Metrics {
     /// Renders all metrics in the text format of Prometheus.
     pub fn render(&self) -> String {
         let mut out = Vec::new();
-        // Encoding to memory fails only for a metric without a name, and registering refuses that.
+        // Encoding to memory fails only for a metric without a name, and such a metric cannot be registered.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut out);
         String::from_utf8(out).unwrap_or_default()
     }

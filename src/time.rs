@@ -1,4 +1,4 @@
-//! Points in time, durations and rates, as integers and as text for people. Reads no clock.
+//! Points in time, durations and rates: arithmetic, parsers and writers. Reads no clock.
 
 mod spelling;
 pub mod steady;
@@ -8,7 +8,7 @@ pub use spelling::unambiguous;
 use std::fmt;
 use std::time::Duration;
 
-/// A point in time: microseconds since 1970-01-01T00:00:00Z, as Exim's `tv_sec` and `tv_usec` together.
+/// A point in time: microseconds since 1970-01-01T00:00:00Z. It holds what `tv_sec` and `tv_usec` hold in Exim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(i64);
 
@@ -23,7 +23,8 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns seconds since 1970 as a double. Exim computes with these, and its decisions depend on their last bit.
+    /// Returns seconds since 1970 as a double. Exim computes with such doubles, and its decisions depend on their last
+    /// bit.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e6
     }
@@ -50,13 +51,13 @@ impl Timestamp {
         jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_string()
     }
 
-    /// Returns this point moved forward; the end of time instead of an overflow.
+    /// Returns the point in time `duration` later; the last possible one instead of an overflow.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// Returns the time since an earlier point; zero if that point is not earlier.
+    /// Returns the time from `earlier` until this point; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -130,12 +131,29 @@ fn sum_of_parts<'t>(text: &'t str, unit: impl Fn(&'t str) -> Option<(u64, &'t st
     if total > LONGEST { Err("it is too long") } else { Ok(total) }
 }
 
-/// Longest duration, a thousand years: a timestamp plus a few durations then stays far from the end of an i64.
+/// Longest duration, a thousand years: a timestamp plus a few such durations does not overflow an i64.
 const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
-/// Parses a point in time: seconds since 1970, with or without a fraction, or a date and time as in RFC 3339. Without
-/// an offset the time is UTC (`2026-03-01T10:00`).
-pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
+/// Point in time as people write it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    Exact(Timestamp),
+    /// Date and time that the clocks of a time zone show; the text does not name the zone.
+    Civil(jiff::civil::DateTime),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(at) => f.write_str(&at.rfc3339_exact()),
+            Self::Civil(civil) => civil.fmt(f),
+        }
+    }
+}
+
+/// Parses a point in time: seconds since 1970, with or without a fraction, or a date and time as in RFC 3339, with or
+/// without an offset (`2026-03-01T10:00`).
+pub fn parse_moment(text: &str) -> Result<Moment, Unreadable> {
     let number = match text.parse::<i64>() {
         Ok(seconds) => Some(seconds.saturating_mul(1_000_000)),
         // A number beyond an integer becomes the largest or smallest integer.
@@ -144,18 +162,30 @@ pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
         }
     };
     if let Some(micros) = number {
-        // True for the years −9999 to 9999.
+        // jiff knows the years −9999 to 9999.
         let known = jiff::Timestamp::from_microsecond(micros).is_ok();
         return known
-            .then_some(Timestamp(micros))
+            .then_some(Moment::Exact(Timestamp(micros)))
             .ok_or_else(|| Unreadable(format!("\"{text}\" is no time in seconds; are these milliseconds?")));
     }
-    let zoned = text.parse::<jiff::Timestamp>().ok();
-    let civil = || text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
-    let found = zoned.or_else(|| Some(civil()?.timestamp()));
-    found
-        .map(|found| Timestamp(found.as_microsecond()))
+    let instant = text.parse::<jiff::Timestamp>().ok();
+    let exact = instant.map(|instant| Moment::Exact(Timestamp(instant.as_microsecond())));
+    let civil = || text.parse().ok().map(Moment::Civil);
+    exact
+        .or_else(civil)
         .ok_or_else(|| Unreadable(format!("\"{text}\" is not a time: write seconds since 1970, or 2026-03-01T10:00")))
+}
+
+/// Parses a point in time like [`parse_moment`]. Without an offset the time is UTC.
+pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
+    match parse_moment(text)? {
+        Moment::Exact(at) => Ok(at),
+        Moment::Civil(civil) => {
+            let zoned = civil.to_zoned(jiff::tz::TimeZone::UTC);
+            let zoned = zoned.map_err(|_| Unreadable(format!("\"{text}\" is not a time within 10000 years")))?;
+            Ok(Timestamp(zoned.timestamp().as_microsecond()))
+        }
+    }
 }
 
 /// Formats a duration for people, exact to the microsecond: `1d2h30m`, `0.25s`, `0s`.
@@ -178,7 +208,7 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// Formats a waiting time for people, rounded up to whole seconds, so that waiting that long is enough.
+/// Formats a waiting time for people, rounded up to whole seconds, so that the time shown is never too short.
 pub fn format_wait(wait: Duration) -> String {
     let up = u64::from(wait.subsec_nanos() > 0);
     format_duration(Duration::from_secs(wait.as_secs() + up))
@@ -187,13 +217,13 @@ pub fn format_wait(wait: Duration) -> String {
 /// Rate of a limit: an amount per period, as in `100 / 1d`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Amount, in units of the count; above 0.
+    /// Amount, in units of what the limit counts; above 0.
     pub amount: f64,
     /// Period; above 0.
     pub period: Duration,
 }
 
-/// Units of an amount, which decide the value of K.
+/// Units of an amount. They determine whether the suffix K means 1000 or 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
     /// K is 1000.
@@ -249,8 +279,8 @@ pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     Ok(Rate { amount, period })
 }
 
-/// Formats an amount for people: one decimal, as Exim's `%.1f`, but none if that decimal is 0. A bucket that was full a
-/// moment ago is as good as full: `2 of 2`, not `2.0 of 2`.
+/// Formats an amount for people, rounded to one decimal as by Exim's `%.1f`; a decimal of 0 is left out. A level of
+/// 1.9999, of a bucket that was full a moment ago, is shown as `2 of 2`, not as `2.0 of 2`.
 pub fn format_amount(amount: f64) -> String {
     let text = format!("{amount:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

@@ -37,24 +37,24 @@ use std::time::{Duration, Instant};
 use upstream::Upstream;
 use weir::{Peaks, Weir, observe};
 
-/// Duration of the measurement without an attack: over a thousand messages.
+/// Duration of the measurement without an attack: enough for more than a thousand messages.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Duration of each attack.
 const ATTACK_TIME: Duration = Duration::from_secs(20);
 
-/// Longest duration of the attack with a million senders, which ends when all are named.
+/// Maximum duration of the attack with a million senders, which ends when the attacker has named all of them.
 const MAX_ATTACK_TIME: Duration = Duration::from_secs(120);
 
-/// Maximum of connections of an upstream under a drip attack: the number that Weir keeps idle by default.
+/// Maximum connections that the upstream accepts during a drip attack: the number that Weir keeps idle by default.
 const UPSTREAM_CONNECTIONS: usize = 50;
 
-/// Connections per client in the attack on the log, so that refusals begin at once.
+/// Maximum connections per client in the attack on the log: so few that refusals begin at once.
 const CONNECTIONS_OF_A_CLIENT: u32 = 50;
 
 struct Attack {
     way: Way,
-    /// Number of the finding.
+    /// Number of the finding that reported the attack.
     finding: u32,
     what: &'static str,
     /// Name of the events that the attacker counts.
@@ -129,7 +129,7 @@ impl Attack {
         }
     }
 
-    /// Returns the limits beside those of conf/minimal.toml.
+    /// Returns the limits in addition to those of conf/minimal.toml.
     fn limits(&self) -> &'static str {
         match self.way {
             Way::Lines => {

@@ -1,5 +1,5 @@
-//! Benchmark of the arithmetic: `cargo bench`. The goals are 50 ns for one step of a moving average, and 250 ns where
-//! only new values count.
+//! Benchmark of the arithmetic: `cargo bench`. The goals are 50 ns for one step of a moving average, and 250 ns for a
+//! step of a limit that counts only new values.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
 
@@ -57,7 +57,7 @@ fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Durati
     });
 }
 
-/// Measures the whole decision on a recipient, with its plan, as a store asks for it.
+/// Measures the whole decision on a recipient, with its plan, in the way in which a store makes it.
 fn decisions(criterion: &mut Criterion) {
     let quota = Quota::rate(Algorithm::Ewma, parse_rate("100 / 1d", Units::Things).unwrap(), None);
     let limit = |name: &str| Limit::new(name, Count::Recipients, vec![Field::User], quota);

@@ -1,5 +1,5 @@
-//! Benchmark of limits: `cargo bench --bench policy`. The goals are 10 µs for a recipient with 50 limits that hold,
-//! each with match, except and overrides of 10,000 networks, and 50 ns for each limit that does not hold.
+//! Benchmark of limits: `cargo bench --bench policy`. The goals are 10 µs for a recipient with 50 limits that apply,
+//! each with match, except and overrides of 10,000 networks, and 50 ns for each limit that does not apply.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -15,7 +15,7 @@ use weir::policy::request::{Event, Facts, PolicyRequest};
 use weir::policy::{Plan, Policy, decide};
 use weir::time::Timestamp;
 
-// Weir's own allocator: much of the cost is memory.
+// The allocator that Weir uses: allocations are a large part of the cost.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -36,8 +36,8 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use upstream::Upstream;
 
-/// Returns a site with two listeners, with further configuration. Its time-outs and limits of connections are so high
-/// that they do not matter here.
+/// Returns a site with two listeners, and with further configuration. Its timeouts and connection limits are so high
+/// that no client reaches them.
 fn roomy_site(upstream: &Upstream, trusted: &str, more: &str) -> Site {
     Site::builder()
         .listener("submission", &format!("trusted = [{trusted}]"))
@@ -180,8 +180,8 @@ async fn senders() {
     assert_eq!((lost, doubled, others), (0, 0, 0));
 }
 
-/// Compares acknowledged messages, with ids from 1, with the upstream's: returns how many are missing there, how many
-/// are there more than once, and how many are there without a 250 to the client.
+/// Compares the messages that Weir acknowledged (ids from 1 to `acknowledged`) with those at the upstream. Returns how
+/// many the upstream does not have, how many it has more than once, and how many it has without a 250 to the client.
 fn compare(upstream: &Upstream, acknowledged: u64) -> (usize, usize, usize) {
     let counts = upstream.counts.lock().unwrap();
     let lost = (1..=acknowledged).filter(|id| !counts.contains_key(id)).count();
@@ -252,7 +252,7 @@ async fn hold(count: u32, stages: &'static [Stage], site: &Site, weir: &Process)
     let one = |n: u32| Holder::open(stages[n as usize % stages.len()], SENDERS + n, addresses);
     let holders = each(count, one).await;
     tokio::spawn(async move {
-        // A hundredth of them per tick, so that the octets are spread evenly.
+        // In each tick a hundredth of the clients send, so that the octets are spread evenly over the second.
         let mut ticks = tokio::time::interval(Duration::from_millis(10));
         for tick in 0.. {
             ticks.tick().await;
@@ -266,7 +266,7 @@ const HOLDERS: u32 = 2_000;
 const ROUNDS: usize = 5;
 const LASTS: Duration = Duration::from_secs(6);
 
-/// Pauses between two messages of a client: none, which keeps the machine busy, and one that does not.
+/// Pauses between two messages of a client: none, with which the machine is busy, and one with which it is not.
 const PAUSES: [Duration; 2] = [Duration::ZERO, Duration::from_millis(60)];
 
 /// Measures the transactions of ordinary clients; returns their durations, sorted.
@@ -375,7 +375,7 @@ fn main() {
     if parts.first() == Some(&"--test") {
         return;
     }
-    // Nearly two files per connection, for ten thousand connections.
+    // This process has the clients' ends of ten thousand connections, and the upstream's ends of Weir's connections.
     client::raise_file_limit(20_000);
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

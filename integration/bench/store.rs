@@ -36,7 +36,8 @@ const TASKS: u64 = 64;
 const KEYS: u64 = 1_000_000;
 const LASTS: Duration = Duration::from_secs(5);
 
-/// 100 a second make 3,000: one moment in which the machine is busy with other work is less than 1 % of them.
+/// Duration of a load of 100 operations a second. It has 3,000 operations, so that less than 1 % of them fall into one
+/// moment in which the machine is busy with other work.
 const TRICKLES: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +153,7 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
     report(&format!("{TASKS} tasks, {KEYS} keys, {keys:?}"), times, &before);
 }
 
-/// Reports the cost of making up decisions and timing them, which is included in the figures of decisions.
+/// Reports the cost of generating requests and measuring times, which the figures of decisions include.
 fn report_load() {
     let (mut random, mut times) = (Random(1), Vec::new());
     let before = cpu();
@@ -228,15 +229,15 @@ async fn throughput(folder: &Path) {
     for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
         hammer(&store, keys).await;
     }
-    // Wait for the fold of the load before: it is no part of a load of 100 a second.
+    // Wait until the journal of the earlier load is folded: that work is no part of a load of 100 a second.
     let began = Instant::now();
     while metrics.journal_octets.get() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     println!("what was left in the journal is folded after {:?}", began.elapsed());
-    // Wait also for the checkpoint of its write-ahead log.
+    // Wait also for the checkpoint of the write-ahead log.
     let mut before = 0.0;
-    // Waking a task writes octets too.
+    // Waking a task writes octets too, so a small number is ignored.
     while written() > before + 1000.0 {
         before = written();
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -289,7 +290,7 @@ async fn large(folder: &Path) {
         .map(|task| {
             let store = store.clone();
             tokio::spawn(async move {
-                // Twice, so that budgets are also changed and folded.
+                // Decide on each budget twice, so that budgets are also changed and folded.
                 for n in (task..2 * HOT).step_by(TASKS as usize) {
                     store
                         .admit(weir::clock::now(), &asked(n % HOT * 100), &mut SessionCounters::default())
@@ -358,7 +359,7 @@ fn size(path: &Path) -> u64 {
 const SENDERS: u64 = 100_000;
 const DAYS: i64 = 7;
 
-/// Simulates senders for a week: most write now and then, a few a thousand times as much.
+/// Simulates senders for a week: most send a few messages, and a few send a thousand times as many.
 async fn week(folder: &Path) {
     let path = folder.join("state.db");
     let mut policy = policy();

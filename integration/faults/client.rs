@@ -1,4 +1,4 @@
-//! Client that misbehaves at random: one session with up to three messages.
+//! Client that makes faults at random: one session with up to three messages.
 
 use super::message::{MAX_MESSAGES_PER_SESSION, Message, Token};
 use super::random::Random;
@@ -6,7 +6,7 @@ use super::wire::{End, Leave, Wire};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// One message as its client knows it.
+/// One message, with all that its client knows about it.
 pub struct Sent {
     pub token: Token,
     pub client: Ipv4Addr,
@@ -14,9 +14,9 @@ pub struct Sent {
     pub told: Option<String>,
     /// Recipients that got 250.
     pub accepted: Vec<String>,
-    /// Recipients that the client named.
+    /// Number of recipients that the client named.
     pub asked: usize,
-    /// The client sent the end of the message, and the message is as [`Message`] makes it.
+    /// True if the client sent the end of the message, and the message is as [`Message`] makes it.
     pub is_whole: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct Session {
     pub faults: u64,
 }
 
-/// Longer than the command and data time-outs of the configuration.
+/// Time longer than the command and data timeouts of the configuration.
 const STALL: Duration = Duration::from_millis(2600);
 
 impl Session {
@@ -88,7 +88,7 @@ impl Session {
         self.sent.last_mut().unwrap()
     }
 
-    /// Sends the envelope; returns whether the message may follow.
+    /// Sends the envelope; returns whether the client may send the message after it.
     fn envelope(&mut self, message: &Message, with_data: bool) -> Result<bool, End> {
         self.command(&format!("MAIL FROM:<{}>", message.sender()))?;
         let reply = self.wire.reply()?;
@@ -158,7 +158,7 @@ impl Session {
         if is_spoiled {
             self.faults += 1;
             let at = self.random.below(octets.len() as u64) as usize;
-            // Two parsers could read these as different messages, so none may arrive.
+            // Two parsers could read these octets as different messages, so no upstream may get any message with them.
             let foreign = self.random.one_of(&["x\ny", "x\ry", "\u{0}", "x\n.\ny", "x\n.\r\ny", "x\r\n.\ny"]);
             octets.splice(at..at, foreign.bytes());
             self.wire.note(&format!("C: (will send {} at {at})", foreign.escape_debug()));
@@ -198,8 +198,8 @@ impl Session {
     }
 
     fn chunk(&mut self, octets: &[u8], last: &str) -> Result<(), End> {
-        // The message counts as whole from the first octet of the last BDAT command on; it is not whole again until all
-        // of it is sent.
+        // The message counts as not whole while this piece is sent, and as whole again before the last octet: with that
+        // octet Weir may accept the message.
         let is_whole = std::mem::take(&mut self.this().is_whole);
         self.wire.send(format!("BDAT {}{last}\r\n", octets.len()).as_bytes())?;
         if octets.is_empty() {
@@ -221,7 +221,7 @@ impl Session {
         Err(End::Lost)
     }
 
-    /// Reads the reply to the end of the message, unless the client does not wait for it.
+    /// Reads the reply to the end of the message, unless the client leaves before the reply.
     fn hear_end(&mut self, sent: Result<(), End>) -> Result<(), End> {
         if sent.is_ok() {
             self.leave_by_chance(40)?;
@@ -230,13 +230,13 @@ impl Session {
                 self.wire.half_close();
             }
         }
-        // A reply may be there although writing fails.
+        // Weir may have sent a reply even if writing to it fails.
         let reply = self.wire.reply()?;
         self.this().told = Some(reply);
         sent
     }
 
-    /// Sends a part of a message; may leave or stall in its middle.
+    /// Sends a part of a message; may leave or stall in the middle of the part.
     fn in_pieces(&mut self, octets: &[u8]) -> Result<(), End> {
         let (one, other) = octets.split_at(self.random.below(octets.len() as u64 + 1) as usize);
         let sent = self.line_of_message(one);
@@ -300,14 +300,14 @@ impl Session {
         self.leave_by_chance(15)
     }
 
-    /// Stays silent until Weir closes the connection.
+    /// Sends nothing until Weir closes the connection.
     fn stall(&mut self) {
         self.faults += 1;
         self.wire.note("C: (stalls)");
         std::thread::sleep(STALL);
     }
 
-    /// Leaves in this many of a thousand cases, in half of them a little later, when Weir is at work.
+    /// Leaves in `cases` of a thousand cases; in half of these a little later, while Weir works on the command.
     fn leave_by_chance(&mut self, cases: u64) -> Result<(), End> {
         if !self.random.per_mille(cases) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Judge: compares the clients' replies with the messages that the upstreams accepted, one by one.
+//! Judge: compares, for each message, the reply that the client read with the messages that the upstreams accepted.
 
 use super::client::Sent;
 use super::message::{Message, Token, without_received};
@@ -6,36 +6,36 @@ use super::upstream::Accepted;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-/// Counts: those that must be 0, and those for information.
+/// Counts of a run. `lost`, `doubled` and `leaked` must be 0; the others are for information.
 #[derive(Default)]
 pub struct Counts {
     pub messages: u64,
     pub delivered: u64,
     pub refused: u64,
-    /// Messages whose client did not read the outcome.
+    /// Messages whose client left before it read the outcome.
     pub left: u64,
-    /// Lost: the client read 2xx and no upstream has the whole message with exactly its recipients, or an upstream has
+    /// Lost: the client read 2xx, and no upstream has the whole message with exactly its recipients. Or an upstream has
     /// accepted an incomplete message.
     pub lost: u64,
-    /// Doubled: accepted twice, or accepted once and refused to the client, which will send it again.
+    /// Doubled: accepted twice, or accepted once and refused to the client, which will then send the message again.
     pub doubled: u64,
-    /// Leaked: sessions, connections, descriptors, slots of limits on concurrent things, or charges that were not given
-    /// back.
+    /// Leaked: sessions, connections, file descriptors, entries in limits on concurrent sessions, or charges that were
+    /// not refunded.
     pub leaked: u64,
 }
 
-/// A violation, and the message that it concerns.
+/// Lost, doubled or leaked thing, and the message that it concerns.
 pub struct Finding {
     pub token: Option<Token>,
     pub what: String,
 }
 
-/// Bounds of the budgets' levels of one client. Both ends are equal, unless a reply was lost in a reset.
+/// Lowest and highest right level of the budgets of one client. Both are equal, unless a reply was lost in a reset.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct Charges {
     /// charge = "sent": recipients of messages that an upstream accepted.
     pub sent: [u64; 2],
-    /// charge = "accepted": recipients that were accepted, and recipients that were named.
+    /// charge = "accepted": recipients that Weir accepted, and recipients that the client named.
     pub accepted: [u64; 2],
 }
 
@@ -103,7 +103,7 @@ impl Judge {
         }
     }
 
-    /// Returns the difference of an accepted message from the client's message.
+    /// Returns the difference between an accepted message and the client's message.
     fn compare(&self, sent: &Sent, accepted: &Accepted) -> Option<String> {
         if !sent.is_whole {
             return Some(

@@ -1,5 +1,5 @@
-//! Kill test: `kill -9` under load, repeatedly. Each charge that a client has a reply for is in the state file
-//! afterwards.
+//! Kill test: `kill -9` under load, repeatedly. After each kill, the state file must contain each charge for which a
+//! client has read a reply.
 
 use super::random::Random;
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
@@ -8,15 +8,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Number of concurrent clients and of their addresses.
+/// Number of concurrent clients, and number of their addresses.
 const TASKS: u64 = 16;
 const ADDRESSES: u64 = 60;
 
-/// Kills per state file; then the file is checked as a whole. Up to this number no filter of distinct recipients is so
-/// full that it takes a new recipient for a known one.
+/// Kills per state file; then the file is checked as a whole. Up to this number, no filter of distinct recipients is so
+/// full that it mistakes a new recipient for a known one.
 const KILLS_OF_A_FILE: u64 = 50;
 
-/// Longest load before a kill.
+/// Maximum time of load before a kill.
 const MAX_LOAD_TIME: Duration = Duration::from_millis(250);
 
 /// Options of a run.
@@ -26,10 +26,11 @@ pub struct Kills {
     pub count: u64,
 }
 
-/// Acknowledged charges of a client: recipients, distinct recipients, and recipients of accepted messages.
+/// Number of acknowledged charges of each client: recipients, distinct recipients, and recipients of accepted messages.
 type Acknowledged = HashMap<Ipv4Addr, [u64; 3]>;
 
-/// Limits that count these, in this order. None of them decays noticeably.
+/// Limits that count the three numbers of [`Acknowledged`], in this order. During a test, their levels do not decay
+/// measurably.
 const LIMITS: [&str; 3] = ["all", "new", "sent"];
 
 const CONFIG: &str = "\
@@ -84,15 +85,15 @@ fn load(seed: u64, round: u64, weir: Process) -> Acknowledged {
         }
         wait_for("acknowledgement", || (!acknowledged.lock().unwrap().is_empty()).then_some(()));
         let longest = MAX_LOAD_TIME.as_millis() as u64;
-        // The moment of the kill must be random.
+        // The kill must happen at a random moment.
         std::thread::sleep(Duration::from_millis(Random::new(seed, &[round]).below(longest)));
         weir.kill();
     });
     acknowledged.into_inner().unwrap()
 }
 
-/// Runs one session with recipients that are new to its client, and in half of the cases a message. Fails when Weir is
-/// killed.
+/// Runs one session with recipients that are new to its client, and in half of the cases with a message. Fails when
+/// Weir is killed.
 fn session(
     address: SocketAddr,
     random: &mut Random,
@@ -144,7 +145,7 @@ fn compare(before: &Levels, acknowledged: &Acknowledged, after: &Levels, kills: 
             let key = (limit.to_owned(), *client);
             let [before, after] = [before, after].map(|levels| levels.get(&key).copied().unwrap_or(0.0));
             let missing = before + *count as f64 - after;
-            // The decay of some minutes is far below 0.1.
+            // In the few minutes of a test, a level decays by much less than 0.1.
             if missing > 0.1 {
                 println!("--- kill {kills}: {limit} of {client} held {before}, then {after}; {count} acknowledged");
                 lost += missing.ceil() as u64;

@@ -1,12 +1,12 @@
-//! Messages: the seed and the token determine a message, so that the judge can make it again.
+//! Messages: the seed and the token determine a message, so that the judge can build the same message again.
 
 use super::random::Random;
 use std::fmt::Write as _;
 
-/// Number of a transaction; no two transactions have the same.
+/// Number of a transaction. No two transactions have the same number.
 pub type Token = u64;
 
-/// Largest number of messages in one session, and the distance between the tokens of two sessions.
+/// Maximum number of messages in one session. The first tokens of two sessions differ by at least this number.
 pub const MAX_MESSAGES_PER_SESSION: u64 = 3;
 
 pub struct Message {
@@ -45,7 +45,7 @@ impl Message {
 
 fn octets(token: Token, random: &mut Random) -> Vec<u8> {
     let mut text = format!("Message-ID: <{token}@example.org>\r\nSubject: message {token}\r\n\r\n");
-    // Most messages are short. Some exceed the buffers of both sockets, so that a fault in mid-message can happen.
+    // Most messages are short. Some exceed the buffers of both sockets, so that a fault in the middle can happen.
     let lines = match random.below(50) {
         0 => 8000,
         1..=3 => 500,
@@ -71,7 +71,7 @@ pub fn token_in(address: &str) -> Option<Token> {
     address.strip_prefix('t')?.split_once('@')?.0.parse().ok()
 }
 
-/// Returns a message without its first field, which must be `Received:`; `None` if the first field is another.
+/// Returns a message without its first header field, which must be `Received:`; `None` if it is another field.
 pub fn without_received(message: &[u8]) -> Option<&[u8]> {
     if !message.starts_with(b"Received: ") {
         return None;

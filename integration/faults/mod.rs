@@ -1,14 +1,13 @@
-//! Fault counter: clients that misbehave and upstreams that fail, at random, around a real Weir that is reloaded and
-//! restarted meanwhile. No message may be lost or doubled, and nothing may leak. `integration/faults/run` runs it for
-//! any time; the tests run it for seconds.
+//! Fault counter: runs clients that make faults and upstreams that fail, at random, with a real Weir, which is reloaded
+//! and restarted while they run. No message may be lost or doubled, and nothing may leak. `integration/faults/run` runs
+//! it for any time; the tests run it for seconds.
 //!
-//! * A fault is an error of an upstream or a client, counted when it happens. Slowness within the time-outs is no
-//!   fault.
+//! * A fault is an error of an upstream or a client, counted when it happens. Slowness within the timeouts is no fault.
 //! * Clients send no message twice. So a message that is accepted twice is doubled. So is a message that is accepted
 //!   while its client reads a refusal: the client would send it again.
-//! * Where the client left before it read the outcome, both outcomes are right, and the message must be whole.
-//! * Where an upstream resets the connection right after its 250, that reply may be lost. The client may read either
-//!   outcome, and charge = "sent" may hold the recipients or not. Everything else has exactly one right outcome.
+//! * If the client left before it read the outcome, both outcomes are right, and the message must be whole.
+//! * If an upstream resets the connection right after its 250, that reply may be lost. Then the client may read either
+//!   outcome, and charge = "sent" may have charged the recipients or not. All other facts have exactly one right value.
 
 pub mod client;
 pub mod judge;
@@ -34,19 +33,21 @@ use upstream::Upstreams;
 
 pub use kills::{Kills, kill};
 
-/// Number of client addresses, which clients share.
+/// Number of client addresses. Several clients share each address.
 const ADDRESSES: usize = 30;
 
-/// Concurrent clients: more per address than the limit allows. Most of them wait most of the time.
+/// Number of concurrent clients. There are more per address than the limit allows, so most of them wait most of the
+/// time.
 const CLIENTS: usize = 120;
 
-/// Time of clients in a round, before the checks at rest.
+/// Time for which clients run in a round, before the checks that need a Weir without sessions.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// Descriptors that may be open beyond the first measurement: the connection that read the metrics may linger.
+/// Number of descriptors that may be open beyond the first measurement: the connection that read the metrics may still
+/// be open.
 const SPARE_FILES: usize = 2;
 
-/// Largest number of findings reported for one round.
+/// Maximum number of findings reported for one round.
 const MAX_FINDINGS: usize = 5;
 
 /// Options of a run.
@@ -54,11 +55,11 @@ const MAX_FINDINGS: usize = 5;
 pub struct Plan {
     pub seed: u64,
     pub time: Duration,
-    /// Ends earlier after this many faults.
+    /// Ends the run earlier, after this many faults.
     pub faults: Option<u64>,
 }
 
-/// Runs faults and prints the counts; returns whether nothing was lost, doubled or leaked.
+/// Runs clients and upstreams with faults, and prints the counts; returns whether nothing was lost, doubled or leaked.
 pub fn faults(plan: Plan) -> bool {
     let upstreams = Upstreams::new(plan.seed);
     let addresses: Vec<SocketAddr> = (0..3).map(|_| upstreams.start()).collect();
@@ -86,7 +87,7 @@ struct Run<'a> {
     rounds: u64,
     reloads: u64,
     restarts: u64,
-    /// Open descriptors of a Weir that has served and is at rest.
+    /// Open descriptors of a Weir that has served and now has no session.
     files: Option<usize>,
 }
 
@@ -126,7 +127,8 @@ impl<'a> Run<'a> {
         self.upstreams.faults() + self.tally.faults.load(Ordering::Relaxed)
     }
 
-    /// Runs clients for this time, then checks everything. Returns false, and prints the findings, if there are any.
+    /// Runs clients for this time, then checks for lost, doubled and leaked things. If there are any, prints the
+    /// findings and returns false.
     fn round(&mut self, time: Duration) -> bool {
         let came = self.chaos(time);
         let mut findings = Vec::new();
@@ -167,8 +169,8 @@ impl<'a> Run<'a> {
                 let (sent, faults, transcript) = session.run();
                 tally.faults.fetch_add(faults, Ordering::Relaxed);
                 if sent.is_empty() && faults == 0 {
-                    // The limit on concurrent sessions refused this client. Wait, as this case is cheap and would be
-                    // too frequent.
+                    // The limit on concurrent sessions refused this client. Wait: such a refusal takes so little time
+                    // that it would happen too often.
                     std::thread::sleep(Duration::from_millis(500));
                 }
                 let mut came = came.lock().unwrap();

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Returns the stream of this seed with these numbers as its name.
+    /// Returns the stream of this seed whose name is these numbers.
     pub fn new(seed: u64, names: &[u64]) -> Self {
         let mut random = Self(seed);
         for name in names {
@@ -27,7 +27,7 @@ impl Random {
         self.next() % end
     }
 
-    /// Returns true in this many of a thousand cases.
+    /// Returns true in `cases` of a thousand cases.
     pub fn per_mille(&mut self, cases: u64) -> bool {
         self.below(1000) < cases
     }

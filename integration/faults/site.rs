@@ -6,17 +6,17 @@ use crate::harness::{Process, Site};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Limit of concurrent sessions per client; more clients than this share each address.
+/// Limit of concurrent sessions per client. More clients than this share each address.
 pub const MAX_SESSIONS_PER_CLIENT: usize = 3;
 
-/// Longest time until a resource is given back. Weir's own time-outs are 2 s at most here.
+/// Maximum time until Weir has released a resource. Weir's own timeouts are at most 2 s here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Addresses whose connections and recipients are delayed.
 const DELAYED: &str = "127.2.0.0/16";
 
-/// Returns a site with short time-outs, so that a silent party costs little. Only the idle time-out is long: the probes
-/// of [`Leaks`] hold idle sessions.
+/// Returns a site with short timeouts, so that a silent client or upstream costs little time. Only the idle timeout is
+/// long, because the probes of [`Leaks`] hold idle sessions.
 pub fn site_with_short_timeouts(upstreams: &[SocketAddr]) -> Site {
     let keys = |n| {
         let priority = if n < 2 { 10 } else { 20 };
@@ -42,12 +42,12 @@ pub fn site_with_short_timeouts(upstreams: &[SocketAddr]) -> Site {
     Site::builder().open_listener().numbered_upstreams(upstreams).more(&more).build()
 }
 
-/// Returns the address of a client; every second one is in the delayed network.
+/// Returns the address of a client. Every second address is in the delayed network.
 pub fn address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 1 + (number % 2) as u8, 0, 1 + (number / 2) as u8)
 }
 
-/// Checks that resources are back at their level when all clients have left.
+/// Checks that all resources are released when all clients have left.
 pub struct Leaks<'a> {
     pub site: &'a Site,
     pub weir: &'a Process,
@@ -55,7 +55,7 @@ pub struct Leaks<'a> {
 }
 
 impl Leaks<'_> {
-    /// Waits until the sum of a metric is this value; returns the last sum if that never happens.
+    /// Waits until the sum of a metric is this value. The error is the last sum, if that does not happen in time.
     fn falls_to(&self, metric: &str, value: f64) -> Result<(), f64> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -80,7 +80,7 @@ impl Leaks<'_> {
         body.lines().filter_map(value).sum()
     }
 
-    /// Counts the descriptors of the process when no session or connection is open. `None` if one stays.
+    /// Counts the file descriptors of the process when no session or connection is open; `None` if one stays open.
     pub fn files(&self, judge: &mut Judge, findings: &mut Vec<Finding>) -> Option<usize> {
         let before = findings.len();
         for metric in ["weir_sessions", "weir_delayed_sessions", "weir_upstream_connections"] {
@@ -92,8 +92,8 @@ impl Leaks<'_> {
         (findings.len() == before).then(|| std::fs::read_dir(folder).unwrap().count())
     }
 
-    /// Checks that each client gets exactly [`MAX_SESSIONS_PER_CLIENT`] sessions; first when other sessions of the client have left
-    /// early.
+    /// Checks that each client gets exactly [`MAX_SESSIONS_PER_CLIENT`] sessions: first after other sessions of the
+    /// client have left early, then without such sessions.
     pub fn sessions_at_once(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
         for probe in [Self::leave_early, Self::no_more_than_limit] {
             for (address, got, allowed) in probe(self) {
@@ -109,7 +109,7 @@ impl Leaks<'_> {
         }
     }
 
-    /// Opens this many connections at the same time; returns those that are greeted.
+    /// Opens this many connections at the same time; returns those that get a greeting.
     fn greeted(&self, address: Ipv4Addr, count: usize) -> Vec<Wire> {
         let connect = || Wire::connect(address, self.weir.address("s")).unwrap();
         let mut wires: Vec<Wire> = (0..count).map(|_| connect()).collect();
@@ -117,7 +117,8 @@ impl Leaks<'_> {
         wires
     }
 
-    /// Returns for each address the number of greeted connections of one more than the limit, and the limit.
+    /// Opens one connection more than the limit from each address. Returns for each address the number of greeted
+    /// connections, and the limit.
     fn no_more_than_limit(&self) -> Vec<(Ipv4Addr, usize, usize)> {
         let probe = |address: &Ipv4Addr| {
             (*address, self.greeted(*address, MAX_SESSIONS_PER_CLIENT + 1).len(), MAX_SESSIONS_PER_CLIENT)
@@ -125,8 +126,8 @@ impl Leaks<'_> {
         each(self.addresses, probe)
     }
 
-    /// Leaves one slot free while sessions come and leave within milliseconds. Afterwards exactly one slot must be
-    /// free.
+    /// Holds one session less than the limit from each address, while further sessions come and leave within
+    /// milliseconds. Afterwards exactly one more session must be allowed.
     fn leave_early(&self) -> Vec<(Ipv4Addr, usize, usize)> {
         let held: Vec<Vec<Wire>> = each(self.addresses, |address| self.greeted(*address, MAX_SESSIONS_PER_CLIENT - 1));
         let count = held.iter().map(Vec::len).sum::<usize>();
@@ -141,14 +142,14 @@ impl Leaks<'_> {
         each(self.addresses, |address| (*address, self.greeted(*address, MAX_SESSIONS_PER_CLIENT + 1).len(), 1))
     }
 
-    /// Checks that the budgets hold the messages that the upstreams accepted.
+    /// Checks that the levels of the budgets agree with the messages that the upstreams accepted.
     pub fn charges(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
         let levels = self.site.levels();
         let mut wrong = Vec::new();
         for (client, Charges { sent, accepted }) in &judge.charges {
             for (limit, [least, most]) in [("sent", sent), ("all", accepted)] {
                 let level = levels.get(&(limit.to_owned(), *client)).copied().unwrap_or(0.0);
-                // The decay of an hour is far below 0.1.
+                // In an hour, a level decays by much less than 0.1.
                 if level < *least as f64 - 0.1 || level > *most as f64 + 0.1 {
                     wrong.push(format!("the budget of {limit} for {client} holds {level}, not {least} to {most}"));
                 }

@@ -1,6 +1,6 @@
-//! Upstreams that fail at random at every stage, with one record of the messages that they all accepted.
+//! Upstreams that fail at random at every stage. One common record has the messages that all upstreams accepted.
 //!
-//! An upstream has accepted a message when it writes the reply 250 to the final dot; the record contains the message
+//! An upstream has accepted a message when it writes the reply 250 to the final dot; it adds the message to the record
 //! before that.
 
 use super::message::{Token, token_in};
@@ -22,7 +22,7 @@ pub enum Stage {
     Data,
     /// In the middle of the message.
     Body,
-    /// After the final dot, instead of the reply.
+    /// After the final dot, in place of the reply.
     End,
     /// After the reply to the final dot.
     After,
@@ -40,7 +40,7 @@ pub enum Fault {
     Garbage,
     /// Sends the beginning of the right reply, and closes the connection.
     Partial,
-    /// Sends a reply to no command.
+    /// Sends a reply that belongs to no command.
     Extra,
 }
 
@@ -74,16 +74,17 @@ const GARBAGE: [&str; 10] = [
     "\u{16}\u{3}\u{1}\r\n",
 ];
 
-/// Longest silence of an upstream that waits for Weir to close: longer than any time-out of the configuration.
+/// Maximum silence of an upstream that waits until Weir closes the connection: longer than any timeout of the
+/// configuration.
 const MAX_SILENCE: Duration = Duration::from_secs(8);
 
 /// A message that was accepted.
 pub struct Accepted {
     pub token: Option<Token>,
     pub recipients: Vec<String>,
-    /// Text as sent, without stuffed dots.
+    /// Text of the message, without stuffed dots.
     pub octets: Vec<u8>,
-    /// The connection was reset right after the reply, so the reply may be lost.
+    /// The upstream reset the connection right after the reply, so the reply may be lost.
     pub is_unsure: bool,
 }
 
@@ -133,7 +134,7 @@ impl Upstreams {
         self.record.lock().unwrap().faults.clone()
     }
 
-    /// Returns the accepted messages and other events since the last call.
+    /// Returns the messages accepted, and the other events, since the last call.
     pub fn take(&self) -> (Vec<Accepted>, HashMap<Token, Vec<String>>) {
         let mut record = self.record.lock().unwrap();
         (std::mem::take(&mut record.accepted), std::mem::take(&mut record.events))
@@ -145,20 +146,20 @@ struct Connection<'a> {
     number: u64,
     input: BufReader<TcpStream>,
     output: TcpStream,
-    /// Number of times that the connection has reached each stage: for the current message, or before the first one.
+    /// How often the connection has reached each stage: for the current message, or before the first message.
     reached: BTreeMap<Stage, u64>,
     token: Option<Token>,
     in_mail: bool,
     recipients: Vec<String>,
 }
 
-/// Result of a step; `None` ends the connection.
+/// Result of a step; `None`: the connection ends.
 type StepResult<T = ()> = Option<T>;
 
 impl<'a> Connection<'a> {
     fn new(stream: TcpStream, number: u64, all: &'a Upstreams) -> StepResult<Self> {
         stream.set_nodelay(true).ok()?;
-        // No thread blocks for ever.
+        // This timeout ends every thread.
         stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
         let input = BufReader::new(stream.try_clone().ok()?);
         let (reached, recipients) = (BTreeMap::new(), Vec::new());
@@ -248,7 +249,7 @@ impl<'a> Connection<'a> {
         let mut octets = Vec::new();
         let mut random = self.random(Stage::Body, 0);
         let fault = self.draw(Stage::Body);
-        // Long messages fail late too.
+        // A fault of a long message may also happen late in the message.
         let latest = random.one_of(&[2, 8, 400]);
         let at_line = random.below(latest);
         for number in 0.. {
@@ -261,7 +262,7 @@ impl<'a> Connection<'a> {
                         self.pause(1500);
                         return None;
                     }
-                    // A reply in mid-message cannot mean acceptance.
+                    // A reply in the middle of a message cannot mean acceptance.
                     Some(fault) => {
                         self.fail(Stage::Body, fault, "")?;
                         return None;
@@ -283,7 +284,7 @@ impl<'a> Connection<'a> {
         (read > 0 && line.ends_with(b"\r\n")).then_some(line)
     }
 
-    /// Sends the right reply, or a fault instead; returns whether it sent the right one.
+    /// Sends the right reply, or a fault in its place; returns whether it sent the right reply.
     fn answer(&mut self, stage: Stage, right: &str) -> StepResult<bool> {
         match self.draw(stage) {
             Some(fault) => self.fail(stage, fault, right),
@@ -304,8 +305,8 @@ impl<'a> Connection<'a> {
                 let _ = socket2::SockRef::from(&self.output).set_linger(Some(Duration::ZERO));
                 return None;
             }
-            // The caller has been silent already, and ends the silence: after the final dot Weir waits longer than a
-            // test can.
+            // The caller has been silent already and has ended the silence, since after the final dot Weir waits longer
+            // than a test can.
             Fault::Silence if stage == Stage::End => return None,
             Fault::Silence => {
                 self.wait_for_close();
@@ -350,7 +351,7 @@ impl<'a> Connection<'a> {
         self.say(other)
     }
 
-    /// Delays a right reply sometimes, within all time-outs.
+    /// Sometimes waits before a right reply, for less than all timeouts.
     fn be_slow(&mut self, stage: Stage) {
         if self.random(stage, 3).per_mille(30) {
             self.pause(150);
@@ -374,7 +375,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Draws the fault of this stage.
+    /// Draws the fault at this stage, or none.
     fn draw(&mut self, stage: Stage) -> Option<Fault> {
         *self.reached.entry(stage).or_default() += 1;
         let (_, cases, faults) = FAULTS.into_iter().find(|(at, ..)| *at == stage)?;
@@ -382,10 +383,11 @@ impl<'a> Connection<'a> {
         random.per_mille(cases).then(|| random.one_of(faults))
     }
 
-    /// Returns a stream for each purpose and stage: per message, or outside of a message per connection.
+    /// Returns a stream of random numbers for each purpose and stage: per message, or per connection outside of a
+    /// message.
     fn random(&self, stage: Stage, purpose: u64) -> Random {
         let times = self.reached.get(&stage).copied().unwrap_or_default();
-        // A message that comes again by another connection gets other faults.
+        // A message that comes again over another connection gets other faults.
         let name = self.token.map_or(self.number, |token| token ^ (self.number % 3) << 60);
         Random::new(self.all.seed, &[2, name, stage as u64, times, purpose])
     }

@@ -1,14 +1,14 @@
-//! Client connection that writes a transcript, and can end in every way.
+//! Client connection that writes a transcript, and can end in different ways.
 
 use super::random::Random;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Time-out of a reply: more than every time-out of the configuration.
+/// Timeout of a reply: longer than every timeout of the configuration.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Reason of a dialogue's end.
+/// Reason for the end of a dialogue.
 #[derive(Debug)]
 pub enum End {
     /// The client has left.
@@ -17,12 +17,12 @@ pub enum End {
     Lost,
 }
 
-/// Way of leaving.
+/// Way in which a client leaves.
 #[derive(Clone, Copy, Debug)]
 pub enum Leave {
     Fin,
     Reset,
-    /// Closes its sending direction, and reads on.
+    /// Closes the connection for sending, and continues to read.
     HalfClose,
 }
 
@@ -63,7 +63,7 @@ impl Wire {
         })
     }
 
-    /// Sends in pieces, with pauses.
+    /// Sends the octets in pieces, with pauses between them.
     pub fn drip(&mut self, octets: &[u8], random: &mut Random) -> Result<(), End> {
         let mut rest = octets;
         for _ in 0..random.below(4) {
@@ -110,13 +110,13 @@ impl Wire {
         Err(End::Lost)
     }
 
-    /// Closes the sending direction.
+    /// Closes the connection for sending.
     pub fn half_close(&mut self) {
         self.note("C: (closes its direction)");
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Leaves. After a half-close the client reads to the end.
+    /// Leaves. After a half-close, the client reads until Weir closes the connection.
     pub fn leave(&mut self, how: Leave) -> End {
         match how {
             Leave::Fin => self.note("C: (closes)"),

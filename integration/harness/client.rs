@@ -1,4 +1,4 @@
-//! SMTP client of a test, line by line or octet by octet.
+//! SMTP client of a test. It sends and receives line by line or octet by octet.
 
 use super::{PASSWORD, PATIENCE, Process};
 use base64::Engine as _;
@@ -39,14 +39,14 @@ impl Client {
         Self { stream: Stream::Plain(stream), unread: Vec::new() }
     }
 
-    /// Connects from this address of the machine, and reads the greeting.
+    /// Connects from the address `source` of this machine, and reads the greeting.
     pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> Self {
         let mut client = Self::try_connect_from(source, address).unwrap();
         client.expect("220");
         client
     }
 
-    /// Connects from this address of the machine, and reads nothing.
+    /// Connects from the address `source` of this machine, and reads nothing.
     pub fn try_connect_from(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((source, 0)).into())?;
@@ -89,7 +89,7 @@ impl Client {
         self.say("RCPT TO:<b@example.net>", "250");
     }
 
-    /// Sends MAIL, RCPT and a message until a step fails; returns the last reply.
+    /// Sends MAIL, RCPT and a message until the server refuses a step; returns the last reply.
     pub fn try_message(&mut self) -> String {
         self.say("MAIL FROM:<a@example.org>", "250");
         let reply = self.ask("RCPT TO:<b@example.net>");
@@ -124,7 +124,7 @@ impl Client {
         self.ask(&format!("AUTH PLAIN {response}"))
     }
 
-    /// Makes the connection end with a reset.
+    /// Makes the connection end with a TCP reset when the client is dropped.
     pub fn reset_when_dropped(&mut self) {
         if let Stream::Plain(stream) = &self.stream {
             socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
@@ -168,7 +168,7 @@ impl Client {
         self.try_reply().expect("a reply")
     }
 
-    /// Reads a reply; the error is the end of the connection, or a time-out.
+    /// Reads a reply; the error is that the connection has ended, or that no reply came in time.
     pub fn try_reply(&mut self) -> std::io::Result<String> {
         let mut lines = Vec::new();
         loop {
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// Tests whether no octet arrives within this time.
+    /// Returns whether no octet arrives within this time.
     pub fn is_silent(&mut self, time: Duration) -> bool {
         let Stream::Plain(stream) = &self.stream else { panic!("only for plain text") };
         stream.set_read_timeout(Some(time)).unwrap();
@@ -190,18 +190,18 @@ impl Client {
         heard.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }
 
-    /// Closes the sending direction, and can still read.
+    /// Closes the connection for sending. The client can still read.
     pub fn close_its_side(&self) {
         let Stream::Plain(stream) = &self.stream else { panic!("TLS has words of its own for that") };
         stream.shutdown(std::net::Shutdown::Write).unwrap();
     }
 
-    /// Tests whether the server has closed the connection without sending anything before.
+    /// Returns whether the server has closed the connection before it sent a further line.
     pub fn is_closed(&mut self) -> bool {
         self.line().is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
     }
 
-    /// Does the TLS handshake; this certificate is trusted.
+    /// Performs the TLS handshake. The client trusts this certificate.
     pub fn secure(&mut self, certificate: &Path) {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();

@@ -39,8 +39,8 @@ pub fn run(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Outcome {
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
-        // A thread of its own: the command may write before it has read all. If it ends without reading, the pipe
-        // breaks.
+        // A thread writes the input, since the command may write output before it has read all input. If the command
+        // ends without reading, the pipe breaks.
         scope.spawn(move || {
             let _ = stdin.write_all(input.as_ref());
         });

@@ -1,5 +1,5 @@
-//! Test harness: a site, the Weir process, a client, an upstream that fails on request, a real Postfix, Dovecot and
-//! name server.
+//! Test harness: a site, the Weir process, a client, an upstream that fails on request, and real servers: Postfix,
+//! Dovecot and a name server.
 
 mod client;
 mod command;
@@ -24,11 +24,11 @@ pub use upstream::{Fault, Stage, Upstream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest wait for an event that comes at once on an idle machine.
+/// Maximum time to wait for an event that happens at once on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Polls `look` until it returns a value, for events that cannot be waited for, such as files written by other
-/// programs.
+/// Calls `look` again and again until it returns a value, for events that send no signal, such as files written by
+/// other programs.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -40,7 +40,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sets a flag when it is dropped: threads that run until then end also after a failure.
+/// Sets a flag when it is dropped, so that threads that run until the flag is set also end after a failed test.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

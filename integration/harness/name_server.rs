@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
-/// The server knows names below `example`, and refuses all other questions. Dropping it kills the process.
+/// Name server that knows names below `example`, and refuses all other questions. Dropping it kills the process.
 pub struct NameServer {
     folder: tempfile::TempDir,
     address: SocketAddr,
@@ -14,8 +14,8 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Starts the server with addresses, as lines of a hosts file, and further options for other records. All TTLs are
-    /// 1 s.
+    /// Starts the server. `hosts`: addresses, as lines of a hosts file. `options`: options of dnsmasq for other
+    /// records. All TTLs are 1 s.
     pub fn start(hosts: &str, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -40,17 +40,17 @@ impl NameServer {
         kill_process(self.id(), Signal::HUP).unwrap();
     }
 
-    /// Makes the server silent; it still receives questions.
+    /// Makes the server silent. It still receives questions.
     pub fn pause(&self) {
         kill_process(self.id(), Signal::STOP).unwrap();
     }
 
-    /// Makes the server answer, also the questions that it received while silent.
+    /// Makes a silent server answer again, also the questions that it received while silent.
     pub fn go_on(&self) {
         kill_process(self.id(), Signal::CONT).unwrap();
     }
 
-    /// Stops the server until it is resumed.
+    /// Ends the process of the server. `resume` starts it again.
     pub fn stop(&mut self) {
         self.process = None;
     }

@@ -1,4 +1,4 @@
-//! A real Postfix in its own folder: one that delivers to a Maildir, or one that relays.
+//! A real Postfix in its own folder: it delivers to a Maildir, or relays to a smart host.
 
 use super::{free_port, succeed, wait_for};
 use std::collections::BTreeSet;
@@ -19,8 +19,8 @@ impl Postfix {
         Self::start_with("virtual_mailbox_domains = example.net\n")
     }
 
-    /// Starts a Postfix that relays everything to a smart host at this port, logged in as this user, with a checked
-    /// certificate.
+    /// Starts a Postfix that relays all mail to a smart host at this port. It logs in as this user, and checks the
+    /// smart host's certificate.
     pub fn relaying_to(port: u16, wrapped: bool, ca: &Path, user: &str, password: &str) -> Self {
         Self::start_with(&format!(
             "virtual_mailbox_domains =\n\
@@ -37,7 +37,7 @@ impl Postfix {
         ))
     }
 
-    /// Starts a Postfix with these settings beside the common ones.
+    /// Starts a Postfix with these settings in addition to the common ones.
     pub fn start_with(settings: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
         let port = free_port();
@@ -53,7 +53,7 @@ impl Postfix {
         std::fs::write(this.path("conf/key.pem"), made.signing_key.serialize_pem()).unwrap();
         std::fs::write(this.path("conf/main.cf"), this.main_cf(user, group) + settings).unwrap();
         std::fs::write(this.path("conf/master.cf"), master_cf(port)).unwrap();
-        // Some of Postfix's programs write warnings without root permissions.
+        // Some of Postfix's programs write to the log without root permissions.
         std::fs::write(this.path("log"), "").unwrap();
         std::fs::set_permissions(this.path("log"), PermissionsExt::from_mode(0o666)).unwrap();
         this.start_again();
@@ -80,8 +80,9 @@ impl Postfix {
         })
     }
 
-    /// Returns the numbers in the message ids of all delivered messages (`Message-ID: <number@…>`), each with its queue
-    /// id. A Postfix that was stopped during a delivery delivers again, under the same queue id.
+    /// Returns the numbers in the message ids of all delivered messages (`Message-ID: <number@…>`), each with the queue
+    /// id of its message. A Postfix that was stopped during a delivery delivers the message again, under the same queue
+    /// id.
     pub fn message_ids(&self) -> BTreeSet<(usize, String)> {
         let Ok(messages) = std::fs::read_dir(self.path("mail/all/new")) else { return BTreeSet::new() };
         let between = |text: &str, before: &str, after: char| {
@@ -181,7 +182,7 @@ fn master_cf(port: u16) -> String {
     ] {
         text.push_str(&format!("{name} unix - n n - 0 {program}\n"));
     }
-    // The second letter: sockets that other users can reach.
+    // The `n` after `unix` (column `private`): other users can reach the socket.
     text.push_str("cleanup unix n - n - 0 cleanup\nflush unix n - n 1000? 0 flush\nshowq unix n - n - - showq\ntlsmgr unix - - n 1000? 1 tlsmgr\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\npostlog unix-dgram n - n - 1 postlogd\n");
     text
 }

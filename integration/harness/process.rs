@@ -28,7 +28,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Process {
-    /// Starts a command that serves, and waits until it listens.
+    /// Starts a command that serves, such as `weir serve`, and waits until it listens.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
@@ -73,7 +73,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the process and returns its whole log.
+    /// Waits for the end of the process, and returns its whole log.
     pub fn log_to_the_end(&self) -> String {
         self.logged("(end of log)");
         self.log_lines().join("\n")
@@ -84,7 +84,7 @@ impl Process {
     }
 
     pub fn log_lines(&self) -> Vec<String> {
-        // `logged` panics while it holds the lock: the log is shown nevertheless.
+        // `logged` panics while it holds the lock: the log is still shown.
         self.log.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -98,7 +98,7 @@ impl Process {
         get(self.address("admin"), path)
     }
 
-    /// Returns the value of a metric, named with its labels as in `/metrics`; 0 if there is none yet.
+    /// Returns the value of a metric, named with its labels as in `/metrics`; 0 if the metric does not exist yet.
     pub fn metric(&self, name: &str) -> f64 {
         let (_, body) = self.get("/metrics");
         let line = body.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
@@ -114,13 +114,13 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Sends SIGTERM and waits for the end; returns the exit code.
+    /// Sends SIGTERM and waits for the end of the process; returns the exit code.
     pub fn terminate(self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.wait()
     }
 
-    /// Waits for the end; returns the exit code.
+    /// Waits for the end of the process; returns the exit code.
     pub fn wait(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }

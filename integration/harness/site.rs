@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Password of the user `alice`. Its text is easy to find where no password may stand.
+/// Password of the user `alice`. Its text is easy to find in output that must not contain it.
 pub const PASSWORD: &str = "correct-horse-battery-staple";
 
 /// A folder with a certificate for localhost and 127.0.0.1, a user `alice` and a configuration.
@@ -68,7 +68,8 @@ impl Site {
         std::fs::write(self.path("weir.toml"), config.replace(from, to)).unwrap();
     }
 
-    /// Writes a file that only its owner can read, or replaces the file by one rename, as administrators' tools do.
+    /// Writes a file that only its owner can read. An existing file is replaced by one rename, like administrators'
+    /// tools do.
     pub fn put(&self, name: &str, text: &str) {
         std::fs::write(self.path("new"), text).unwrap();
         std::fs::set_permissions(self.path("new"), PermissionsExt::from_mode(0o600)).unwrap();
@@ -167,7 +168,8 @@ impl SiteBuilder {
         self
     }
 
-    /// Replaces the user `alice` by these users: name, password and groups. Their hashes cost next to nothing to check.
+    /// Replaces the user `alice` by these users: name, password and groups. Their hashes take very little time to
+    /// check.
     pub fn users(mut self, users: &[(&str, &str, &str)]) -> Self {
         let params = argon2::Params::new(8, 1, 1, None).unwrap();
         let hasher = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);

@@ -22,20 +22,20 @@ pub enum Stage {
     End,
 }
 
-/// Fault at a stage, instead of the right reply.
+/// Fault at a stage, in place of the right reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Cuts the connection.
+    /// Closes the connection.
     Cut,
-    /// Stays silent until the client closes.
+    /// Sends no reply until the client closes the connection.
     Silence,
     /// Sends this reply.
     Say(&'static str),
     /// Sends this reply and closes the connection.
     SayAndClose(&'static str),
-    /// Resets the connection.
+    /// Ends the connection with a TCP reset.
     Reset,
-    /// Sends something that is no valid reply.
+    /// Sends a text that is no valid reply.
     Garbage,
 }
 
@@ -55,23 +55,23 @@ const GARBAGE: [&str; 10] = [
 #[derive(Default)]
 struct Shared {
     fault: Option<(Stage, Fault)>,
-    /// The fault happens once in this many times on average, by a generator of random numbers.
+    /// The fault happens on average once in this many replies at the stage, chosen by a generator of random numbers.
     odds: u64,
     random: u64,
     /// Extensions in the reply to EHLO.
     offers: Vec<&'static str>,
-    /// Replies to AUTH and to each line after it, as long as they are 334.
+    /// Replies to AUTH, and to each further line of the client as long as the reply before was 334.
     login: Vec<&'static str>,
     acknowledged: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
-    /// Largest number of connections served at the same time; 0: no limit. Then the number of served connections, and
-    /// of refused ones.
+    /// Maximum number of connections served at the same time; 0: no maximum. Then the number of connections served now,
+    /// and the number of refused ones.
     max_served: usize,
     served: usize,
     refused: usize,
     held: Vec<TcpStream>,
-    /// Open connections by number.
+    /// Open connections, by their number.
     open: HashMap<usize, TcpStream>,
 }
 
@@ -90,11 +90,11 @@ impl Upstream {
         Self::start_with(TcpListener::bind(address).unwrap())
     }
 
-    /// Starts an upstream on each of these addresses of this machine, all at one port, which is returned, too.
+    /// Starts an upstream on each of these addresses of this machine, all at one port. Returns the port, too.
     pub fn start_at_one_port<const COUNT: usize>(hosts: [&str; COUNT]) -> ([Self; COUNT], u16) {
         loop {
             let mut port = 0;
-            // The port that the first one gets may be taken at another address: then another port is tried.
+            // The port that the first upstream gets may be in use at another address: then another port is tried.
             let listeners: Vec<TcpListener> = hosts
                 .iter()
                 .map_while(|host| {
@@ -151,7 +151,7 @@ impl Upstream {
         (shared.fault, shared.odds) = (fault, 1);
     }
 
-    /// Makes the upstream fail once in this many times.
+    /// Makes the upstream fail on average once in this many times at the stage.
     pub fn fail_once_in(&self, odds: u64, stage: Stage, fault: Fault) {
         let mut shared = self.shared.lock().unwrap();
         (shared.fault, shared.odds) = (Some((stage, fault)), odds);
@@ -162,13 +162,13 @@ impl Upstream {
         self.shared.lock().unwrap().offers = extensions.to_vec();
     }
 
-    /// Sets the replies to AUTH and to each line after it. Without them the upstream replies 250, which is no success
-    /// (RFC 4954 §6).
+    /// Sets the replies to AUTH, and to each further line of the client. Without them the upstream replies 250, which
+    /// does not mean success (RFC 4954 §6).
     pub fn answer_login(&self, replies: &[&'static str]) {
         self.shared.lock().unwrap().login = replies.to_vec();
     }
 
-    /// Returns the acknowledged messages, with stuffed dots.
+    /// Returns the acknowledged messages, still with stuffed dots.
     pub fn acknowledged(&self) -> Vec<Vec<u8>> {
         self.shared.lock().unwrap().acknowledged.clone()
     }
@@ -185,24 +185,24 @@ impl Upstream {
         self.shared.lock().unwrap().connections
     }
 
-    /// Serves at most this many connections from now on, and refuses the others with 421.
+    /// Serves at most this many connections at the same time from now on, and refuses further ones with 421.
     pub fn serve_at_most(&self, connections: usize) {
         self.shared.lock().unwrap().max_served = connections;
     }
 
-    /// Returns the number of connections refused above the maximum.
+    /// Returns the number of connections that were refused above the maximum.
     pub fn refused(&self) -> usize {
         self.shared.lock().unwrap().refused
     }
 
-    /// Cuts all connections.
+    /// Closes all connections.
     pub fn cut_all(&self) {
         for (_, stream) in self.shared.lock().unwrap().open.drain() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Cuts the connections on which the upstream is silent.
+    /// Closes the connections on which the upstream is silent.
     pub fn cut_silent(&self) {
         self.shared.lock().unwrap().held.clear();
     }
@@ -217,7 +217,7 @@ impl Shared {
         self.random % below
     }
 
-    /// Returns the fault of this stage, if it happens this time.
+    /// Returns the fault at this stage, if it happens now.
     fn fault_at(&mut self, stage: Stage) -> Option<Fault> {
         let (_, fault) = self.fault.filter(|(at, _)| *at == stage)?;
         let garbage = GARBAGE[self.random(GARBAGE.len() as u64) as usize];
@@ -230,7 +230,7 @@ impl Shared {
     }
 }
 
-/// Sends the reply to one command: the right one, or the fault's. `None`: the connection has ended.
+/// Sends the reply to one command: the right one, or that of the fault. `None`: the connection has ended.
 fn answer(stage: Stage, right: &str, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
     let fault = shared.lock().unwrap().fault_at(stage);
     answer_with(fault, right, stream, shared)
@@ -247,7 +247,7 @@ fn answer_with(fault: Option<Fault>, right: &str, stream: &mut TcpStream, shared
             return None;
         }
         Some(Fault::Silence) => {
-            // Only the shared copy keeps the connection open.
+            // The test closes the connection through this copy; nothing else keeps it open.
             shared.lock().unwrap().held.push(stream.try_clone().unwrap());
             return None;
         }
@@ -331,12 +331,12 @@ fn receive(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mu
         let fault = shared.lock().unwrap().fault_at(Stage::Body);
         if fault.is_some() {
             answer_with(fault, "", stream, shared)?;
-            // A reply in mid-message cannot mean acceptance.
+            // A reply in the middle of a message cannot mean acceptance.
             return None;
         }
     }
     let fault = {
-        // The test must see the message before the client can read the reply.
+        // Store the message before the reply is sent, so that a client with the reply finds the message in the test.
         let mut shared = shared.lock().unwrap();
         let fault = shared.fault_at(Stage::End);
         if fault.is_none_or(is_positive) {

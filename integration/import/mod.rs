@@ -250,7 +250,7 @@ const EXPLAINED: [(&str, &str); 9] = [
     ("10/1h/unique=zz/per_cmd/k", "the same each time"),
     ("3000000000/1h/per_cmd/unique=a/k18", "the same each time"),
     ("10/99999w/per_cmd/k20", "longer than 3650d"),
-    ("10/1h/strict/k", "nothing at HELO"),
+    ("10/1h/strict/k", "Exim counts each HELO"),
 ];
 
 #[test]
@@ -272,14 +272,14 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
         };
         let line = exim.lines().count();
         let said = site.import("exim", &exim);
-        let named = format!("exim:{line}: ratelimit");
+        let named = format!("exim:{line}: ");
         let complaint = record["log"][0].as_str().unwrap_or_default();
         let is_refused = complaint.contains("error in arguments");
         if let Some((_, words)) =
             EXPLAINED.iter().find(|(explained, _)| *explained == spec && (spec != "10/1h/strict/k" || stage == "helo"))
         {
             assert_eq!(said.code, Some(65), "{spec}");
-            assert!(said.err.contains(&named) && said.err.contains(words), "{spec}: {}", said.err);
+            assert!(said.out.contains(&named) && said.out.contains(words), "{spec}: {}", said.out);
         } else if is_refused {
             refused += 1;
             assert_eq!(said.code, Some(65), "{spec}: {}", said.out);
@@ -293,7 +293,8 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
             // For Exim per_byte implies per_mail, and per_addr per_rcpt.
             let value = value.replace("per_mail", "per_").replace("per_rcpt", "per_");
             let value = value.trim_end_matches('"');
-            assert!(said.err.contains(&named) && said.err.contains(value), "{spec}: {value}: {}", said.err);
+            assert!(said.out.contains(&format!("{named}not translated: ratelimit")), "{spec}: {}", said.out);
+            assert!(said.out.contains(value), "{spec}: {value}: {}", said.out);
             assert_eq!(said.out.matches("[[limit]]").count(), 3, "{spec}: {}", said.out);
         } else {
             assert_eq!((said.code, &*said.err), (Some(0), ""), "{spec}");
@@ -376,9 +377,9 @@ fn imported_limits_match_the_senders_of_their_statement() {
     );
     // The list ends with an exclusion, after other items.
     assert!(
-        said.code == Some(65) && said.err.contains("more is not read") && said.err.contains("after others"),
+        said.code == Some(65) && said.out.contains("more is not read") && said.out.contains("after others"),
         "{}",
-        said.err
+        said.out
     );
     site.write("more", "");
     let text = std::fs::read_to_string(site.0.path().join("exim")).unwrap();
@@ -475,7 +476,11 @@ fn large_sections_are_read_in_time_and_their_expansion_is_bounded() {
     let keys = |count: usize| (0..count).map(|n| format!("k{n} = 1;\n")).collect::<String>();
     let begun = std::time::Instant::now();
     let said = site.import("rspamd", &(keys(200_000) + "rates { user = { bucket = { burst = 1; rate = 1; } } }\n"));
-    assert!(said.out.contains("[[limit]]") && said.err.contains("rspamd:200000: k199999"), "{:.200}", said.err);
+    assert!(
+        said.out.contains("[[limit]]") && said.out.contains("rspamd:200000: not translated: k199999"),
+        "{:.200}",
+        said.out
+    );
     assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
     let spared: String = (0..2_000).map(|n| format!("u{n},")).collect();
     let rates = "user = { bucket = { burst = 1; rate = 1; } }\n".repeat(2_000);
@@ -488,7 +493,7 @@ fn large_sections_are_read_in_time_and_their_expansion_is_bounded() {
 fn rules_of_postfwd_are_translated_or_named_with_their_line() {
     let rate = "rate(client_address/5/300/450 4.7.1 too many)";
     // Rules, the text expected in their limits, and the text expected on standard error.
-    let cases: [(String, &[&str], &[&str]); 17] = [
+    let cases: [(String, &[&str], &[&str]); 24] = [
         (
             format!("&&LOCAL {{ client_address=192.0.2.1; }}\n&&OURS {{\n  &&LOCAL\n}}\nid=A; &&OURS; action={rate}"),
             &["client = \"192.0.2.1\""],
@@ -518,15 +523,41 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
         ),
         (
             format!("id=W; client_address=10.0.0.0/8; action=DUNNO\nid=R; sender==a@b; action=REJECT\n\naction={rate}"),
-            &["\"shadow\"", "# postfwd:1: rules that are no limits are left out: those of lines 1, 2."],
+            &[
+                "except = { client = \"10.0.0.0/8\" }",
+                "# postfwd:1: rules that are no limits are left out: those of lines 1, 2.",
+            ],
+            &[],
+        ),
+        (
+            format!("id=W; client_name=~/x/; action=DUNNO\naction={rate}"),
+            &["\"shadow\""],
             &["postfwd:1: an earlier rule lets others through (DUNNO)"],
         ),
         (format!("id=R; sender==a@b; action=REJECT\naction={rate}"), &["enforce", "those of lines 1."], &[]),
         (format!("client_address=192.0.2.1 # and=more\n\taction={rate}"), &["client = \"192.0.2.1\""], &[]),
         (
-            format!("protocol_state==DATA; action={rate}"),
+            format!("protocol_state==VRFY; action={rate}"),
             &["\"shadow\""],
-            &["postfwd:1: protocol_state==DATA cannot be expressed"],
+            &["postfwd:1: protocol_state==VRFY cannot be expressed"],
+        ),
+        (format!("protocol_state==DATA; action={rate}"), &["count = \"messages\"", "enforce"], &[]),
+        (
+            "sasl_username=~/^(.+)$/; recipient=~/.*/; action=rcpt(sasl_username/9/60/450 4.7.1 x)".to_owned(),
+            &["match = { user = \"*\" }", "enforce"],
+            &[],
+        ),
+        ("sender=~.+@.+; action=size(sender/9/60/450 x)".to_owned(), &["except = { sender = \"<>\" }", "enforce"], &[]),
+        (
+            "action=rate(bob_limit/9/60/450 x)\n".to_owned(),
+            &["per = []", "\"shadow\""],
+            &["postfwd:1: postfwd ignores bob_limit, which is no attribute"],
+        ),
+        ("action=rate(server/9/60/450 x)\n".to_owned(), &["per = []", "rate = \"9 / 1m\"", "enforce"], &[]),
+        (
+            "sasl_username=!!^$; action=rcpt(global/9/60/450 x)".to_owned(),
+            &["per = []", "match = { user = \"*\" }", "enforce"],
+            &[],
         ),
         (
             format!("client_address=somewhere; action={rate}"),
@@ -549,7 +580,9 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
         }
         assert_eq!(said.out.matches("[[limit]]").count(), usize::from(!limits.is_empty()), "{rules}\n{}", said.out);
         for words in complaints {
-            assert!(said.err.contains(words), "{rules}\n{words}\n{}", said.err);
+            let (place, words) = words.split_once(": ").unwrap_or(("postfwd:1", words));
+            let line = |line: &str| line.contains(place) && line.contains(words);
+            assert!(said.out.lines().any(line), "{rules}\n{words}\n{}", said.out);
         }
         site.configure(&said.out);
     }
@@ -559,5 +592,158 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
     }
     let said = Folder::new().import("postfwd", &format!("{bomb}&&Z; action={rate}\n"));
     assert_eq!(said.code, Some(65));
-    assert!(said.err.contains("longer than 1 MiB") || said.err.contains("more than"), "{:.300}", said.err);
+    let said = said.out + &said.err;
+    assert!(said.contains("longer than 1 MiB") || said.contains("more than"), "{said:.300}");
+}
+
+#[test]
+fn every_condition_of_a_file_is_counted() {
+    let site = Folder::new();
+    site.write("acl", "# ratelimit = 1 / 1h\ndeny message = too \\\n  much\n  ratelimit = 9 / 1d\n");
+    let file = site.0.path().join("acl").display().to_string();
+    let said = site.import(
+        "exim",
+        &format!(
+            "acl_smtp_predata = \\\n  defer ratelimit = 100/1h/per_rcpt/all\\n\\\n  message = 450 4.7.0 wait\\n\\\n  accept\n\
+             acl_smtp_rcpt = ${{if eq{{$received_port}}{{587}}{{deny ratelimit = 5 / 1h}}{{accept}}}}\n\
+             acl_smtp_data = {file}\nacl_smtp_mail = /none/acl\nevent_action = ${{acl{{failed}}}}\nbegin acl\n\
+             failed:\n  warn ratelimit = 3 / 1h / per_cmd / k\n.ifdef NONE\nx:\n  deny !ratelimit = 7 / 1h\n.endif\n"
+        ),
+    );
+    assert_eq!(said.code, Some(65));
+    for words in [
+        "per = []\nrate = \"100 / 1h\"\ncharge = \"accepted\"\nstage = \"data\"",
+        "defer = \"450 4.7.0 wait\"",
+        "an ACL in an expansion is not read",
+        "deny = \"too much\"",
+        "there is no /none/acl here",
+        "its ACL runs from an expansion",
+        "exim:14: not translated: ratelimit: Exim does not use it: .ifdef leaves it out",
+        "# 6 conditions: 2 translated, 0 in shadow, 4 named\n",
+    ] {
+        assert!(said.out.contains(words), "{words}\n{}", said.out);
+    }
+    assert!(said.err.contains("6 conditions: 2 translated, 0 in shadow, 4 named"), "{}", said.err);
+}
+
+#[test]
+fn files_in_lists_are_read_or_named() {
+    let site = Folder::new();
+    site.write("exempt", "boss@example.org # the boss\n\n*.example.net\n");
+    let file = site.0.path().join("exempt").display().to_string();
+    let rule = |senders: &str| {
+        format!("acl_smtp_rcpt = a\nbegin acl\na:\n  deny senders = {senders}\n    ratelimit = 5 / 1h / per_rcpt\n")
+    };
+    let said = site.import("exim", &rule(&format!("! {file}")));
+    assert_eq!((said.code, &*said.err), (Some(0), ""), "{}", said.out);
+    assert!(said.out.contains("except = { sender = [\"boss@example.org\", \"*@*.example.net\"] }"), "{}", said.out);
+    for senders in ["/none/exempt", "! /none/exempt", "lsearch;/none/exempt"] {
+        let said = site.import("exim", &rule(senders));
+        assert_eq!(said.code, Some(65));
+        assert!(said.out.contains("there is no /none/exempt here") && said.out.contains("\"shadow\""), "{}", said.out);
+        assert!(!said.out.contains("sender ="), "{}", said.out);
+    }
+}
+
+#[test]
+fn variables_of_an_acl_and_tables_are_followed() {
+    let site = Folder::new();
+    let folder = site.0.path().display().to_string();
+    std::fs::create_dir_all(site.0.path().join("domains/a.example")).unwrap();
+    site.write("limit", "200\n");
+    site.write("domains/a.example/limits", "bob@a.example:500\ncarol@a.example: 50\n");
+    let limits = "FOLDER/domains/${lookup{${domain:$authenticated_id}}dsearch{FOLDER/domains/}}/limits";
+    let exim = format!(
+        "acl_smtp_rcpt = a\nbegin acl\na:\n  deny set acl_c_limit = ${{if exists{{{limits}}}\
+         {{${{lookup{{$authenticated_id}}lsearch{{{limits}}}{{$value}}{{${{readfile{{FOLDER/limit}}}}}}}}}}\
+         {{${{readfile{{FOLDER/limit}}}}}}}}\n    set acl_c_user = ${{lc:$authenticated_id}}\n    condition = ${{if eq{{YES}}{{YES}}}}\n\
+         \u{20}   ratelimit = $acl_c_limit / 1h / strict / $acl_c_user\n\
+         \u{20} warn ratelimit = ${{eval:$acl_c_limit / 2}} / 1h / strict / half-$authenticated_id\n\
+         \u{20} warn authenticated = *\n    set acl_m_key = $sender_host_address\n\
+         \u{20} deny authenticated = *\n    ratelimit = 10 / 1h / per_rcpt / $acl_m_key\n\
+         \u{20} deny ratelimit = 20 / 1h / per_rcpt / $acl_m_key\n"
+    );
+    let exim = exim.replace("FOLDER", &folder);
+    let said = site.import("exim", &exim);
+    assert!(said.out.contains("# 4 conditions: 1 translated, 2 in shadow, 1 named"), "{}", said.out);
+    assert!(said.out.contains("# bob@a.example,500 / 1h") && said.out.contains("--tables"), "{}", said.out);
+    let said = site.run(&["import", "exim", "exim", "--tables", "."], "");
+    for words in [
+        "per = [\"user\"]\nrate = \"200 / 1h\"\ncharge = \"attempts\"\nstage = \"rcpt\"\noverrides = \"limits.csv\"",
+        "rate = \"100 / 1h\"\ncharge = \"attempts\"\nstage = \"rcpt\"\noverrides = \"limits-2.csv\"",
+        "per = [\"client\"]\nrate = \"10 / 1h\"\ncharge = \"accepted\"\nmatch = { authenticated = true }",
+        // The variable has a value only after a login.
+        "20 / 1h / per_rcpt / $acl_m_key: limits have no key field for $acl_m_key",
+        "# 4 conditions: 3 translated, 0 in shadow, 1 named",
+    ] {
+        assert!(said.out.contains(words), "{words}\n{}", said.out);
+    }
+    let saved = |name: &str| std::fs::read_to_string(site.0.path().join(name)).unwrap();
+    assert_eq!(saved("limits.csv"), "user,rate\nbob@a.example,500 / 1h\ncarol@a.example,50 / 1h\n");
+    assert_eq!(saved("limits-2.csv"), "user,rate\nbob@a.example,250 / 1h\ncarol@a.example,25 / 1h\n");
+    site.configure(&said.out);
+    // Another file of this name is not replaced.
+    site.write("limits.csv", "user,rate\n");
+    assert_eq!(site.run(&["import", "exim", "exim", "--tables", "."], "").code, Some(73));
+}
+
+#[test]
+fn rejected_recipients_suspend_the_user() {
+    let site = Folder::new();
+    let said = site.import(
+        "exim",
+        "acl_smtp_rcpt = a\nbegin acl\na:\n  drop authenticated = *\n    set acl_m_user = ${sg{$authenticated_id}{\\N[^\\w.=@-]\\N}{}}\n\
+         \u{20}   condition = ${if exists{/none/blocked}}\n  accept authenticated = *\n    condition = ${lookup{$acl_m_user}lsearch{/none/blocked}{1}}\n\
+         \u{20}   control = freeze/no_tell\n  accept authenticated = *\n    !verify = recipient/defer_ok/callout=10s,use_sender\n\
+         \u{20}   ratelimit = 100 / 1h / per_rcpt / user-$acl_m_user\n    control = freeze/no_tell\n",
+    );
+    assert_eq!((said.code, &*said.err), (Some(0), ""), "{}", said.out);
+    let limit = "count = \"rejections\"\nper = [\"user\"]\nrate = \"100 / 1h\"\nmatch = { authenticated = true }\n  \
+                 [[limit.action]]\n  suspend = \"1d\"\n";
+    assert!(said.out.contains(limit), "{}", said.out);
+    site.configure(&said.out);
+}
+
+#[test]
+fn a_limit_that_check_refuses_is_printed_as_a_comment() {
+    let site = Folder::new();
+    let said = site.import(
+        "exim",
+        "acl_smtp_connect = c\nacl_smtp_rcpt = a\nbegin acl\nc:\n  accept authenticated = *\n  defer ratelimit = 30 / 1m / per_conn\n\
+         a:\n  deny ratelimit = 5 / 1h / per_rcpt / unique=$domain / $local_part@$domain\n",
+    );
+    assert_eq!(said.code, Some(65));
+    // Nobody has logged in at connect, so that the accept does nothing.
+    assert!(said.out.contains("[[limit]]\nname = \"connections-per-client\""), "{}", said.out);
+    assert!(
+        said.out.contains("# Not translated: Weir would refuse this limit: distinct = \"recipient-domain\""),
+        "{}",
+        said.out
+    );
+    assert!(said.out.contains("#   [[limit]]\n#   name = ") && !said.out.contains("except"), "{}", said.out);
+    assert!(said.err.contains("2 conditions: 1 translated, 0 in shadow, 1 named"), "{}", said.err);
+    site.configure(&said.out);
+}
+
+#[test]
+fn buckets_with_a_symbol_only_mark_and_factors_need_the_dynamic_rate_limit() {
+    let site = Folder::new();
+    let section = "ham_factor_rate = 1.5;\nrates {\n  user = { bucket = { burst = 5; rate = \"1 / 1m\"; symbol = \"SLOW\"; } }\n\
+                   x { selector = \"user.lower.append('_x')\"; bucket { burst = 5; rate = \"1 / 1m\"; } }\n\
+                   all { selector = \"id('all')\"; bucket { burst = 5; rate = \"1 / 1m\"; spam_factor_rate = 0.5; } }\n}\n";
+    let said = site.import("rspamd", section);
+    assert!(said.out.contains("# 3 buckets: 2 translated, 1 in shadow, 0 named"), "{}", said.out);
+    assert!(
+        said.out.contains("symbol = SLOW: rspamd only marks the mail") && !said.out.contains("factor"),
+        "{}",
+        said.out
+    );
+    assert!(said.out.contains("per = [\"user\"]") && said.out.contains("per = []"), "{}", said.out);
+    let said = site.import("rspamd", &format!("dynamic_rate_limit = true;\n{section}"));
+    for words in
+        ["ham_factor_rate: limits do not change", "spam_factor_rate = 0.5: limits do not change", "raises and lowers"]
+    {
+        assert!(said.out.contains(words), "{words}\n{}", said.out);
+    }
+    site.configure(&said.out);
 }

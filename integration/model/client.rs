@@ -1,4 +1,5 @@
-//! Model of a session: the commands of a client that are not answered, and the replies that are due.
+//! Model of a session: the client's commands that have no reply yet, and the reply codes that the client must read
+//! next.
 
 use super::policy::{Event, Facts, Key, Receipt, RefundWhen, Ruling, Verdict};
 use std::collections::VecDeque;
@@ -44,7 +45,7 @@ pub struct Transaction {
     pub upstream: Upstream,
 }
 
-/// Next need of the session.
+/// Input or answer that the session needs next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Needs {
     Input,
@@ -63,7 +64,7 @@ pub struct Client {
     pub transaction: Option<Transaction>,
     pub queue: VecDeque<Command>,
     pub run: Vec<PendingCommand>,
-    /// User of the login under way.
+    /// User whose login is under way.
     trying: Option<String>,
     password: Vec<Receipt>,
     /// Reply codes that the client must read next.
@@ -89,7 +90,7 @@ impl Client {
         Facts { user, client: self.address.clone(), sender: sender.cloned() }
     }
 
-    /// Handles commands until one needs an answer from outside.
+    /// Handles commands until one needs more input, or an answer of policy, the accounts or the upstream.
     pub fn go_on(&mut self) -> Needs {
         loop {
             let has_mail = self.run.iter().any(|one| matches!(one, PendingCommand::Mail(_)));
@@ -211,10 +212,10 @@ impl Client {
         None
     }
 
-    /// Takes the verdicts on the session's request; `stage` gives the reply codes of POLICY, "Reply codes".
+    /// Takes the verdicts on the session's request. The replies have the codes of POLICY, section "Reply codes".
     pub fn judged(&mut self, events: &[Event], mut verdicts: Vec<Verdict>) -> Needs {
         for verdict in &mut verdicts {
-            // The client is there to read the reply.
+            // The client is still connected, so it will read the reply, and these charges stay.
             verdict.receipts.retain(|receipt| receipt.until != RefundWhen::Heard);
         }
         match events[0] {
@@ -321,7 +322,8 @@ impl Client {
         self.go_on()
     }
 
-    /// Takes the upstream's codes for each recipient, or for DATA; `None` if it is away. `mail` is its refusal of MAIL.
+    /// Takes the upstream's codes, one for each recipient or one for DATA; `None`: the upstream is unavailable. `mail`
+    /// is the code with which it refused MAIL.
     pub fn answered(&mut self, mail: Option<u16>, codes: &[Option<u16>]) -> Needs {
         let mut codes = codes.iter();
         for place in 0..self.run.len() {
@@ -388,7 +390,7 @@ impl Client {
         }
     }
 
-    /// Ends the session in order.
+    /// Ends the session, and refunds the charges of recipients that the upstream was not asked about.
     pub fn close(&mut self) {
         for gathered in std::mem::take(&mut self.run) {
             if let PendingCommand::Rcpt(_, receipts) = gathered {

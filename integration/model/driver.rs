@@ -1,4 +1,4 @@
-//! Driver: runs real sessions, instead of sockets and the clock, and the model beside them.
+//! Driver: runs real sessions, in place of sockets and the clock, and the model with the same events.
 
 use super::client::{Client, Command, Needs};
 use super::limits::{any_limit, any_quota, name, owner, real, real_key};
@@ -115,7 +115,7 @@ impl World {
             }
             self.compare().await;
         }
-        // Each session ends as if its task had crashed; no slot of a limit may stay taken.
+        // Each session ends like one whose task has crashed; after that no limit may still count a session.
         for live in &mut self.live {
             live.client.slots.drain(..).for_each(|key| self.model.release(key));
             live.slots.clear();
@@ -182,7 +182,7 @@ impl World {
         let mut live = self.live.swap_remove(place);
         let stage = std::mem::replace(&mut live.stage, Stage::Ended);
         if self.random.per_mille(10) {
-            // The task crashes: its slots are free again, its charges stay.
+            // The task crashes: limits on concurrent sessions no longer count its session; its charges stay.
             self.totals.crashed += 1;
             live.client.slots.drain(..).for_each(|key| self.model.release(key));
             return;
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// The session waits for its client, which sends something or leaves.
+    /// Lets the client of a session that waits for input send something or leave.
     async fn client_acts(&mut self, live: &mut LiveSession, mut session: Session) -> Step {
         self.flush(live, &mut session).await;
         assert_eq!(live.needs, Needs::Input);
@@ -344,7 +344,7 @@ impl World {
         Step::Next(session)
     }
 
-    /// Draws a command; in most cases one that is valid next.
+    /// Draws a command; in most cases one that is valid at this point of the session.
     fn any_command(&mut self, client: &Client) -> Command {
         if client.faults > 10 || client.commands > 60 {
             return Command::Quit;
@@ -372,7 +372,8 @@ impl World {
         }
     }
 
-    /// Draws the upstream's answer: its refusal of MAIL, and a code for each command; `None` if it is away.
+    /// Draws the upstream's answer: the code with which it refuses MAIL, and a code for each command; `None`: the
+    /// upstream is unavailable.
     fn upstream_answers(&mut self, request: &Request<'_>) -> (Option<u16>, Vec<Option<u16>>) {
         match request {
             Request::Data => {
@@ -441,7 +442,7 @@ impl World {
         body.answer(ending, 100, self.time())
     }
 
-    /// Settles the deferred charges, and compares the replies to the client.
+    /// Applies the deferred charges, and compares the replies to the client with those of the model.
     async fn flush(&mut self, live: &mut LiveSession, session: &mut Session) {
         self.settle(live, session).await;
         let output = String::from_utf8(session.take_output()).unwrap();
@@ -455,7 +456,7 @@ impl World {
         session.take_records();
     }
 
-    /// Refunds the charges that the session gives back, and checks that there are no others.
+    /// Applies the session's deferred charges and refunds, and checks that the refunds are exactly those of the model.
     async fn settle(&mut self, live: &mut LiveSession, session: &mut Session) {
         let deferred = session.take_deferred_charges();
         for asked in deferred.events {
@@ -480,7 +481,7 @@ impl World {
         }
     }
 
-    /// Compares the budgets and gauges that have changed.
+    /// Compares the budgets and gauges that have changed with those of the model.
     async fn compare(&mut self) {
         let mut touched = std::mem::take(&mut self.model.touched);
         touched.sort_by(|one, other| {
@@ -554,7 +555,7 @@ impl World {
         self.model.grants.insert((place, value.to_owned()), grant);
     }
 
-    /// Changes the numbers and modes of the limits.
+    /// Changes the rates and modes of the limits.
     fn reload(&mut self) {
         self.totals.reloads += 1;
         for limit in &mut self.model.limits {

@@ -54,7 +54,7 @@ pub fn any_limit(random: &mut Random) -> plain::Limit {
     plain::Limit { count, per, quota, charge, shadow: random.per_mille(200), delay, refuses, suspends }
 }
 
-/// Draws the numbers of a limit with this algorithm.
+/// Draws the numbers of a limit with the algorithm of `form`.
 pub fn any_quota(random: &mut Random, form: Quota) -> Quota {
     let most = random.one_of(&[9, 60]);
     let amount = 2.0 + random.below(most) as f64;

@@ -1,5 +1,5 @@
-//! Model test: random policies, clients and upstreams with the real session, engine and store under simulated time,
-//! beside a plain model. After each step the test compares budgets, gauges, replies and deliveries.
+//! Model test: random policies, clients and upstreams drive the real session, engine and store in simulated time, and
+//! also a plain model. After each step the test compares budgets, gauges, replies and deliveries of both.
 //!
 //! `WEIR_MODEL_STEPS` and `WEIR_MODEL_SEED` set a longer run: `cargo nextest run --release -E 'test(model)'`.
 
@@ -11,7 +11,7 @@ mod policy;
 use crate::faults::random::Random;
 use driver::World;
 
-/// Steps in one world: a policy that changes now and then, a state file, and many sessions one after the other.
+/// Steps in one world, which has a policy that sometimes changes, a state file, and many sessions.
 const STEPS_OF_WORLD: u64 = 5_000;
 
 /// Steps of each of the eight tests, a million in total.
@@ -53,7 +53,7 @@ fn run(test: u64) {
         totals.add(&done);
     }
     println!("{totals:?}");
-    // The worlds have enough events to test something.
+    // Check that the worlds had enough events to test something.
     assert!(
         totals.delivered > steps / 500 && totals.refused > steps / 200 && totals.refunded > steps / 400,
         "{totals:?}"

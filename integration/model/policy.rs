@@ -1,7 +1,7 @@
 //! Model of the policy: limits, budgets, suspensions and grants as DESIGN and POLICY describe them, in maps, without
 //! regard to speed.
 //!
-//! The model repeats the formulas on purpose: otherwise a fault in the engine would hide itself.
+//! The model has formulas of its own on purpose: with those of the engine it would repeat the engine's faults.
 
 use std::collections::HashMap;
 use weir::policy::limit::{Charge, Count, Verb};
@@ -33,9 +33,9 @@ pub struct Limit {
     pub quota: Quota,
     pub charge: Charge,
     pub shadow: bool,
-    /// Delay in seconds, from half the limit on.
+    /// Delay of replies in seconds, for events that reach half the limit.
     pub delay: Option<f64>,
-    /// Refusal from the limit on; a suspension lasts this many seconds.
+    /// Refusal of events that reach the limit; a suspension lasts `suspends` seconds.
     pub refuses: Option<Verb>,
     pub suspends: f64,
 }
@@ -72,7 +72,7 @@ pub enum RefundWhen {
     Heard,
 }
 
-/// Facts of a session in its request.
+/// Facts about a session, as its request to policy contains them.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub user: Option<String>,
@@ -110,7 +110,7 @@ pub struct Verdict {
 /// Grant: a higher limit for one owner, for a time.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// Microseconds, as in the key.
+    /// Time when the grant began, in microseconds since 1970, as in the key of its budget.
     pub since: i64,
     pub until: Seconds,
     pub amount: f64,
@@ -175,7 +175,8 @@ impl Quota {
                 let before = before.map_or(0.0, |before| before.level * (-elapsed(before.at, charged) / period).exp());
                 let left = (receipt.after.level - before) * (-gone / period).exp();
                 let x = gone / period;
-                // The part that a later event may have counted by itself stays.
+                // Without the charge, a later event might have raised the level by this part itself: the part stays
+                // charged.
                 let stays = if x > 0.0 { 1.0 + (-x).exp_m1() / x } else { 0.0 };
                 (left - state.level * stays).max(0.0)
             }
@@ -204,7 +205,7 @@ impl Limit {
         }
     }
 
-    /// Returns when a charge of this limit may be refunded; `late` tells whether replies may be delayed.
+    /// Returns when a charge of this limit may be refunded. `late`: replies may be delayed.
     fn until(&self, late: bool) -> Option<RefundWhen> {
         let comes_again = matches!(self.count, Count::Messages | Count::Recipients | Count::Logins);
         match (self.count, self.charge) {
@@ -318,7 +319,7 @@ impl Policy {
         self.touched.push(receipt.key.clone());
     }
 
-    /// Frees a slot that a session held.
+    /// Lowers a counter of concurrent sessions by one session, which has ended.
     pub fn release(&mut self, key: Key) {
         let state = self.budgets.get_mut(&key).expect("a slot that is held is counted");
         state.level -= 1.0;

@@ -1,7 +1,7 @@
 //! Tests of other mail servers as clients: they queue mail, and relay to Weir as their smart host.
 
 use super::{Way, compare};
-use crate::harness::{PASSWORD, Postfix, succeed};
+use crate::harness::{Client, Outcome, PASSWORD, Postfix, run, succeed, wait_for, weir};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -66,4 +66,84 @@ fn messages_relayed_by_exim_arrive_unchanged() {
         assert!(log.contains(&format!("=> {}", sending.recipient)), "{log}");
         assert!(log.contains(" K C="), "not sent by BDAT: {log}");
     });
+}
+
+/// Runs `weir history` on logs; returns its rows without time and queue id, and its summary.
+fn history(program: &str, arguments: &[&Path]) -> (Vec<String>, String) {
+    let Outcome { code, out, err } = run(weir().args(["history", program]).args(arguments), "");
+    assert_eq!(code, Some(0), "{err}");
+    let rows = out.lines().skip(1).map(|row| {
+        let mut columns: Vec<&str> = row.split(',').collect();
+        columns.remove(6);
+        columns[1..].join(",")
+    });
+    (rows.collect(), err)
+}
+
+#[test]
+fn postfix_logs_give_the_history_of_what_was_sent() {
+    let next = Postfix::start_with(
+        "virtual_mailbox_domains = next.example\n\
+         smtpd_recipient_restrictions = check_recipient_access inline:{bad@next.example=REJECT, slow@next.example=DEFER}, permit\n",
+    );
+    let postfix = Postfix::start_with(&format!(
+        "virtual_mailbox_domains = example.net\n\
+         virtual_alias_maps = inline:{{ {{ team@example.net = ann@example.net, ben@example.net }} }}\n\
+         smtpd_authorized_xclient_hosts = 127.0.0.0/8\n\
+         smtpd_sasl_auth_enable = yes\n\
+         smtpd_recipient_restrictions = check_recipient_access inline:{{ no@example.net=REJECT }}, permit\n\
+         transport_maps = inline:{{ {{ next.example = smtp:[127.0.0.1]:{} }} }}\n",
+        next.address().port()
+    ));
+    for (user, address, sender, recipients) in [
+        ("alice", "192.0.2.7", "alice@example.org", &["team@example.net", "bad@next.example", "no@example.net"][..]),
+        ("bob", "192.0.2.8", "bob@example.org", &["slow@next.example", "relayed@next.example"]),
+    ] {
+        let mut client = Client::connect(postfix.address());
+        client.say("EHLO client.example", "250");
+        client.say(&format!("XCLIENT ADDR={address} LOGIN={user}"), "220");
+        client.say("EHLO client.example", "250");
+        client.say(&format!("MAIL FROM:<{sender}>"), "250");
+        for recipient in recipients {
+            let reply = if recipient.starts_with("no@") { "554" } else { "250" };
+            client.say(&format!("RCPT TO:<{recipient}>"), reply);
+        }
+        client.say("DATA", "354");
+        client.say("Subject: hello\r\n\r\nhello\r\n.", "250");
+    }
+    let mut client = Client::connect(postfix.address());
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<carol@example.org>", "250");
+    client.say("RCPT TO:<z@example.net>", "250");
+    client.say("RSET", "250");
+    let log = postfix.path("log");
+    wait_for("bounce of a message", || {
+        let log = std::fs::read_to_string(&log).ok()?;
+        let count = |word: &str| log.matches(word).count();
+        (count("status=deferred") >= 1 && count("status=bounced") >= 1 && count("status=sent") >= 3).then_some(())
+    });
+    let without_size = |row: &String| {
+        let [size, outcome] = [1, 0].map(|n| row.rsplit(',').nth(n).unwrap());
+        assert!((200..600).contains(&size.parse::<u64>().unwrap()), "{row}");
+        row.replace(&format!(",{size},{outcome}"), &format!(",{outcome}"))
+    };
+    let expected = [
+        "192.0.2.7,alice,alice@example.org,bad@next.example,bounced",
+        "192.0.2.7,alice,alice@example.org,no@example.net,refused",
+        "192.0.2.7,alice,alice@example.org,team@example.net,sent",
+        "192.0.2.8,bob,bob@example.org,relayed@next.example,sent",
+        "192.0.2.8,bob,bob@example.org,slow@next.example,deferred",
+    ];
+    // With both logs, the message that was relayed is counted once. What the next host refuses is no refusal of a client.
+    let both: Vec<&str> = expected.into_iter().filter(|row| !row.ends_with("refused")).collect();
+    for (arguments, expected, words) in [
+        (&[Path::new("--refused"), &log][..], &expected[..], "1 refused"),
+        (&[&next.path("log"), &log], &both, "1 message left out: counted already"),
+    ] {
+        let (rows, summary) = history("postfix", arguments);
+        let mut found: Vec<String> = rows.iter().map(without_size).collect();
+        found.sort();
+        assert_eq!(found, expected, "{summary}");
+        assert!(summary.contains(" 0 not understood") && summary.contains(words), "{summary}");
+    }
 }

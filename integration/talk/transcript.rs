@@ -178,8 +178,8 @@ fn repeated_lines_fold_to_the_first_and_the_last() {
 fn text_that_differs_from_run_to_run_has_a_placeholder() {
     for (reply, told) in [
         (
-            "450 4.7.1 99.9 of 100 recipients per 1d; try again in 14m24s (hocvofwl8x005-1)",
-            "450 4.7.1 LEVEL of 100 recipients per 1d; try again in WAIT (REFERENCE)",
+            "450 4.7.1 99 of 99 recipients used, 100 more per day; try again in 14m24s (hocvofwl8x005-1)",
+            "450 4.7.1 LEVEL of 99 recipients used, 100 more per day; try again in WAIT (REFERENCE)",
         ),
         ("535 5.7.8 User name or password wrong (hocvofwl8x005)", "535 5.7.8 User name or password wrong (REFERENCE)"),
         ("450 4.7.1 later; try again in 1h, or not", "450 4.7.1 later; try again in WAIT, or not"),

@@ -1,7 +1,8 @@
 //! Cache of recent successful logins, so that a user who logs in again costs no password hashing.
 //!
-//! An entry is a keyed hash of the password and the user's line. An attacker who reads a core dump cannot find a
-//! password faster from the entry than from the users file, and a changed password misses the cache at once.
+//! An entry is a keyed hash of the user's name, the password and the stored hash. An attacker who reads a core dump
+//! cannot find a password faster from the entry than from the users file. After a change of the password, the entry no
+//! longer matches.
 
 use super::users_file::User;
 use crate::bounded_map::BoundedMap;
@@ -10,7 +11,8 @@ use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a successful check is remembered: a program that sends message after message logs in again within minutes.
+/// Time for which a successful check is remembered. A mail program that sends several messages logs in again within
+/// minutes.
 const REMEMBERED: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum entries, one per user: about 3 MB.
@@ -38,7 +40,7 @@ impl LoginCache {
     }
 
     /// Returns whether one of these forms of the password was right a short time ago for this user with the present
-    /// hash. Takes as long for users without an entry.
+    /// hash. The check takes the same time for a user without an entry.
     pub fn contains(&self, user: &User, passwords: &[Cow<'_, str>], now: Instant) -> bool {
         let Some(key) = &self.key else { return false };
         let entry = self.lock().get(&user.name).copied();
@@ -55,7 +57,7 @@ impl LoginCache {
         let Some(key) = &self.key else { return };
         let entry = Entry { tag: hmac::sign(key, &message(user, password)), checked: now };
         let mut entries = self.lock();
-        // The search for old entries is short beside the password check before it.
+        // The search for old entries takes little time compared with the password check before it.
         if entries.is_full() {
             entries.retain(|entry| is_fresh(entry, now));
         }
@@ -71,7 +73,7 @@ fn is_fresh(entry: &Entry, now: Instant) -> bool {
     now.saturating_duration_since(entry.checked) < REMEMBERED
 }
 
-/// No part contains a NUL, so no two logins have the same message.
+/// Returns the message to sign. No part contains a NUL, so no two logins have the same message.
 fn message(user: &User, password: &str) -> Vec<u8> {
     [&user.name, password, user.hash()].join("\0").into_bytes()
 }
@@ -116,7 +118,7 @@ mod tests {
         assert_eq!(cache.lock().len(), MAX_ENTRIES);
         let contains = |name: &str| cache.contains(&user(name), &["sesame".into()], now);
         assert!(!contains("u0") && contains("u1") && contains(&format!("u{MAX_ENTRIES}")));
-        // Expired entries make room.
+        // Expired entries are removed to make room for new ones.
         cache.insert(&user("late"), "sesame", now + REMEMBERED * 2);
         assert_eq!(cache.lock().len(), 1);
     }

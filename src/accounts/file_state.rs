@@ -1,4 +1,4 @@
-//! State of a file, by which a change is detected; and exposure of a secret file.
+//! State of a file, to detect that the file has changed; and a check whether other users may read a secret file.
 
 use crate::time::Timestamp;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ pub struct FileState(Option<Metadata>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Metadata {
     inode: u64,
-    /// File systems reuse the inode of a deleted file for a new one; not all of them know the creation time.
+    /// Creation time, if the file system knows it: the inode of a deleted file may be used again for a new file.
     created: Option<SystemTime>,
     size: u64,
     /// Seconds and nanoseconds.

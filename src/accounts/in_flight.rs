@@ -1,7 +1,7 @@
 //! Logins in progress: if many connections of one network log in with the same name and password at once, one check
 //! answers all.
 //!
-//! A program that opens twenty connections needs a single entry in the queue.
+//! So a mail program that opens twenty connections needs a single entry in the queue of checks.
 
 use crate::smtp::sasl::{Credentials, Verified};
 use std::collections::HashMap;
@@ -24,9 +24,9 @@ pub struct InFlight {
 
 /// The role of a login.
 pub enum Joined {
-    /// The first of its kind: check it.
+    /// No equal login is in progress: the caller has to check this one.
     First(Check),
-    /// An equal login is being checked. The channel closes without a result if that check is given up.
+    /// An equal login is being checked. The channel closes without a result if that check is dropped.
     Again(Outcome),
 }
 

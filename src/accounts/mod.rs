@@ -3,21 +3,22 @@
 mod cache;
 pub mod file_state;
 mod in_flight;
-mod reload;
+mod password_hash;
 mod turns;
 pub mod users_file;
+mod watched_users_file;
 
 use crate::metrics::Metrics;
 use crate::smtp::sasl::{Credentials, Verified};
 use cache::LoginCache;
 use in_flight::{Check, InFlight, Joined};
-use reload::WatchedUsers;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turns::{Turn, Turns};
-use users_file::ReadError;
+use users_file::{ReadError, User};
+use watched_users_file::WatchedUsers;
 
 /// Configuration of the accounts.
 #[derive(Clone, Debug)]
@@ -26,8 +27,8 @@ pub struct Options {
     pub file: PathBuf,
 }
 
-/// Checks passwords off the async threads. The number of concurrent checks is bounded, since each costs 19 MiB and tens
-/// of milliseconds, and any client can ask for one. Client networks take turns.
+/// Checks passwords on threads other than the async threads. The number of concurrent checks is bounded, since each
+/// costs 19 MiB and tens of milliseconds, and any client can ask for one. Client networks take turns.
 pub struct Accounts {
     passwords: Arc<Passwords>,
     in_flight: Arc<InFlight>,
@@ -41,7 +42,7 @@ struct Passwords {
     cache: LoginCache,
 }
 
-/// How long a login waits for its turn: well within a client's timeout.
+/// Maximum time for which a login waits for its turn. It is much shorter than the timeouts of clients.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Accounts {
@@ -51,10 +52,10 @@ impl Accounts {
         Ok(Self { passwords, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
     }
 
-    /// Checks a password. A user that does not exist takes as long as one that does.
+    /// Checks a password. For a user that does not exist, the check takes the same time as for one that does.
     ///
-    /// Clients of one `network` share their turns. `left` completes when the client no longer waits; a check in
-    /// progress goes on.
+    /// Clients of one `network` share their turns. `left` completes when the client no longer waits; a check that has
+    /// begun is then still completed.
     pub async fn verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Verified {
         let verified = self.try_verify(credentials, network, left).await;
         let result = match verified {
@@ -84,6 +85,12 @@ impl Accounts {
         tokio::task::spawn_blocking(move || passwords.users.snapshot().users.contains(&name)).await.unwrap_or(false)
     }
 
+    /// Returns the account of this user, disabled or not.
+    pub async fn user(&self, name: &str) -> Option<User> {
+        let (passwords, name) = (self.passwords.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || passwords.users.snapshot().users.user(&name).cloned()).await.ok()?
+    }
+
     /// Returns the groups of a user whom a trusted proxy names; none if there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
         let (passwords, name) = (self.passwords.clone(), name.to_owned());
@@ -111,7 +118,7 @@ impl Accounts {
         verified
     }
 
-    /// Waits until this login may be checked. `Err`: its result without a check of its own.
+    /// Waits until this login may be checked. The error is the result of a login that needs no check of its own.
     async fn wait(
         &self,
         credentials: &Credentials,
@@ -154,7 +161,7 @@ impl Passwords {
         is_right.then(|| user.shared_groups())
     }
 
-    /// Keeps the turn until the check ends, even if the client has left.
+    /// Checks a password. Keeps the turn until the check ends, even if the client has left.
     fn check(&self, credentials: &Credentials, _turn: Turn) -> Verified {
         // The same user may have logged in while this login waited.
         if let Some(groups) = self.remembered(credentials) {

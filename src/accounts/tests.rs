@@ -29,7 +29,7 @@ impl Case {
         self.accounts.verify(&credentials, "192.0.2.1", pending()).await
     }
 
-    /// Begins to log in; returns when the login waits.
+    /// Begins to log in; returns when the login waits for its turn.
     async fn waits(&self, network: &'static str) -> tokio::task::JoinHandle<Verified> {
         let before = self.accounts.turns.waiting();
         let (accounts, credentials) = (self.accounts.clone(), Credentials::new("alice", &format!("wrong {before}")));
@@ -93,7 +93,7 @@ async fn another_network_gets_its_turn_when_one_network_fills_the_queue() {
     while case.accounts.turns.waiting() == MAX_WAITING_PER_NETWORK {
         tokio::task::yield_now().await;
     }
-    // One check at a time, to count the checks before the honest one.
+    // Free a single turn, so that checks run one by one and those before the honest login can be counted.
     turns.pop();
     assert_eq!(honest.await.unwrap(), right(&["staff"]));
     let wrong = case.accounts.metrics.logins.with_label_values(&["wrong"]).get();
@@ -125,7 +125,7 @@ async fn no_user_is_refused_for_good_while_the_users_file_is_rewritten() {
     assert_eq!(case.log_in("bob", "sesame").await, right(&[]));
     assert_eq!(case.log_in("bob", "wrong").await, Verified::Wrong);
     let whole = std::fs::read_to_string(&case.path).unwrap();
-    // As an editor or a script does: the file is emptied, then has one line, then all.
+    // An editor or a script writes the file in this order: no text, then one line, then all lines.
     let half = whole.lines().next().unwrap().to_owned() + "\n";
     for text in ["", &half] {
         std::fs::write(&case.path, text).unwrap();

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Maximum waiting checks of one network. They do not delay other networks, as networks take turns; this many users
-/// behind one address may log in at the same moment.
+/// Maximum waiting checks of one network. They do not delay other networks, since networks take turns. This many users
+/// behind one address may wait for their login at the same time.
 pub const MAX_WAITING_PER_NETWORK: usize = 16;
 
 /// Queue of password checks, shared by all sessions.
@@ -15,11 +15,11 @@ pub struct Turns {
 }
 
 struct State {
-    /// Checks that may begin now.
+    /// Number of checks that may begin now.
     free: usize,
     /// The waiting checks by network, oldest first. No queue is empty.
     waiting: HashMap<Box<str>, VecDeque<Waiting>>,
-    /// The networks of `waiting`, each once: the first has the next turn.
+    /// The networks in `waiting`, each once. The first one has the next turn.
     order: VecDeque<Box<str>>,
     next_id: u64,
 }
@@ -44,17 +44,17 @@ struct QueueEntry {
 }
 
 impl Turns {
-    /// A queue that lets `at_once` checks run at the same time.
+    /// Creates a queue that lets `at_once` checks run at the same time.
     pub fn new(at_once: usize) -> Arc<Self> {
         let state = State { free: at_once, waiting: HashMap::new(), order: VecDeque::new(), next_id: 0 };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    /// Waits for a turn. A check whose future is dropped meanwhile leaves the queue.
+    /// Waits for a turn. A check whose future is dropped during the wait leaves the queue.
     pub async fn acquire(self: &Arc<Self>, network: &str) -> Result<Turn, QueueFull> {
         let (entry, granted) = {
             let mut state = self.lock();
-            // Checks wait only while none is free.
+            // A check waits only while no turn is free.
             if state.free > 0 {
                 state.free -= 1;
                 return Ok(Turn(self.clone()));
@@ -83,13 +83,13 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a turn that has ended to the next check.
+    /// Gives a turn that has ended to the next check.
     fn pass_on(self: &Arc<Self>) {
         let mut state = self.lock();
         match state.dequeue() {
             Some(next) => {
                 drop(state);
-                // If the client has just left, the turn is dropped, which passes it on again.
+                // If the client has just left, the turn is dropped, and so goes to the check after it.
                 let _ = next.send(Turn(self.clone()));
             }
             None => state.free += 1,
@@ -161,7 +161,7 @@ mod tests {
         acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Starts to wait, as a session does.
+    /// Begins to wait for a turn, like a session does.
     fn waits(turns: &Arc<Turns>, network: &'static str) -> Acquiring {
         let turns = turns.clone();
         let mut acquiring: Acquiring = Box::pin(async move { turns.acquire(network).await });
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Runs check after check; returns the networks in the order of their checks.
+    /// Runs the waiting checks one by one; returns the networks in the order of their checks.
     fn run(mut turn: Turn, mut waiting: Vec<(&'static str, Acquiring)>) -> Vec<&'static str> {
         let mut ran = Vec::new();
         while !waiting.is_empty() {

@@ -6,7 +6,7 @@ use axum::routing::post;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Handlers of the requests that change something. `daemon` wires them to the modules that do the work.
+/// Handlers of the requests that change something. The module `daemon` connects them with the modules that do the work.
 pub struct ControlHandlers {
     /// `POST /reload`: reads the configuration again.
     pub reload: Handler,
@@ -25,7 +25,7 @@ pub type BodyHandler = Box<dyn Fn(String) -> OutcomeFuture + Send + Sync>;
 /// Future of an outcome.
 pub type OutcomeFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Outcome of a request, in words for the administrator.
+/// Outcome of a request, with a text for the administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done(String),

@@ -1,5 +1,5 @@
-//! HTTP for administrators and monitoring: `/metrics`, `/healthz` and `/readyz` over TCP; control requests over a Unix
-//! socket, too.
+//! HTTP for administrators and monitoring: `/metrics`, `/healthz` and `/readyz` over TCP; these and control requests
+//! over a Unix socket.
 
 pub mod exceptions;
 mod handlers;

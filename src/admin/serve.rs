@@ -84,7 +84,7 @@ where
 struct Connections {
     /// Tasks of the connections. They end when this is dropped.
     tasks: JoinSet<()>,
-    /// In order of arrival.
+    /// Connections in order of arrival.
     open: Vec<Open>,
 }
 
@@ -96,7 +96,8 @@ struct Open {
 
 impl Connections {
     /// Begins a connection. If [`MAX_CONNECTIONS`] are open already, evicts the oldest one that has no complete
-    /// request, of the network with the most connections. While all are being answered, closes the new one.
+    /// request, of the network with the most connections. If all have a complete request, which is being answered,
+    /// closes the new one.
     fn add(&mut self, network: String, phase: Arc<Phase>, connection: impl Future<Output = ()> + Send + 'static) {
         self.open.retain(|open| !open.task.is_finished());
         if self.open.len() >= MAX_CONNECTIONS {
@@ -107,7 +108,7 @@ impl Connections {
         self.open.push(Open { network, phase, task });
     }
 
-    /// Index of the connection to evict.
+    /// Returns the index of the connection to evict.
     fn next_to_evict(&self) -> Option<usize> {
         let of_network = |network: &str| self.open.iter().filter(|open| open.network == network).count();
         let waiting = self.open.iter().enumerate().filter(|(_, open)| !open.phase.is_answered.load(Ordering::Relaxed));
@@ -136,7 +137,7 @@ impl Phase {
         self.deadline.send_replace(Some(Instant::now() + time));
     }
 
-    /// Notes that a request is complete.
+    /// Notes that a request is complete and is being answered: the connection has no deadline meanwhile.
     fn answer(&self) {
         self.is_answered.store(true, Ordering::Relaxed);
         self.deadline.send_replace(None);

@@ -12,16 +12,16 @@ use tokio::net::{UnixListener, UnixStream};
 /// File of a listening socket. Dropping this removes the file.
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode of the file, by which Weir knows that it is still the same file.
     identity: (u64, u64),
 }
 
 /// Error that prevents control requests.
 #[derive(Debug)]
 pub enum SocketError {
-    /// Another process listens there.
+    /// Another process listens at this path.
     InUse(PathBuf),
-    /// A file that is not a socket is there.
+    /// A file that is not a socket has this path.
     Other(PathBuf),
     Io(PathBuf, io::Error),
 }
@@ -41,7 +41,7 @@ impl std::error::Error for SocketError {}
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Listens at a path. Replaces the socket of a dead Weir.
+/// Listens at a path. Replaces a socket file on which no process listens any more.
 pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     clear(path).await?;
     listen(path).map_err(|error| SocketError::Io(path.to_owned(), error))
@@ -53,7 +53,7 @@ fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     // From here on the file is removed also if a later step fails.
     let made = std::fs::symlink_metadata(path)?;
     let file = SocketFile { path: path.to_owned(), identity: (made.dev(), made.ino()) };
-    // Set before the socket listens, so that no client can connect earlier, whatever the umask is.
+    // Set before the socket listens, so that no client can connect earlier, even if the umask would allow it.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -67,7 +67,7 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found.map_err(bad)?,
     };
-    // A file that is not a socket refuses connections, too.
+    // A connection to a file that is not a socket fails with the same error, and that file must stay.
     if !found.file_type().is_socket() {
         return Err(SocketError::Other(path.to_owned()));
     }

@@ -1,6 +1,6 @@
 //! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: post the command to the running Weir.
 
-use super::{CommandError, ConfigArgument, control_client, exit, print};
+use super::{CommandError, ConfigArgument, administrator, control_client, exit, print};
 use crate::admin::exceptions::ExceptionCommand;
 use clap::Args;
 use hyper::StatusCode;
@@ -93,8 +93,7 @@ struct Because {
 
 pub fn grant(Grant { budget, rate, term, config }: &Grant) -> Result<(), CommandError> {
     let Term { time, reason } = term;
-    let body =
-        json!({"limit": budget.limit, "key": budget.key, "rate": rate, "for": time, "reason": reason, "by": by()});
+    let body = json!({"limit": budget.limit, "key": budget.key, "rate": rate, "for": time, "reason": reason, "by": administrator::name()});
     ask(config, ExceptionCommand::Grant, &body)
 }
 
@@ -107,15 +106,23 @@ pub fn reset(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandE
 }
 
 fn on_budget(budget: &Budget, because: &Because) -> Value {
-    json!({"limit": budget.limit, "key": budget.key, "reason": because.reason, "by": by()})
+    json!({"limit": budget.limit, "key": budget.key, "reason": because.reason, "by": administrator::name()})
 }
 
 pub fn suspend(Suspend { owner, term, config }: &Suspend) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::Suspend, &json!({"whom": owner, "for": term.time, "reason": term.reason, "by": by()}))
+    ask(
+        config,
+        ExceptionCommand::Suspend,
+        &json!({"whom": owner, "for": term.time, "reason": term.reason, "by": administrator::name()}),
+    )
 }
 
 pub fn release(Release { owner, because, config }: &Release) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::Release, &json!({"whom": owner, "reason": because.reason, "by": by()}))
+    ask(
+        config,
+        ExceptionCommand::Release,
+        &json!({"whom": owner, "reason": because.reason, "by": administrator::name()}),
+    )
 }
 
 pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandError> {
@@ -135,11 +142,4 @@ fn ask(config: &ConfigArgument, command: ExceptionCommand, body: &Value) -> Resu
             Err(CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
         }
     }
-}
-
-/// Returns the administrator's name: with sudo, the user who called sudo.
-fn by() -> String {
-    let named = |name| std::env::var(name).ok().filter(|name| !name.is_empty());
-    let found = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(named);
-    found.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
 }

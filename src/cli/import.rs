@@ -1,9 +1,11 @@
 //! `weir import`: prints the rate limits of another program's configuration as limits of Weir.
 
 use super::{CommandError, complain, exit};
-use crate::import::{self, ImportError, Program};
+use crate::config::{self, ConfigError, Severity};
+use crate::import::{self, ImportError, Program, Report};
 use clap::Subcommand;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -12,6 +14,9 @@ pub enum Command {
     Exim {
         /// The configuration file of Exim
         file: PathBuf,
+        /// Folder in which to save tables of numbers as override tables: that of weir.toml
+        #[arg(long, value_name = "FOLDER")]
+        tables: Option<PathBuf>,
     },
     /// Import the ratelimit section of an rspamd configuration
     #[command(after_help = "Example:\n  weir import rspamd /etc/rspamd/local.d/ratelimit.conf > limits.toml")]
@@ -27,26 +32,81 @@ pub enum Command {
     },
 }
 
-/// Prints the imported limits. Names on standard error all that is not translated; the exit code is 65 then.
+/// Prints the imported limits, with a comment for all that is not translated. The exit code is 65 then.
 pub fn run(command: &Command) -> Result<(), CommandError> {
-    let (file, program) = match command {
-        Command::Exim { file } => (file, Program::Exim),
-        Command::Rspamd { file } => (file, Program::Rspamd),
-        Command::Postfwd { file } => (file, Program::Postfwd),
+    let (file, tables, program) = match command {
+        Command::Exim { file, tables } => (file, tables.as_deref(), Program::Exim),
+        Command::Rspamd { file } => (file, None, Program::Rspamd),
+        Command::Postfwd { file } => (file, None, Program::Postfwd),
     };
     let name = file.display();
-    let report = import::read(program, file).map_err(|error| {
+    let mut report = import::read(program, file, tables.is_some()).map_err(|error| {
         let code = if matches!(error, ImportError::Io(_)) { exit::NO_INPUT } else { exit::DATA };
         CommandError::new(code, format!("{name}: {error}"))
     })?;
+    let folder = tables.unwrap_or(Path::new(""));
+    save_tables(&report, folder)?;
+    withdraw_refused(&mut report, folder);
     super::print(&report.to_string())?;
-    let complaints = report.complaints();
-    for (place, words) in &complaints {
-        complain(&format!("{place}: {words}\n"));
+    match report.is_complete() {
+        true => Ok(()),
+        false => {
+            let words = format!("{name}: {}; see the comments in the output", report.summary());
+            Err(CommandError::new(exit::DATA, words))
+        }
     }
-    match complaints.len() {
-        0 => Ok(()),
-        1 => Err(CommandError::new(exit::DATA, format!("{name}: 1 thing is not translated"))),
-        count => Err(CommandError::new(exit::DATA, format!("{name}: {count} things are not translated"))),
+}
+
+/// Saves the override tables. An existing file is not replaced.
+fn save_tables(report: &Report, folder: &Path) -> Result<(), CommandError> {
+    for table in report.tables() {
+        let path = folder.join(&table.file);
+        let is_same = std::fs::read_to_string(&path).is_ok_and(|text| text == table.text);
+        let saved = if is_same { Ok(()) } else { save(&path, &table.text) };
+        saved.map_err(|error| CommandError::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+        complain(&format!("{}: saved\n", path.display()));
     }
+    Ok(())
+}
+
+fn save(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    std::fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
+}
+
+/// Parts of a configuration beside the limits.
+const REST: &str = "hostname = \"import.invalid\"\n\
+    listener.import = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
+    upstream = [{ address = \"127.0.0.1:25\", tls = \"none\" }]\nstate = { path = \"state.db\" }\n";
+
+/// Withdraws the limits that `weir check` would refuse. This can make others wrong, which watch their budgets.
+fn withdraw_refused(report: &mut Report, folder: &Path) {
+    loop {
+        let refused = refused(report, folder);
+        if refused.is_empty() {
+            return;
+        }
+        refused.iter().for_each(|(name, why)| report.withdraw(name, why));
+    }
+}
+
+/// Returns the limits that `weir check` would refuse, each with the first reason.
+fn refused(report: &Report, folder: &Path) -> BTreeMap<String, String> {
+    let (mut text, mut ends) = (REST.to_owned(), Vec::new());
+    for (name, limit) in report.limits() {
+        text += &limit;
+        ends.push((text.len(), name));
+    }
+    let problems = match config::parse(&folder.join("weir.toml"), text) {
+        Err(ConfigError::Diagnostics(problems)) => problems,
+        Ok(_) | Err(ConfigError::Io(..)) => return BTreeMap::new(),
+    };
+    let mut refused = BTreeMap::new();
+    for error in problems.found.iter().filter(|problem| problem.severity == Severity::Error) {
+        let at = ends.partition_point(|(end, _)| *end <= error.span.start);
+        if let Some((_, name)) = ends.get(at).or(ends.last()) {
+            refused.entry((*name).to_owned()).or_insert_with(|| error.message.clone());
+        }
+    }
+    refused
 }

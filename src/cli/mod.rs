@@ -1,9 +1,11 @@
 //! Command line: parses the arguments, runs one command, prints its error and returns the exit code.
 
+mod administrator;
 mod check;
 mod control_client;
 mod demo;
 mod exceptions;
+mod history;
 mod import;
 mod manual;
 mod rehearse;
@@ -94,6 +96,12 @@ enum Command {
     /// Simulate the limits on the mail of the past: replay a history and count what they would have refused
     #[command(after_help = "Example:\n  weir simulate history.csv --flood \"alice 1/s 100rcpt from 2026-03-01T10:00\"")]
     Simulate(simulate::Arguments),
+    /// Make the history that simulate reads, as CSV, from the logs of a mail server; sums go to standard error
+    #[command(after_help = concat!(
+        "Exit code: 65 if the logs have no message of this program, 74 if one cannot be read to its end.\n\n",
+        "Example:\n  weir history postfix /var/log/mail.log* > history.csv"
+    ))]
+    History(history::Arguments),
     /// Print the rate limits of another program's configuration as limits of Weir
     #[command(after_help = concat!(
         "Exit code: 65 if a part of the configuration is not translated; standard error names each part.\n\n",
@@ -232,6 +240,7 @@ pub fn run() -> ExitCode {
         Command::Exceptions(list) => exceptions::list(&list),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::History(arguments) => history::run(&arguments),
         Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),

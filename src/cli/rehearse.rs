@@ -1,11 +1,13 @@
 //! `weir test`: prints what each limit would do to a message, and why.
 
 use super::{CommandError, ConfigArgument, control_client, exit, print, read_config};
+use crate::accounts::users_file::Users;
 use crate::clock;
+use crate::config::Config;
 use crate::policy::request::Stage;
-use crate::rehearse::case::{self, Case};
+use crate::rehearse::case::{self, Account, Case};
 use crate::rehearse::{self, live};
-use crate::time::Timestamp;
+use crate::time::Moment;
 use hyper::StatusCode;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,7 +36,7 @@ struct CaseArguments {
     /// The user who logs in, with the right password; by default there is no login
     #[arg(long, value_name = "NAME", value_parser = case::user)]
     user: Option<String>,
-    /// A group of the user; may be repeated
+    /// A group of the user, beside those in the users file; may be repeated
     #[arg(long = "group", value_name = "NAME", value_parser = case::name)]
     groups: Vec<String>,
     /// The envelope sender; <> is the null sender of bounces
@@ -58,9 +60,10 @@ struct CaseArguments {
     /// The connection is encrypted
     #[arg(long)]
     tls: bool,
-    /// The time of the session, such as 2026-03-01T10:00; default: now
+    /// The time of the session, such as 2026-03-01T10:00, in the time zone of the configuration unless it has an offset;
+    /// default: now
     #[arg(long, value_name = "TIME", value_parser = case::time)]
-    at: Option<Timestamp>,
+    at: Option<Moment>,
 }
 
 impl From<&CaseArguments> for Case {
@@ -71,6 +74,7 @@ impl From<&CaseArguments> for Case {
             client: *client,
             user: user.clone(),
             groups: groups.clone(),
+            account: Account::Unchecked,
             sender: sender.clone(),
             recipients: recipients.clone(),
             size: *size,
@@ -84,21 +88,33 @@ impl From<&CaseArguments> for Case {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let case = Case::from(&arguments.case);
+    let mut case = Case::from(&arguments.case);
     case.check().map_err(|why| CommandError::new(exit::USAGE, why))?;
-    let (text, is_refused) = if arguments.live { ask(arguments, &case)? } else { play(arguments, &case)? };
+    let (text, is_refused) = if arguments.live { ask(arguments, &case)? } else { play(arguments, &mut case)? };
     print(&text)?;
     if is_refused { Err(CommandError::new(exit::REFUSED, "")) } else { Ok(()) }
 }
 
 /// Tests by the limits of the file, with empty budgets.
-fn play(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), CommandError> {
+fn play(Arguments { config, json, .. }: &Arguments, case: &mut Case) -> Result<(String, bool), CommandError> {
     let config = read_config(&config.config)?;
+    case.account = account(&config, case.user.as_deref());
     let listeners: Vec<_> = config.listeners.iter().map(|listener| Arc::clone(&listener.session)).collect();
     let report = rehearse::run(case, &config.policy, &listeners, clock::now());
     let report = report.map_err(|why| CommandError::new(exit::USAGE, why))?;
     let text = if *json { format!("{}\n", report.json()) } else { report.text() };
     Ok((text, report.is_refused()))
+}
+
+/// Looks up the account of a user in the users file.
+fn account(config: &Config, user: Option<&str>) -> Account {
+    let (Some(options), Some(user)) = (&config.accounts, user) else { return Account::Unchecked };
+    match Users::read(&options.file) {
+        Ok((users, _)) => {
+            users.user(user).map_or(Account::Missing, |user| Account::known(user.disabled, user.groups()))
+        }
+        Err(error) => Account::Unreadable(error.to_string()),
+    }
 }
 
 /// Tests by the limits and budgets of the running Weir.

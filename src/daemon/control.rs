@@ -4,7 +4,8 @@ use super::reloader::ReloadHandle;
 use crate::admin::exceptions::ExceptionCommand;
 use crate::admin::{BodyHandler, ControlHandlers, Outcome, OutcomeFuture};
 use crate::clock;
-use crate::rehearse::live::{self, AnswerError};
+use crate::rehearse::case::Account;
+use crate::rehearse::live::{self, AnswerError, Posted};
 use crate::server::Server;
 use crate::session;
 use std::sync::Arc;
@@ -34,15 +35,24 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
 }
 
 /// Answers `weir test --live`.
-async fn test(server: &Server, sessions: &Sessions, case: &str) -> Outcome {
-    match live::answer(&server.store, sessions, case, clock::now()).await {
+async fn test(server: &Server, sessions: &Sessions, body: &str) -> Outcome {
+    match rehearse(server, sessions, body).await {
         Ok(answer) => Outcome::Done(answer),
         Err(AnswerError::Case(why)) => Outcome::Refused(format!("{why}\n")),
         Err(AnswerError::Store(why)) => Outcome::Unavailable(format!("{why}\n")),
     }
 }
 
-/// Wraps a handler that needs the server. After the server has gone, the answer is that Weir is stopping.
+async fn rehearse(server: &Server, sessions: &Sessions, body: &str) -> Result<String, AnswerError> {
+    let mut posted = Posted::parse(body)?;
+    if let (Some(user), Some(accounts)) = (&posted.case.user, &server.accounts) {
+        let user = accounts.user(user).await;
+        posted.case.account = user.map_or(Account::Missing, |user| Account::known(user.disabled, user.groups()));
+    }
+    live::answer(&server.store, sessions, &posted, clock::now()).await
+}
+
+/// Wraps a handler that needs the server. After the server is dropped, the handler answers that Weir is stopping.
 fn of_server(
     server: &Arc<Server>,
     ask: impl Fn(Arc<Server>, String) -> OutcomeFuture + Send + Sync + 'static,

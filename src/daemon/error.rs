@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Error that keeps Weir from starting, in words for the administrator.
+/// Error that keeps Weir from starting, with a text for the administrator.
 #[derive(Debug)]
 pub enum StartError {
     /// A file that the configuration names is unusable.

@@ -3,6 +3,7 @@
 mod administration;
 mod control;
 mod error;
+mod limit_metrics;
 mod open_files;
 mod reloader;
 mod signals;
@@ -21,6 +22,7 @@ use crate::server::tls::Certificates;
 use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
 use crate::store::{Health, Store};
 use administration::Administration;
+use limit_metrics::show_limits;
 use reloader::{ReloadHandle, Reloader};
 use signals::Signal;
 use std::collections::HashMap;
@@ -37,7 +39,7 @@ pub fn run(mut config: Config) -> Result<(), StartError> {
     open_files::fit(&mut config, open_files::raise());
     let runtime = tokio::runtime::Runtime::new().map_err(StartError::system)?;
     let served = runtime.block_on(serve(config));
-    // Blocking work that remains belongs to sessions that were cut off.
+    // Blocking work that remains belongs to sessions that were interrupted.
     runtime.shutdown_background();
     served
 }
@@ -63,7 +65,7 @@ async fn serve(config: Config) -> Result<(), StartError> {
 /// Weir that is serving.
 pub struct Daemon {
     server: Arc<Server>,
-    /// Bound addresses of the listeners, by name.
+    /// Names of the listeners, with their bound addresses.
     pub listeners: Vec<(String, SocketAddr)>,
     administration: Administration,
     stop: watch::Sender<bool>,
@@ -75,11 +77,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens everything, then starts to serve. A listener whose name is in `sockets` uses that socket instead of
-    /// binding.
+    /// Opens all services and listeners, then starts to serve. A listener whose name is in `sockets` uses that socket
+    /// instead of binding its own.
     pub async fn start(mut config: Config, sockets: HashMap<String, TcpListener>) -> Result<Self, StartError> {
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
+        let limits = config.policy.limits.len();
         let (path, settings, watched) =
             (config.problems.path.clone(), take(&mut config.settings), take(&mut config.watched));
         let server = Arc::new(open(config)?);
@@ -94,10 +97,11 @@ impl Daemon {
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
+        log_start(limits, &listeners);
         Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })
     }
 
-    /// Bound address of the read-only HTTP routes.
+    /// Returns the bound address of the read-only HTTP routes.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.administration.address
     }
@@ -126,7 +130,9 @@ impl Daemon {
 fn open(config: Config) -> Result<Server, StartError> {
     let metrics = Arc::new(Metrics::new().map_err(StartError::system)?);
     crate::log::count_lost_in(&metrics.log_lines_lost);
-    let certificates = config.tls.map(Certificates::read).transpose().map_err(StartError::config)?;
+    let certificates = config.tls.map(|options| Certificates::read(options, metrics.certificate_expiry.clone()));
+    let certificates = certificates.transpose().map_err(StartError::config)?;
+    show_limits(&metrics, &config.policy);
     metrics.max_connections.set(config.server.max_connections.try_into().unwrap_or(i64::MAX));
     let store = Store::open(&config.state, config.policy, metrics.clone());
     let store = store.map_err(|error| StartError::State(error.to_string()))?;
@@ -144,6 +150,12 @@ fn open(config: Config) -> Result<Server, StartError> {
         log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
         certificates: certificates.map(Arc::new),
     })
+}
+
+/// Logs the version and the extent of the configuration.
+fn log_start(limits: usize, listeners: &[(String, SocketAddr)]) {
+    let listeners: Vec<_> = listeners.iter().map(|(name, address)| format!("{name} {address}")).collect();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), limits, listeners = listeners.join(", "), "started");
 }
 
 fn bind(
@@ -169,7 +181,7 @@ fn bind(
     Ok(bound)
 }
 
-/// Names and bound addresses of the listeners. Logs them.
+/// Returns names and bound addresses of the listeners, and logs them.
 fn addresses(bound: &[Bound]) -> Result<Vec<(String, SocketAddr)>, StartError> {
     let address = |listener: &Bound| {
         let address = listener.address().map_err(StartError::system)?;

@@ -19,8 +19,8 @@ pub fn raise() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Lowers the maximum of connections to the number that fits into a limit, and logs it. Clients beyond the maximum are
-/// told to try again; without a file descriptor, Weir could not answer them at all.
+/// Lowers the maximum of connections to the number that fits into a limit of open files, and logs this. A client beyond
+/// the maximum is told to try again; without a file descriptor, Weir could not answer it at all.
 pub fn fit(config: &mut Config, limit: Option<u64>) {
     let most = config.server.max_connections;
     // A pool cannot have more idle connections than sessions used at once.
@@ -47,7 +47,7 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     );
 }
 
-/// Returns the number of sessions that fit into a limit beside `others`; at least 1.
+/// Returns the number of sessions that fit into a limit of open files, of which `others` have another use; at least 1.
 fn fitting(limit: u64, others: u64) -> usize {
     usize::try_from(limit.saturating_sub(others) / FILES_PER_SESSION).unwrap_or(usize::MAX).max(1)
 }

@@ -1,5 +1,6 @@
 //! Task that reloads the configuration: on command, and when a file has changed.
 
+use super::limit_metrics::show_limits;
 use super::systemd;
 use crate::accounts::file_state::FileState;
 use crate::admin::Outcome;
@@ -78,7 +79,7 @@ impl Reloader {
         Self { server, path, began_with: settings, watched, error: LoggedState::default(), former: Vec::new() }
     }
 
-    /// Spawns the task. When `stopping` turns true, the task finishes a reload under way and ends.
+    /// Spawns the task. When `stopping` becomes true, the task finishes a reload under way and ends.
     pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (ReloadHandle, tokio::task::JoinHandle<()>) {
         let (requests, mut requested) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
         let task = async move {
@@ -89,7 +90,7 @@ impl Reloader {
                 tokio::select! {
                     () = &mut stopped => break,
                     Some(answer) = requested.recv() => {
-                        // After a signal, no task waits for the answer.
+                        // If the requester does not wait any more, nothing needs this answer.
                         let _ = answer.send(self.read(Trigger::Command).await);
                     }
                     _ = ticks.tick() => self.check_files().await,
@@ -143,11 +144,12 @@ impl Reloader {
         outcome
     }
 
-    /// Puts the new configuration in force, except for settings that need a restart. `problems` are those of all files
-    /// that it names.
+    /// Puts the new configuration in force, except for settings that need a restart. `problems`: diagnostics of the
+    /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
         let Config { policy, relay, settings, watched, .. } = config;
         let limits = policy.limits.len();
+        show_limits(&self.server.metrics, &policy);
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
         self.former.push(former);
         self.watched = watched;
@@ -180,7 +182,7 @@ impl Reloader {
         words
     }
 
-    /// Keeps the former configuration.
+    /// Refuses a bad configuration: the former one stays in force.
     fn refuse(&mut self, bad: Bad, trigger: Trigger) -> Outcome {
         self.server.metrics.config_good.set(0);
         if self.error.changes_to(Some(bad.drawn.clone())) || trigger != Trigger::WasBad {

@@ -1,17 +1,17 @@
-//! Bucket, for two traditions: tokens flow in at a rate, up to a burst, and are taken out (University of Vienna's token
-//! bucket); or events flow in and leak out (rspamd's leaky bucket). With the level *used* as the state, both admit the
-//! same events.
+//! Bucket, which can be understood in two ways: tokens flow in at a rate, up to a burst, and events take them out
+//! (University of Vienna's token bucket); or events flow in and leak out at a rate (rspamd's leaky bucket). The state
+//! is the used part of the burst; with it both admit the same events.
 
 use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// Allows `burst` at once, and `rate` in the long run.
+/// Rule that admits the amount `burst` at once, and the amount `rate` per second in the long run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// β: size of the bucket.
+    /// β: size of the bucket, in units of what the limit counts.
     burst: f64,
-    /// ρ: leak per second.
+    /// ρ: leak per second, in units of what the limit counts.
     rate: f64,
 }
 
@@ -39,12 +39,13 @@ impl Rule {
         level > self.burst
     }
 
-    /// Returns the level after some time. Time that runs backwards leaks nothing.
+    /// Returns the level that is left of `level` after `time`. (If the clock was set back, the caller passes 0, and
+    /// nothing leaks.)
     fn leaked(&self, level: f64, time: Duration) -> f64 {
         (level - self.rate * time.as_secs_f64()).max(0.0)
     }
 
-    /// Returns the part of a charge that can be refunded: the part that cannot have leaked since.
+    /// Returns the part of a charge that can be refunded: the part that cannot have leaked since the charge.
     pub(super) fn refund(&self, state: State, receipt: &Receipt) -> f64 {
         let since = receipt.before.map_or(0.0, |before| self.leaked(before.level, receipt.after.at.since(before.at)));
         self.leaked(receipt.after.level - since, state.at.since(receipt.after.at))
@@ -55,7 +56,8 @@ impl Rule {
     }
 
     pub(super) fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
-        // Of each earlier event of n, n − ρi is left, or nothing.
+        // Each earlier event of amount n raises the level by n − ρ·i (i: the interval), or by nothing if that is below
+        // 0.
         let stays = amount - self.rate * interval.as_secs_f64();
         if amount > self.burst {
             return Some(1);

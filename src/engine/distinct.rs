@@ -1,11 +1,11 @@
-//! Filters of distinct values: Tony Finch's Bloom filter, bit for bit that of Exim's `unique=`, and one that remembers
-//! beyond the period.
+//! Filters that tell whether a limit has counted a value (such as an address) before: Tony Finch's Bloom filter, with
+//! the same bits as that of Exim's `unique=`, and a filter that remembers values for longer than the limit's period.
 //!
-//! Each value sets 8 bits, probed by MD5; a filter has 16 bits for each unit of the limit. Without memory the filter is
-//! discarded every period. With memory it has two generations: values are added to the newer one, which becomes the
-//! older one after the time to remember. So a value stays known for at least that time after it was last seen, and for
-//! at most twice as long. (If a limit has outgrown its filter, the filter is rotated at once: the older generation is
-//! forgotten early.)
+//! Each value sets 8 bits, at positions that its MD5 hash gives; a filter has 16 bits for each unit of the limit.
+//! Exim's filter is discarded at the end of each period. The remembering filter has two generations: values are added
+//! to the newer one, which becomes the older one after the time to remember. So a value stays known for at least that
+//! time after it was last seen, and for at most twice that time. (If the limit was raised, and its filter is now too
+//! small, the generations are rotated at once: the values of the older one are forgotten early.)
 
 mod generation;
 
@@ -16,33 +16,33 @@ use std::time::Duration;
 /// Rule of a filter: its size and lifetime.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// Octets of a generation; with memory, the minimum.
+    /// Octets of a generation's bits; for a remembering filter, the minimum.
     size: usize,
     lasts: Lasts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lasts {
-    /// Seconds of a period, after which everything is forgotten.
+    /// Exim's filter: all values are forgotten after a period of so many seconds.
     Period(f64),
     Remembered(Duration),
 }
 
-/// Values seen, for one budget.
+/// Values that one budget has counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// Beginning of the newer generation.
+    /// Time when the newer generation began.
     epoch: Timestamp,
     newer: Generation,
-    /// Empty without memory, and after everything in it was forgotten.
+    /// Always empty in Exim's filter; empty in a remembering filter after its values were forgotten.
     older: Generation,
 }
 
-/// Result of a look-up.
+/// Result of looking up a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Never,
-    /// So long ago that it will be forgotten unless it is learnt again.
+    /// Only in the older generation: the value will be forgotten unless it is learnt again.
     Before,
     Lately,
 }
@@ -51,7 +51,7 @@ pub enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
     Current,
-    /// The newer generation has become the older one.
+    /// The time of the newer generation is over: its values now count as those of the older generation.
     Turned,
     Gone,
 }
@@ -60,68 +60,73 @@ enum Age {
 const MIN_OCTETS: f64 = 40.0;
 
 impl Filter {
-    /// Restores a filter from a store; `None` if it has no room for values, which never happens in a filter of ours.
+    /// Restores a filter from its stored parts. `None` if the newer generation has no bits: Weir never writes such a
+    /// filter.
     pub fn from_parts(epoch: Timestamp, newer: Generation, older: Generation) -> Option<Self> {
         (newer.size > 0).then_some(Self { epoch, newer, older })
     }
 
-    /// Returns the beginning of the newer generation, the newer and the older one, for stores.
+    /// Returns the parts to be stored: the time when the newer generation began, the newer generation, the older
+    /// generation.
     pub fn parts(&self) -> (Timestamp, &Generation, &Generation) {
         (self.epoch, &self.newer, &self.older)
     }
 
-    /// Identifies the newer generation, by its beginning and the octets of its bits. Rotation changes it.
+    /// Returns an identity of the newer generation: the time when it began and the octets of its bits. It changes when
+    /// the generations are rotated.
     pub fn generation(&self) -> (Timestamp, u32) {
         (self.epoch, self.newer.size)
     }
 
-    /// Sets the beginning of the newer generation, which came from a wrong clock.
+    /// Corrects the time when the newer generation began, if the clock was wrong at that time.
     pub fn begin_at(&mut self, epoch: Timestamp) {
         self.epoch = epoch;
     }
 
-    /// Learns a value again, in the same generation, after a store lost it.
+    /// Adds a value that the store lost to the newer generation again.
     pub fn relearn(&mut self, value: Value) {
         self.newer.add(value);
     }
 
-    /// Adds the values of another filter of the same budget, as far as their bits are compatible.
+    /// Adds the values of another filter of the same budget to the newer generation. The bits of a generation of
+    /// another size are left out.
     pub fn unite(&mut self, other: &Self) {
         self.newer.unite(&other.newer);
         self.newer.unite(&other.older);
     }
 
-    /// Returns the approximate size in memory.
+    /// Returns the approximate size of the filter in memory, in octets.
     pub fn octets(&self) -> usize {
         self.newer.octets() + self.older.octets()
     }
 }
 
 impl Rule {
-    /// Builds a rule for `limit` distinct values at once and in each `period`. They stay known for `remember`, or are
-    /// forgotten each period. `None` if the filter would be larger than [`MAX_OCTETS`].
+    /// Builds a rule for `limit` distinct values at once and in each `period`. Values stay known for at least
+    /// `remember`; without it, all are forgotten at the end of each period. `None` if the filter would be larger than
+    /// [`MAX_OCTETS`].
     pub fn new(limit: f64, period: Duration, remember: Option<Duration>) -> Option<Self> {
         Self::with_burst(limit, limit, period, remember)
     }
 
-    /// Like [`Rule::new`], for a bucket of size `burst`, if that is more.
+    /// Like [`Rule::new`], but for `burst` distinct values at once, if that is more than `limit`.
     pub fn with_burst(burst: f64, limit: f64, period: Duration, remember: Option<Duration>) -> Option<Self> {
         let (period, burst) = (period.as_secs_f64(), burst.max(limit));
         let (values, lasts) = match remember {
             None => (burst, Lasts::Period(period)),
             Some(time) => (burst + limit * time.as_secs_f64() / period, Lasts::Remembered(time)),
         };
-        // Two octets for each value; only whole values count.
+        // Two octets for each value. A limit of 2.5 admits 2 values.
         let size = (2.0 * values.trunc()).max(MIN_OCTETS);
         (size <= MAX_OCTETS as f64).then_some(Self { size: size as usize, lasts })
     }
 
-    /// Returns the octets of a generation of bits; with memory, the minimum.
+    /// Returns the octets of a generation's bits; for a remembering filter, the minimum.
     pub fn octets(&self) -> usize {
         self.size
     }
 
-    /// Returns whether values outlive the period.
+    /// Returns whether values may be remembered for longer than the period.
     pub fn remembers(&self) -> bool {
         matches!(self.lasts, Lasts::Remembered(_))
     }
@@ -137,22 +142,25 @@ impl Rule {
         }
     }
 
-    /// Adds a value. An expired filter is replaced by a new one, in the present size.
+    /// Adds a value, and returns the filter. An expired filter is replaced by a new one of the size that the rule has
+    /// now.
     pub fn learn(&self, filter: Option<Filter>, now: Timestamp, value: Value) -> Filter {
         let filter = filter.map(|filter| (self.age(&filter, now), filter));
         let mut filter = match (filter, self.lasts) {
             (Some((Age::Current, filter)), _) => filter,
             (Some((Age::Turned, filter)), Lasts::Remembered(time)) => {
-                // Known values return and are learnt again, beside new ones: there must be room for both.
+                // The newer generation must have room for new values and for the known ones, which are learnt again
+                // when they return.
                 let size = (self.size + 2 * filter.newer.count()).min(MAX_OCTETS);
-                // If rotated early, since it is too small, the new generation begins now.
+                // If the generations are rotated early because the newer one is too small, the new one begins now.
                 let epoch = if now < filter.epoch.after(time) { now } else { filter.epoch.after(time) };
                 Filter { epoch, newer: Generation::few(size), older: filter.newer }
             }
             (_, Lasts::Remembered(_)) => {
                 Filter { epoch: now, newer: Generation::few(self.size), older: Generation::default() }
             }
-            // Exim's filter consists of bits from the start: its false positives are part of its decisions.
+            // Exim's filter has bits from its first value on, and not exact values, so that Weir has the same false
+            // positives as Exim.
             (_, Lasts::Period(_)) => {
                 Filter { epoch: now, newer: Generation::bits(self.size), older: Generation::default() }
             }
@@ -161,7 +169,7 @@ impl Rule {
         filter
     }
 
-    /// Returns whether a filter has forgotten everything; `epoch` is the beginning of its newer generation.
+    /// Returns whether a filter whose newer generation began at `epoch` has forgotten all values.
     pub fn is_over(&self, epoch: Timestamp, now: Timestamp) -> bool {
         match self.lasts {
             Lasts::Period(period) => (now.whole_seconds() as f64) > epoch.whole_seconds() as f64 + period,
@@ -174,12 +182,13 @@ impl Rule {
             // In whole seconds, as in Exim.
             Lasts::Period(period) => {
                 let (now, epoch) = (now.whole_seconds() as f64, filter.epoch.whole_seconds() as f64);
-                // An epoch far in the future comes from a wrong clock: the filter would last until then.
+                // An epoch more than a period ahead comes from a wrong clock; the filter would not expire before that
+                // time.
                 if now > epoch + period || now < epoch - period { Age::Gone } else { Age::Current }
             }
             Lasts::Remembered(time) => match now.since(filter.epoch) {
                 age if age >= 2 * time => Age::Gone,
-                // Made when the limit, or the time to remember, was smaller; or by a wrong clock.
+                // The filter was made when the limit or the time to remember was smaller, or while the clock was wrong.
                 _ if (filter.newer.size as usize) < self.size || filter.epoch.since(now) > time => Age::Turned,
                 age if age < time => Age::Current,
                 _ => Age::Turned,

@@ -1,18 +1,19 @@
-//! Exponentially weighted moving average of Exim's `ratelimit` (Tony Finch): its limit is also its burst.
+//! Exponentially weighted moving average of Exim's `ratelimit` (Tony Finch). One number is the limit of the rate and
+//! the burst.
 //!
 //! The decisions are those of Exim 4.77 to 4.99, bit for bit, in IEEE doubles and in Exim's own order of operations.
-//! Two differences are deliberate. Time is stored in whole microseconds, so that no second is lost. And an event
-//! without an interval counts in full: Exim takes the interval for a nanosecond and loses digits until, over long
-//! periods, it counts anything from 0 to 1.75.
+//! Two differences are deliberate. Weir stores times in whole microseconds, so that no second is lost. And an event at
+//! the same time as the one before counts in full: Exim assumes an interval of a nanosecond and loses so many digits
+//! that, over long periods, it counts such an event as anything from 0 to 1.75.
 
 use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// Allows `limit` per `period`, smoothed over the period.
+/// Rule that admits an average of `limit` per `period`, smoothed over the period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// m: the rate per period from which a sender exceeds the limit.
+    /// m: a sender with this rate per period, or a higher one, exceeds the limit.
     limit: f64,
     /// p: smoothing period, in seconds.
     period: f64,
@@ -46,7 +47,8 @@ impl Rule {
     }
 
     fn smooth(&self, state: State, now: Timestamp, amount: f64) -> f64 {
-        // The difference of the doubles, as in Exim, not of the integers: it changes the last digits of rates.
+        // As in Exim, the times are subtracted as doubles, not as integers: the results differ in the last digits of
+        // the rate.
         let interval = now.seconds() - state.at.seconds();
         if interval <= 0.0 {
             // No time has passed, or the clock was set back: nothing decays, and the event counts in full.
@@ -54,21 +56,22 @@ impl Rule {
         }
         let x = interval / self.period;
         if x == 0.0 {
-            // The period is so long that the event counts in full, too.
+            // The period is so long that the interval divided by it is 0: the event counts in full.
             return state.level + amount;
         }
         let a = (-x).exp();
         let smoothed = (1.0 - a) * amount / x + a * state.level;
-        // A burst after silence counts no less than itself.
+        // The first event after a long pause raises the rate to at least its own amount (as in Exim).
         smoothed.max(amount)
     }
 
-    /// Returns the part of a charge that can be refunded.
+    /// Returns the part of a charge that can be refunded, in units of what the limit counts.
     ///
-    /// The charge raised the rate by some increment, of which e^(−Δ/p) is left. But consider a later event of amount n
-    /// after an interval x·p. Without the charge it may have been the one that "counts no less than itself": then the
-    /// rate would be higher than the present rate without the increment, by at most n·g(x). Here g(x) = 1 − (1 −
-    /// e^(−x))/x grows with x, and n is no more than the present level. That much is not refunded.
+    /// The charge raised the rate by an increment, of which e^(−Δ/p) is left after the time Δ. But that cannot always
+    /// be refunded. Consider a later event of amount n, an interval x·p after the charge. Without the charge,
+    /// [`Rule::smooth`] may have raised the rate to the event's own amount. Then the rate without the charge would be
+    /// higher than the present rate minus the rest of the increment, by at most n·g(x). Here g(x) = 1 − (1 − e^(−x))/x
+    /// grows with x, and n is at most the present level. This difference is not refunded.
     pub(super) fn refund(&self, state: State, receipt: &Receipt) -> f64 {
         let decay = |from: Timestamp, to: Timestamp| (-to.since(from).as_secs_f64() / self.period).exp();
         let before = receipt.before.map_or(0.0, |before| before.level * decay(before.at, receipt.after.at));
@@ -79,7 +82,7 @@ impl Rule {
     }
 
     pub(super) fn scaled(&self, rate: f64, burst: f64) -> Self {
-        // m/p flows in the long run: the period changes so that both factors hold.
+        // The long-run rate is limit / period: the period is changed, too, so that this rate is multiplied by `rate`.
         Self { limit: self.limit * burst, period: self.period * burst / rate }
     }
 
@@ -91,7 +94,8 @@ impl Rule {
         if x == 0.0 {
             return smallest(self.limit / amount, |count| count as f64 * amount >= self.limit);
         }
-        // The rates r, s + a·r, … go from n towards n/x: after k events n + (n/x − n)·(1 − a^(k−1)).
+        // With events of amount n at a constant interval, the rate starts at n and approaches n/x: after k events it is
+        // n + (n/x − n)·(1 − a^(k−1)), where x = interval / period and a = e^(−x).
         let (end, more) = (amount / x, self.limit - amount);
         if end <= self.limit {
             return None;

@@ -1,7 +1,8 @@
 //! Engine: the arithmetic of limits. Pure: the caller passes the time.
 //!
-//! A [`Rule`] steps a [`State`]. The caller decides whether to keep the new state: Exim's strict always keeps it, its
-//! leaky only if the event does not exceed the limit, its readonly steps with 0 and keeps nothing.
+//! A [`Rule`] computes a budget's [`State`] after an event from the state before it. The caller decides whether to
+//! store the new state: Exim's `strict` always stores it, `leaky` only if the event does not exceed the limit;
+//! `readonly` computes it for an amount of 0 and never stores it.
 
 pub mod bucket;
 pub mod distinct;
@@ -12,7 +13,7 @@ use crate::time::Timestamp;
 use std::time::Duration;
 pub use wait::Wait;
 
-/// Rule of a limit: a moving average, or a bucket.
+/// Rule of a limit: moving average (Exim) or bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     Ewma(ewma::Rule),
@@ -24,20 +25,21 @@ pub enum Rule {
 pub struct State {
     /// Time of the last update.
     pub at: Timestamp,
-    /// Level used at that time, in units of what is counted; for a moving average, the rate per period.
+    /// For a bucket, the used part of the burst at that time; for a moving average, the rate per period at that time.
+    /// Both in units of what the limit counts.
     pub level: f64,
 }
 
-/// Outcome of an event for a budget.
+/// Outcome of one event for one budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// Level with this event, in units of what is counted.
+    /// Level including this event, in units of what the limit counts.
     pub level: f64,
     /// Whether the event exceeds the limit.
     pub over: bool,
 }
 
-/// Receipt of a charge, for a refund: the budget's state before it and right after.
+/// Receipt of a charge, needed to refund the charge: the budget's state right before and right after the charge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Receipt {
     pub before: Option<State>,
@@ -54,11 +56,11 @@ impl Rule {
         (State { at: now, level }, Outcome { level, over })
     }
 
-    /// Returns the wait from `now` until an event of `amount`, alone, fits; with 0, until the sender no longer exceeds
-    /// the limit.
+    /// Returns the wait from `now` until an event of `amount` does not exceed the limit, if no other event comes before
+    /// it. With an amount of 0, the wait until the level itself no longer exceeds the limit.
     ///
-    /// For moving averages over periods p of more than a day the last digits of the step are noise: the answer is then
-    /// accurate to 10⁻¹²·p² seconds.
+    /// For moving averages over periods p of more than a day the last digits of [`Rule::step`] are rounding errors: the
+    /// wait is then accurate to 10⁻¹²·p² seconds.
     pub fn wait(&self, state: Option<State>, now: Timestamp, amount: f64) -> Wait {
         if self.step(None, now, amount).1.over {
             return Wait::Never;
@@ -66,12 +68,13 @@ impl Rule {
         wait::until_under(|after| self.step(state, now.after(after), amount).1.over)
     }
 
-    /// Refunds a charge: returns the budget's state without it, as far as that is known.
+    /// Refunds a charge: returns the budget's state without the charge, or the closest state that is surely not lower.
     ///
-    /// Exactly the former state if nothing has changed the budget since. Otherwise never less than without the charge:
-    /// any part that has decayed meanwhile, or that may have replaced another charge, is not refunded. (A clock that
-    /// was set back hides the decay: while that shows, nothing is refunded.) `None` if the budget was unused before.
-    /// Not for budgets that count distinct values: a filter cannot forget.
+    /// If nothing has changed the budget since the charge, the result is the state before the charge: `None` if there
+    /// was none. Otherwise the level is never lower than it would be without the charge: the part of the charge that
+    /// has decayed since then is not refunded, nor the part that would have been charged by a later event anyway. If
+    /// the budget's time is before that of the charge (the clock was set back), the decay is unknown, and nothing is
+    /// refunded. Not for budgets that count distinct values: a filter cannot forget a value.
     pub fn refund(&self, state: State, receipt: &Receipt) -> Option<State> {
         if state == receipt.after {
             return receipt.before;
@@ -86,8 +89,8 @@ impl Rule {
         Some(State { level: (state.level - back).max(0.0), ..state })
     }
 
-    /// Returns the rule with both numbers multiplied, as reputation does in rspamd; the factors are above 0. `burst`
-    /// applies to the burst, `rate` to the long-run rate.
+    /// Returns the rule with its long-run rate multiplied by `rate` and its burst multiplied by `burst`, as rspamd does
+    /// by the sender's reputation. Both factors must be above 0.
     pub fn scaled(&self, rate: f64, burst: f64) -> Self {
         match self {
             Self::Ewma(rule) => Self::Ewma(rule.scaled(rate, burst)),
@@ -95,7 +98,8 @@ impl Rule {
         }
     }
 
-    /// Returns the rule at a multiple of the limit: the rung of a ladder.
+    /// Returns the rule with its limit (for a bucket, its burst) multiplied by `times`, for a limit with actions at
+    /// several levels.
     pub fn at(&self, times: f64) -> Self {
         match self {
             Self::Ewma(rule) => Self::Ewma(rule.at(times)),
@@ -111,7 +115,8 @@ impl Rule {
         }
     }
 
-    /// Returns a number of seconds proportional to its memory: of two rules of a kind, the one with more forgets later.
+    /// Returns a number that is proportional to the time in which the rule forgets an event. Only to compare two moving
+    /// averages, or two buckets: the one with the larger number forgets later.
     pub fn memory(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.period(),
@@ -119,8 +124,8 @@ impl Rule {
         }
     }
 
-    /// Returns the burst after silence, in units of what is counted. A bucket can be filled to it, an average stays
-    /// below.
+    /// Returns the burst: the amount that an unused budget admits at once, in units of what the limit counts. The level
+    /// of a bucket may reach it, that of a moving average must stay below it.
     pub fn burst(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.limit(),
@@ -128,7 +133,7 @@ impl Rule {
         }
     }
 
-    /// Returns the long-run rate, per second.
+    /// Returns the long-run rate, in units of what the limit counts per second.
     pub fn sustained(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.limit() / rule.period(),
@@ -136,18 +141,21 @@ impl Rule {
         }
     }
 
-    /// Returns the envelope E(T): the most that can pass in any window of this length, for any sender.
+    /// Returns the envelope E(T): the maximum amount that one budget admits in any window of this length, however the
+    /// events arrive.
     ///
-    /// For a bucket it is β + ρ·T, the arrival envelope of the Vienna paper. For a moving average it is m + (m/p)·T.
-    /// The step counts an event as if it had flowed evenly since the one before. So the level rises by that flow and
-    /// falls by level/p per second; it stays below m. After an event that leaves the level at r₁, no more flows than m
-    /// − r₁ + (m/p)·T, and that event itself was no more than r₁.
+    /// For a bucket (burst β, leak ρ) it is β + ρ·T, the arrival envelope of the Vienna paper. For a moving average
+    /// (limit m, period p) it is m + (m/p)·T, for this reason: the step treats the amount of an event as a constant
+    /// flow since the event before. So the level rises by that flow and falls by level/p per second; it stays below m.
+    /// After a first event that leaves the level at r₁, later events in the window add at most m − r₁ + (m/p)·T, and
+    /// the amount of the first event was at most r₁.
     pub fn envelope(&self, window: Duration) -> f64 {
         self.burst() + self.sustained() * window.as_secs_f64()
     }
 
-    /// Returns the number of the first event that exceeds the limit, if events of `amount` come one every `interval`
-    /// into an empty budget and all are charged (Finch's table of bursts). `None` if all fit.
+    /// Returns the number (from 1) of the first event that exceeds the limit, if an unused budget gets one event of
+    /// `amount` in every `interval` and all events are charged (Finch's table of bursts). `None` if no event ever
+    /// exceeds the limit.
     pub fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
         match self {
             Self::Ewma(rule) => rule.first_over(interval, amount),
@@ -156,8 +164,9 @@ impl Rule {
     }
 }
 
-/// Returns the smallest number of events for which `is_over` is true; it is true from there on. `guess` is near it.
-/// `None` beyond 2⁵³, where doubles cannot count.
+/// Returns the smallest number of events for which `is_over` is true; `is_over` must be true for all larger numbers,
+/// too. `guess` is an estimate of the result. `None` if the result would be above 2⁵³, where doubles do not hold every
+/// integer.
 fn smallest(guess: f64, is_over: impl Fn(u64) -> bool) -> Option<u64> {
     const MOST: u64 = 1 << 53;
     let (mut under, mut over) = (0, (guess.max(1.0) as u64).min(MOST));

@@ -15,7 +15,7 @@ fn at(seconds: f64) -> Timestamp {
     Timestamp::from_micros(1_700_000_000_000_000 + (seconds * 1e6).round() as i64)
 }
 
-/// Any rule of a sensible size: limits of 1.5 to 1000, periods of up to a day.
+/// Any rule with a limit of 1.5 to 1000 and a period of up to a day.
 fn any_rule() -> impl Strategy<Value = Rule> {
     (any::<bool>(), 1.5f64..1000.0, 0.1f64..3.0, 1u32..86_400).prop_map(|(average, limit, more, period)| {
         let period = Duration::from_secs(period.into());
@@ -26,8 +26,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// Events: intervals in thousandths of the rule's time to refill, from 0 to far more than that, and amounts as parts of
-/// its burst.
+/// Events, each with the interval since the one before, in multiples of the time in which the rule refills (0 to 20),
+/// and an amount in multiples of the rule's burst (0 to 1.1).
 fn arrivals(most: usize) -> impl Strategy<Value = Vec<(f64, f64)>> {
     let interval = prop_oneof![Just(0.0), 0.0f64..0.01, 0.0f64..1.0, 0.0f64..20.0];
     let amount = prop_oneof![0.0f64..0.02, 0.0f64..1.1];
@@ -71,13 +71,14 @@ fn bursts_last_as_long_as_in_finchs_table() {
     assert_eq!(bucket(100.0, 100.0, "1d").first_over(Duration::from_secs(864), 1.0), None);
     assert_eq!(bucket(1.0, 1.0, "1d").first_over(Duration::from_secs(1), 2.0), Some(1));
     assert_eq!(bucket(10.0, 100.0, "1d").first_over(Duration::from_secs(86_400), 20.0), Some(1));
-    // The interval is so short that e^(−x) is 1 in doubles; the small decay leaves room for the thousandth.
+    // The interval is so short that e^(−x) is 1 in doubles. The tiny decay still matters: the 1000th event stays just
+    // below the limit.
     assert_eq!(ewma(1000.0, "365d").first_over(Duration::from_nanos(1), 1.0), Some(1001));
 }
 
 #[test]
 fn rates_are_those_of_exim_to_the_last_bit() {
-    // The first lines of a trace of Exim 4.96: 100 / 86400s, one event a second.
+    // The first lines that Exim 4.96 prints for 100 / 86400s and one event per second.
     let rule = ewma(100.0, "1d");
     let mut state = None;
     for (second, rate) in [1.0, 1.999982638977395, 2.9999537041486315].into_iter().enumerate() {
@@ -106,7 +107,8 @@ fn a_bucket_is_full_at_its_burst_and_over_beyond_it() {
     assert_eq!(rule.wait(full, at(0.0), 1.0), Wait::For(Duration::from_secs(864)));
 }
 
-/// Vienna: a hundred tokens, a hundred more per day: no sender sends more than 200 in any 24 hours.
+/// The University of Vienna's rule: with 100 tokens at first, and 100 more per day, no sender sends more than 200 in
+/// any 24 hours.
 #[test]
 fn a_bucket_of_100_that_gains_100_a_day_passes_200_in_any_day() {
     let rule = bucket(100.0, 100.0, "1d");
@@ -139,7 +141,7 @@ fn a_refund_at_once_is_as_if_nothing_had_been() {
         assert_eq!(rule.refund(first, &Receipt { before: None, after: first }), None);
         let (second, _) = rule.step(Some(first), at(60.0), 1.0);
         assert_eq!(rule.refund(second, &Receipt { before: Some(first), after: second }), Some(first));
-        // With another event a minute later, almost all is refunded.
+        // If another event was charged a minute later, almost the whole charge of the second event is refunded.
         let (third, _) = rule.step(Some(second), at(120.0), 1.0);
         let refunded = rule.refund(third, &Receipt { before: Some(first), after: second }).unwrap();
         let without = rule.step(Some(first), at(120.0), 1.0).0;
@@ -148,7 +150,7 @@ fn a_refund_at_once_is_as_if_nothing_had_been() {
 }
 
 proptest! {
-    /// DESIGN's promise: the same event alone fits after the wait, and does not fit one millisecond earlier.
+    /// The same event fits after the wait if no other comes before it, and does not fit one millisecond earlier.
     #[test]
     fn the_wait_is_exact_to_the_millisecond(rule in any_rule(), level in 0.0f64..5.0, n in 0.0f64..0.99) {
         let (level, n) = (level * rule.burst(), n * rule.burst());
@@ -161,7 +163,7 @@ proptest! {
         }
     }
 
-    /// Over periods of more than a day, accurate to max(1 ms, 10⁻¹²·p² s).
+    /// For periods p of more than a day, the wait is accurate to the larger of 1 ms and 10⁻¹²·p² s.
     #[test]
     fn the_wait_over_long_periods_is_as_exact_as_the_step(limit in 1.5f64..1000.0, days in 1.0f64..2000.0,
                                                           level in 0.0f64..5.0, n in 0.0f64..0.99) {
@@ -197,7 +199,7 @@ proptest! {
         }
     }
 
-    /// A sender that always sends as much as fits comes close to the envelope: the bound is tight.
+    /// A sender that always sends as much as the rule admits reaches more than 97 % of the envelope.
     #[test]
     fn a_sender_of_all_that_fits_comes_close_to_the_envelope(rule in any_rule()) {
         let piece = rule.burst() / 200.0;
@@ -212,12 +214,13 @@ proptest! {
             sum += piece;
         }
         let envelope = rule.envelope(end.since(at(0.0)));
-        // A millisecond is long for a limit per second.
+        // Waits are rounded up to whole milliseconds, which matters for rules that refill in a few seconds.
         prop_assume!(refill(rule) > 10.0);
         prop_assert!(sum > 0.97 * envelope && sum <= envelope * (1.0 + 1e-9), "{sum} of {envelope}");
     }
 
-    /// The `charged`th event is refunded; later events are charged in both worlds.
+    /// Compares two courses with the same events, one with the charge (`with`), one without it (`without`), and refunds
+    /// the charge in the first one after each later event.
     #[test]
     fn a_refund_never_leaves_less_than_no_charge_would_have(rule in any_rule(), before in arrivals(6), charge in arrivals(2),
                                                             after in arrivals(8)) {
@@ -287,7 +290,7 @@ proptest! {
     }
 }
 
-/// Returns the share of unknown values that pass for known, after `filled` times the limit were learnt.
+/// Returns the share of unknown values that the filter takes for known, after it learnt `filled` times `limit` values.
 fn false_positives(limit: usize, filled: f64, trials: usize) -> f64 {
     let rule = distinct::Rule::new(limit as f64, Duration::from_secs(86_400), None).unwrap();
     let mut wrong = 0;
@@ -306,9 +309,8 @@ fn false_positives(limit: usize, filled: f64, trials: usize) -> f64 {
     wrong as f64 / trials as f64
 }
 
-/// Finch gives 0.06 % at the limit, 2.5 % at twice the limit, and more beyond. In a filter as small as that of 100
-/// values, his steps from probe to probe sometimes meet the same bits, which makes 0.08 %: the filter is Exim's all the
-/// same.
+/// Finch gives 0.06 % at the limit, 2.5 % at twice the limit, and more above that. In a filter for only 100 values, two
+/// of a value's 8 positions are sometimes the same, so that the share is 0.08 %, in Exim as well.
 #[test]
 fn false_positives_are_as_in_finchs_table() {
     for (limit, filled, share) in [
@@ -325,7 +327,8 @@ fn false_positives_are_as_in_finchs_table() {
     }
 }
 
-/// Readers of a newsletter, twenty more each day, all stay known: unknown addresses must not pass for known.
+/// A newsletter gets twenty more readers each day, and all stay known. The filter must grow, so that unknown addresses
+/// are not taken for known.
 #[test]
 fn a_filter_grows_with_the_known_values() {
     let day = Duration::from_secs(86_400);
@@ -372,7 +375,7 @@ fn a_filter_is_as_large_as_exims() {
     let size = |limit, remember| filter(limit, remember).map(|filter| filter.generation().1);
     assert_eq!(size(1.0, None), Some(40));
     assert_eq!(size(100.9, None), Some(200));
-    // Few values are stored exactly.
+    // A filter with few values holds exact values, which take little memory.
     assert!(filter(30.0, Some("180d")).is_some_and(|filter| filter.octets() < 100));
     assert_eq!(size(1e9, None), None);
 }

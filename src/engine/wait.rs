@@ -1,22 +1,24 @@
-//! Wait until an event fits: Finch's time to recover, for any measure that falls without events.
+//! Computes how long a sender must wait until an event no longer exceeds the limit (Finch's time to recover). Works for
+//! every rule whose level falls while there are no events.
 
 use std::time::Duration;
 
-/// Wait until the same event, alone, fits.
+/// Wait until the same event no longer exceeds the limit, if no other event comes before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
-    /// After this long, to the millisecond, and not one millisecond earlier.
+    /// The event fits after this time, in whole milliseconds, and not one millisecond earlier.
     For(Duration),
     /// Never: the event by itself exceeds the limit.
     Never,
 }
 
-/// Longest wait, a thousand years; beyond it the answer is `Never`.
+/// Longest wait, a thousand years: a longer wait is reported as `Never`.
 const MAX_MILLIS: u64 = 1_000 * 366 * 86_400 * 1_000;
 
-/// Returns the first whole millisecond after which an event fits.
+/// Returns the smallest whole number of milliseconds for which `over_after` is false: the event then fits.
 ///
-/// Found by bisection, with the step itself as the test, so that the answer cannot contradict the decision.
+/// Found by bisection. `over_after` runs [`super::Rule::step`], which also decides on events, so the wait cannot
+/// contradict a later decision.
 pub(super) fn until_under(over_after: impl Fn(Duration) -> bool) -> Wait {
     let over_after = |millis| over_after(Duration::from_millis(millis));
     if !over_after(0) {

@@ -72,8 +72,14 @@ impl Allowance {
         if self.take(what, count) { Ok(()) } else { Err("the import exceeds its bounds".to_owned()) }
     }
 
-    /// Reads a file. If the file exceeds the octets left, the text is empty.
+    /// Reads a text file. If the file exceeds the octets left, the text is empty.
     pub fn read(&self, path: &Path) -> std::io::Result<String> {
+        let bytes = self.bytes(path)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// Reads a file. If the file exceeds the octets left, nothing is returned.
+    pub fn bytes(&self, path: &Path) -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         if self.take(Resource::Files, 1) {
             let most = self.left[Resource::Octets as usize].get() as u64;
@@ -82,7 +88,7 @@ impl Allowance {
         if !self.take(Resource::Octets, bytes.len()) {
             bytes.clear();
         }
-        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+        Ok(bytes)
     }
 
     /// Describes the exceeded bound, if one was exceeded.

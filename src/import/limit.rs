@@ -12,15 +12,18 @@ pub struct Limit {
     pub name: String,
     /// Origin, and differences in meaning.
     pub comments: Vec<String>,
-    /// Parts of the source that the limit does not express, by place.
+    /// Parts of the source that the limit does not express, but that do not change the mail for which it holds.
     pub lost: Vec<(SourceLine, String)>,
+    /// Differences for which the limit is in shadow mode.
+    pub shadow_reasons: Vec<(SourceLine, String)>,
     pub budget: Budget,
-    pub mode: Mode,
     pub stage: Option<Stage>,
     /// Conditions that must all hold.
     pub matches: Vec<Condition>,
     /// Tables of which none may hold; a table holds if all its conditions do.
     pub except: Vec<Vec<Condition>>,
+    /// File of the override table.
+    pub overrides: Option<String>,
     pub rung: Rung,
 }
 
@@ -69,11 +72,12 @@ impl Limit {
             name: budget.name(),
             comments: Vec::new(),
             lost: Vec::new(),
+            shadow_reasons: Vec::new(),
             budget,
-            mode: Mode::Enforce,
             stage: None,
             matches: Vec::new(),
             except: Vec::new(),
+            overrides: None,
             rung: Rung { at: 1.0, actions: Vec::new() },
         }
     }
@@ -82,16 +86,19 @@ impl Limit {
         self.comments.push(plain(&words.to_string()));
     }
 
-    /// Records a part of the source that is lost: it is printed beside the limit and on standard error.
+    /// Records a part of the source that is lost. The limit stays in force.
     pub fn lose(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.lost.push((place.clone(), plain(&words.to_string())));
     }
 
-    /// Records a lost condition. Without it the limit would hold for more mail, so the limit is in shadow mode until an
+    /// Records a difference that changes the mail for which the limit holds. The limit is in shadow mode until an
     /// administrator has checked it.
-    pub fn broaden(&mut self, place: &SourceLine, words: impl fmt::Display) {
-        self.lose(place, format!("{words}; the limit would hold for more mail, so it is in shadow mode"));
-        self.mode = Mode::Shadow;
+    pub fn shadow(&mut self, place: &SourceLine, words: impl fmt::Display) {
+        self.shadow_reasons.push((place.clone(), plain(&words.to_string())));
+    }
+
+    pub fn is_in_shadow(&self) -> bool {
+        !self.shadow_reasons.is_empty()
     }
 
     /// Adds a condition to `match`; false if its key has another value already.
@@ -169,7 +176,9 @@ impl fmt::Display for Budget {
         if let Some(burst) = burst {
             writeln!(f, "burst = {burst}")?;
         }
-        if *charge != Charge::Accepted {
+        // Stated although it is a default: the limit must keep its mode.
+        let has_modes = matches!(count, Count::Messages | Count::Recipients | Count::Bytes) && distinct.is_none();
+        if *charge != Charge::Accepted || has_modes {
             writeln!(f, "charge = \"{}\"", charge.name())?;
         }
         match distinct {
@@ -179,20 +188,15 @@ impl fmt::Display for Budget {
     }
 }
 
+/// Writes the limit without its comments.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for comment in &self.comments {
-            writeln!(f, "# {comment}")?;
-        }
-        for (place, words) in &self.lost {
-            writeln!(f, "# {place}: {words}")?;
-        }
         write!(f, "[[limit]]\nname = {}\n{}", quoted(&self.name), self.budget)?;
         if let Some(stage) = self.stage {
             writeln!(f, "stage = \"{}\"", stage.name())?;
         }
-        if self.mode != Mode::Enforce {
-            writeln!(f, "mode = \"{}\"", self.mode.name())?;
+        if self.is_in_shadow() {
+            writeln!(f, "mode = \"{}\"", Mode::Shadow.name())?;
         }
         if !self.matches.is_empty() {
             writeln!(f, "match = {}", table(&self.matches))?;
@@ -202,6 +206,9 @@ impl fmt::Display for Limit {
             [] => {}
             [one] => writeln!(f, "except = {one}")?,
             several => writeln!(f, "except = [{}]", several.join(", "))?,
+        }
+        if let Some(overrides) = &self.overrides {
+            writeln!(f, "overrides = {}", quoted(overrides))?;
         }
         if self.rung.actions.is_empty() {
             return Ok(());

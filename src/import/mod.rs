@@ -42,11 +42,11 @@ impl std::fmt::Display for ImportError {
     }
 }
 
-/// Reads the rate limits of a program's configuration file.
-pub fn read(program: Program, file: &Path) -> Result<Report, ImportError> {
+/// Reads the rate limits of a program's configuration file. `saves_tables`: the caller saves override tables as files.
+pub fn read(program: Program, file: &Path, saves_tables: bool) -> Result<Report, ImportError> {
     let allowance = Rc::<Allowance>::default();
     let report = match program {
-        Program::Exim => exim::read(file, &allowance),
+        Program::Exim => exim::read(file, saves_tables, &allowance),
         Program::Rspamd => rspamd::read(file, &allowance),
         Program::Postfwd => postfwd::read(file, &allowance),
     };

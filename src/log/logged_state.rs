@@ -1,14 +1,14 @@
-//! State that is logged once, when it changes, and not each time it is found again.
+//! State of something that is checked often and logged only when it has changed.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The present state of something that may fail, such as the error of a file that is read again and again. The lock is
-/// held to compare and replace the state.
+/// The last known state, such as the error of a file that is read every few seconds. The lock is held to compare and
+/// replace the state.
 #[derive(Default)]
 pub struct LoggedState<T>(Mutex<T>);
 
 impl<T: Clone + PartialEq> LoggedState<T> {
-    /// Takes the present state. Returns whether it differs from the one before, so that it is to be logged.
+    /// Stores the present state. Returns whether it differs from the one stored before: then the caller logs it.
     pub fn changes_to(&self, state: T) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = *last != state;
@@ -16,7 +16,7 @@ impl<T: Clone + PartialEq> LoggedState<T> {
         changes
     }
 
-    /// Returns the present state.
+    /// Returns the state that was stored last.
     pub fn get(&self) -> T {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

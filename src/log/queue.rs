@@ -7,11 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Lines that wait to be written. A line for which there is no room is dropped and counted.
+/// Queue of log lines that wait to be written. A line for which there is no room is dropped and counted.
 pub struct Queue {
-    /// Octets of lines that may wait.
+    /// Maximum octets of lines that wait.
     capacity: usize,
-    /// Held to add or take a line, never while a line is written.
+    /// The lock is held to add or take a line, never while a line is written.
     pending: Mutex<Pending>,
     /// Notified when there is a line to write.
     work: Condvar,
@@ -27,36 +27,37 @@ struct Pending {
     /// Lines written so far.
     written: u64,
     is_writing: bool,
-    /// The last write failed, so a report of lost lines would be lost, too.
+    /// Whether the last write failed. Then no lost lines are reported, as the report would be lost, too.
     is_failing: bool,
-    /// Dropped lines that no written line has reported yet.
+    /// Number of lost lines that no report has stated yet.
     lost: u64,
-    /// Lost lines stated by the report under way.
+    /// Number of lost lines that the report states which the writer thread is just making.
     in_report: u64,
     reported: Option<Instant>,
     counter: Option<IntCounter>,
-    /// The writer thread; the lines that it adds itself are reports of lost lines, and always have room.
+    /// The writer thread. A line that this thread adds is a report of lost lines, and is added even if the queue is
+    /// full.
     writer: Option<ThreadId>,
 }
 
 struct Line {
     text: Vec<u8>,
-    /// Lost lines stated by this line.
+    /// Number of lost lines that this line reports; 0 for other lines.
     losses: u64,
 }
 
-/// Least time between two reports while lines are lost without end.
+/// Minimum time between two reports of lost lines while the queue stays more than half full.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
 impl Queue {
-    /// Returns a queue for lines of `capacity` octets in all.
+    /// Returns a queue that holds at most `capacity` octets of lines.
     pub fn new(capacity: usize) -> Arc<Self> {
         let (work, idle) = (Condvar::new(), Condvar::new());
         Arc::new(Self { capacity, pending: Mutex::default(), work, idle })
     }
 
-    /// Starts the writer thread. `write` writes one line; `report` logs that so many lines were lost, and thereby calls
-    /// [`Queue::push`].
+    /// Starts the writer thread. The thread writes each line with `write`, and calls `report` with the number of lost
+    /// lines; `report` logs it, which calls [`Queue::push`] on the same thread.
     pub fn start(
         self: &Arc<Self>,
         write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
@@ -66,7 +67,7 @@ impl Queue {
         thread::Builder::new().name("log".to_owned()).spawn(move || queue.run(write, report)).map(drop)
     }
 
-    /// Counts lost lines in this metric from now on.
+    /// Counts lost lines in this metric from now on, and those lost so far that are not reported yet.
     pub fn count_lost_in(&self, counter: IntCounter) {
         let mut pending = self.pending();
         counter.inc_by(pending.lost + pending.in_report);
@@ -87,8 +88,8 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Waits until all lines are written: up to six times for `patience`, and no longer than the first `patience` in
-    /// which no line is written. Returns whether all lines are written.
+    /// Waits until all lines are written, for at most six times `patience`; stops earlier if no line is written for a
+    /// whole `patience`. Returns whether all lines are written.
     pub fn flush(&self, patience: Duration) -> bool {
         let mut pending = self.pending();
         for _ in 0..6 {
@@ -155,14 +156,13 @@ impl Pending {
         self.is_failing = outcome.is_err();
         match outcome {
             Ok(()) => self.written += 1,
-            // Lines that a lost report stated are counted in the metric already.
+            // The report is lost: its lost lines must be reported again. The metric has counted them already.
             Err(_) if line.losses > 0 => self.lost += line.losses,
             Err(_) => self.lose_one(),
         }
     }
 
-    /// Returns whether to report lost lines now: at once if half of the queue is free, and every second while it stays
-    /// full.
+    /// Returns whether to report lost lines now: at once if half of the queue is free, otherwise once a second.
     fn is_time_to_report(&mut self, capacity: usize, now: Instant) -> bool {
         let is_time = self.reported.is_none_or(|reported| now.duration_since(reported) >= BETWEEN_REPORTS);
         let is_due = self.lost > 0 && !self.is_failing && (self.octets <= capacity / 2 || is_time);
@@ -184,7 +184,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// A queue that writes into a pipe, and the pipe's other end.
+    /// Returns a queue that writes into a pipe, and the end of the pipe to read from.
     fn piped(capacity: usize) -> (Arc<Queue>, BufReader<io::PipeReader>) {
         let (reader, mut writer) = io::pipe().unwrap();
         let queue = Queue::new(capacity);
@@ -200,7 +200,7 @@ mod tests {
         let counter = IntCounter::new("lost", "lost").unwrap();
         queue.count_lost_in(counter.clone());
         let began = Instant::now();
-        // 10 MB: a hundred times what the queue holds.
+        // 10 MB of lines, a hundred times the capacity of the queue.
         for n in 0..100_000 {
             queue.push(format!("{n:099}\n").into_bytes());
         }
@@ -240,7 +240,7 @@ mod tests {
         let (disk, mut left) = (lines.clone(), 5);
         let write = move |line: &[u8]| {
             left -= 1;
-            // The disk is full for lines 2 to 4.
+            // Writing lines 2 to 4 fails, as if the disk were full.
             if (1..4).contains(&left) {
                 return Err(io::ErrorKind::StorageFull.into());
             }

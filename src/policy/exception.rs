@@ -1,4 +1,5 @@
-//! Temporary exceptions from the limits: a grant allows another rate, a suspension allows nothing.
+//! Temporary exceptions from the limits: a grant replaces a limit's rate for one owner, a suspension refuses all mail
+//! of one owner.
 
 use super::Policy;
 use crate::policy::budgets::{Key, Owner};
@@ -12,20 +13,21 @@ use std::sync::Arc;
 /// All exceptions. Expired ones have no effect, even before they are removed.
 #[derive(Clone, Debug, Default)]
 pub struct Exceptions {
-    /// By the limit's name, then by owner.
+    /// Grants by the limit's name, then by owner.
     grants: HashMap<Arc<str>, HashMap<Owner, Arc<Grant>>>,
     suspensions: HashMap<Owner, Arc<Suspension>>,
-    /// Kinds of owners that are suspended.
+    /// Fields by which owners are suspended, such as `user`.
     suspended: Vec<Field>,
 }
 
-/// Grant: another rate than the limit's, higher or lower. Its charges go to a budget of its own.
+/// Grant: gives one owner another rate than the limit's, higher or lower. The owner's mail is then charged to a budget
+/// of the grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Name of the limit.
     pub limit: Arc<str>,
     pub owner: Owner,
-    /// Replaces all rates of the limit, as in the configuration: `500 / 1d`, `unlimited`.
+    /// Rate that replaces all rates of the limit, in the syntax of the configuration: `500 / 1d`, `unlimited`.
     pub rate: Arc<str>,
     pub term: Term,
 }
@@ -51,7 +53,7 @@ pub struct Term {
 pub enum By {
     /// Limit of this name.
     Limit(Arc<str>),
-    /// Administrator, as named by the command.
+    /// Administrator, by the name that the command gave.
     Administrator(Arc<str>),
 }
 
@@ -74,10 +76,10 @@ impl fmt::Display for By {
     }
 }
 
-/// Prefix of a limit's name. Names of administrators contain no space.
+/// Prefix that distinguishes the name of a limit from that of an administrator, which contains no space.
 const LIMIT: &str = "limit ";
 
-/// Maximum number of suspensions. Beyond it a sender that exceeds a limit is refused, and not suspended.
+/// Maximum number of suspensions. When it is reached, senders who exceed a limit are refused, and not suspended.
 pub const MAX_SUSPENSIONS: usize = 10_000;
 
 impl Term {
@@ -85,15 +87,16 @@ impl Term {
         now < self.until
     }
 
-    /// Returns whether the term has certainly ended. `doubt`: the clock may be wrong, so only terms that began then or
-    /// later have certainly ended.
+    /// Returns whether the term has certainly ended. While the clock may be wrong, only terms that began at the
+    /// time `doubt` or later have certainly ended.
     pub fn has_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
         !self.holds(now) && doubt.is_none_or(|doubt| self.since >= doubt)
     }
 }
 
 impl Grant {
-    /// Returns the quota of the grant, which replaces the limit's; `None` if the limit has another kind of rate by now.
+    /// Returns the quota of the grant, which replaces the limit's; `None` if the configuration now gives the limit
+    /// another kind of rate.
     pub fn quota(&self, limit: &Limit) -> Option<Quota> {
         if limit.ordinal > 0 {
             return Some(Quota::Unlimited);
@@ -104,7 +107,7 @@ impl Grant {
 }
 
 impl Policy {
-    /// Returns why a valid grant has no effect; `None` if it has one.
+    /// Returns the reason why a valid grant has no effect; `None` if it has an effect.
     pub fn why_inert(&self, grant: &Grant) -> Option<&'static str> {
         let of_name = |limit: &&Limit| limit.name == grant.limit && limit.watch.is_none();
         let Some(limit) = self.limits.iter().find(of_name) else { return Some("there is no such limit any more") };
@@ -116,12 +119,12 @@ impl Policy {
 }
 
 impl Exceptions {
-    /// Adds a grant, and replaces the one of the same budget.
+    /// Adds a grant. It replaces an earlier grant of the same limit and owner.
     pub fn grant(&mut self, grant: Grant) {
         self.grants.entry(grant.limit.clone()).or_default().insert(grant.owner.clone(), Arc::new(grant));
     }
 
-    /// Adds a suspension, and replaces the one of the same owner.
+    /// Adds a suspension. It replaces an earlier suspension of the same owner.
     pub fn suspend(&mut self, suspension: Arc<Suspension>) {
         for field in suspension.owner.fields().flatten() {
             if !self.suspended.contains(&field) {
@@ -144,7 +147,7 @@ impl Exceptions {
         self.suspensions.remove(owner)
     }
 
-    /// Removes all that have certainly ended (see [`Term::has_ended`]), and returns them.
+    /// Removes all exceptions that have certainly ended (see [`Term::has_ended`]), and returns them.
     pub fn forget(&mut self, now: Timestamp, doubt: Option<Timestamp>) -> (Vec<Arc<Grant>>, Vec<Arc<Suspension>>) {
         let is_over = |term: &Term| term.has_ended(now, doubt);
         let of_limits = self.grants.values_mut();
@@ -159,13 +162,13 @@ impl Exceptions {
         (grants, suspensions)
     }
 
-    /// Returns whether [`Exceptions::forget`] would remove any.
+    /// Returns whether [`Exceptions::forget`] would remove any exception.
     pub fn any_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
         let terms = self.suspensions().map(|suspension| &suspension.term);
         terms.chain(self.grants().map(|grant| &grant.term)).any(|term| term.has_ended(now, doubt))
     }
 
-    /// Returns the grant of a budget, expired or not.
+    /// Returns the grant of an owner for a limit, expired or not.
     pub fn grant_of(&self, limit: &str, owner: &Owner) -> Option<&Arc<Grant>> {
         self.grants.get(limit)?.get(owner)
     }
@@ -182,7 +185,7 @@ impl Exceptions {
         self.suspensions.values()
     }
 
-    /// Returns whether another suspension fits.
+    /// Returns whether there are fewer suspensions than [`MAX_SUSPENSIONS`].
     pub fn has_room(&self) -> bool {
         self.suspensions.len() < MAX_SUSPENSIONS
     }
@@ -193,7 +196,7 @@ impl Exceptions {
         grants.get(owner).filter(|grant| grant.term.holds(now)).map(AsRef::as_ref)
     }
 
-    /// Returns the valid suspension of these facts that ends last.
+    /// Returns the valid suspension that applies to these facts. If several apply: the one that ends last.
     pub(super) fn suspended(&self, facts: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
         let owner = |field: &Field| {
             let value = field.value(facts, None)?;
@@ -203,7 +206,7 @@ impl Exceptions {
         found.filter(|suspension| suspension.term.holds(now)).max_by_key(|suspension| suspension.term.until)
     }
 
-    /// Returns whether the key is the budget of a valid grant.
+    /// Returns whether the key is that of the budget of a grant that is valid now.
     pub fn needs(&self, key: &Key, now: Timestamp) -> bool {
         let Some((own, since)) = key.ungranted() else { return false };
         let grant = own.parts().next().and_then(|limit| self.grant_of(limit, &own.owner()));

@@ -1,4 +1,5 @@
-//! Store in memory: plans a request, loads its budgets, decides and keeps them. For replays, rehearsals and tests.
+//! Store in memory, for replays, rehearsals and tests: plans a request, loads its budgets, decides, and keeps the
+//! budgets.
 
 use super::budgets::RefundableCharge;
 use super::budgets::SessionCounters;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// Policy with its budgets in memory.
 #[derive(Clone)]
 pub struct InMemoryStore {
-    /// Policy, with the suspensions that the decisions have begun.
+    /// Policy, with the suspensions that decisions have begun.
     pub policy: Policy,
     budgets: Budgets,
 }
@@ -28,7 +29,7 @@ impl InMemoryStore {
         Self { policy, budgets: HashMap::new() }
     }
 
-    /// Adds a budget that another store has kept; `None` if that store has none of this key.
+    /// Adds a budget that was read from another store; `None` if that store has no budget with this key.
     pub fn insert(&mut self, key: Key, budget: Option<Budget>) {
         self.budgets.insert(key, budget);
     }
@@ -38,12 +39,12 @@ impl InMemoryStore {
         self.budgets.into_iter().filter_map(|(key, budget)| Some((key, budget?)))
     }
 
-    /// Decides a list of events and charges those that pass. `counters` has the counters of the session itself.
+    /// Decides a list of events and charges those that pass. `counters`: the session's own counters.
     pub fn admit(&mut self, now: Timestamp, request: &PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
         self.admit_planned(now, request, counters, |_| {})
     }
 
-    /// Does the same, and shows the plan to `inspect` first.
+    /// Does the same as [`InMemoryStore::admit`], and calls `inspect` with the plan first.
     pub fn admit_planned(
         &mut self,
         now: Timestamp,
@@ -68,7 +69,7 @@ impl InMemoryStore {
         explain(&self.policy, now, request, &plan, &mut loaded, counters)
     }
 
-    /// Returns the keys of `request` that the store has never met: their budgets count as unused.
+    /// Returns the keys of `request` for which nothing was inserted or charged. A decision starts their budgets at 0.
     pub fn missing(&self, now: Timestamp, request: &PolicyRequest) -> Vec<Key> {
         let plan = Plan::new(&self.policy, request, now);
         let missing = plan.keys().filter(|key| !self.budgets.contains_key(key.as_str()));
@@ -96,7 +97,7 @@ impl InMemoryStore {
     }
 }
 
-/// Takes budgets out rather than copying them: a replay decides millions of requests.
+/// Moves budgets out of the map instead of copying them, since a replay decides millions of requests.
 fn take<'a>(budgets: &mut Budgets, keys: impl Iterator<Item = KeyRef<'a>>) -> Loaded {
     keys.map(|key| budgets.get_mut(key.as_str()).and_then(Option::take)).collect()
 }

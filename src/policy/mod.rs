@@ -1,12 +1,12 @@
 //! Policy: limits as data, with their budgets, actions and exceptions, and the decision on each event.
 //!
-//! A run of events becomes a [`Plan`]: the limits that apply, and their budgets. [`decide`] is pure, and the only
-//! decision: stores load the budgets before it and keep them after it.
+//! A [`Plan`] lists the limits that apply to a run of pipelined events, and their budgets. [`decide`] changes nothing
+//! but its arguments, and no other code decides: stores load the budgets before the decision and keep them after it.
 //!
 //! In the order of a decision: [`address`] normalizes addresses, [`request`] has the events and facts of a session,
-//! [`limit`] is what `weir.toml` says, [`matching`] tells to which events a limit applies, [`exception`] has grants and
-//! suspensions, `plan` finds limits and budgets, [`budgets`] has their keys and states, `decision` measures and charges
-//! each event, and [`verdict`] is its result.
+//! [`limit`] has the limits of `weir.toml`, [`matching`] tells to which events a limit applies, [`exception`] has
+//! grants and suspensions, `plan` finds limits and budgets, [`budgets`] has their keys and states, `decision` measures
+//! and charges each event, and [`verdict`] is its result.
 
 pub mod address;
 pub mod budgets;
@@ -45,12 +45,12 @@ pub struct Policy {
     pub max_new_budgets: MaxNewBudgets,
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
-    /// Whether any limit can delay replies.
+    /// Whether any enforced limit can delay replies.
     delays: bool,
     matcher_set: Arc<MatcherSet>,
 }
 
-/// Longest delay of replies. The least patient known client waits 60 s.
+/// Longest delays of replies. Of the known clients, the one with the shortest timeout waits 60 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// For one command.
@@ -59,14 +59,14 @@ pub struct Lateness {
     pub transaction: Duration,
 }
 
-/// Highest number of budgets that each limit may create at once, and in each hour, for keys that clients can choose
-/// freely. More new keys share a budget: see [`Plan::with_shared`].
+/// Highest number of budgets that each limit may create at once, and again in each hour, for keys that clients can
+/// choose freely. Further new keys share one budget: see [`Plan::with_shared`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxNewBudgets(pub u32);
 
 impl Default for MaxNewBudgets {
-    /// Far more than the new clients, senders and recipients of a large site in an hour. In a flood they take about 15
-    /// MB on disk.
+    /// Many more than a large site has new clients, senders and recipients in an hour. A flood of new keys creates
+    /// budgets of about 15 MB on disk.
     fn default() -> Self {
         Self(100_000)
     }
@@ -107,13 +107,12 @@ impl Policy {
         })
     }
 
-    /// Returns whether any limit counts this.
+    /// Returns whether any limit counts this quantity.
     pub fn counts(&self, count: Count) -> bool {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
     }
 
-    /// Merges the `stored` state of a budget with the state that was `counted` from 0 while the stored one was out of
-    /// reach.
+    /// Merges two budgets of one key: `stored`, and `counted`, which began at 0 while the stored one could not be read.
     pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
         let kind = key.kind();
         let limit = self.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));

@@ -3,7 +3,7 @@
 use crate::policy::request::{NULL_SENDER, Stage};
 use crate::smtp::address::{Path, parse_path};
 use crate::smtp::sasl::is_user_name;
-use crate::time::{Timestamp, Units, parse_amount, parse_time};
+use crate::time::{Moment, Units, parse_amount, parse_moment};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
@@ -14,8 +14,10 @@ pub struct Case {
     pub client: IpAddr,
     /// User who logs in, with the right password; `None`: no login.
     pub user: Option<String>,
-    /// Groups of the user.
+    /// Groups of the user, beside those in the users file.
     pub groups: Vec<String>,
+    /// Account of the user. Not in the JSON: the Weir that rehearses looks it up.
+    pub account: Account,
     /// Envelope sender; `<>` is the null sender of bounces.
     pub sender: Option<String>,
     /// Envelope recipients.
@@ -30,8 +32,29 @@ pub struct Case {
     pub listener: Option<String>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// Time of the session; `None`: now.
-    pub at: Option<Timestamp>,
+    /// Time of the session; `None`: now. Without an offset it is that of the configuration's time zone.
+    pub at: Option<Moment>,
+}
+
+/// Account of the user of a case.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Account {
+    /// There are no accounts, or no user.
+    #[default]
+    Unchecked,
+    Known {
+        is_disabled: bool,
+        groups: Vec<String>,
+    },
+    Missing,
+    /// The users file cannot be read, for this reason.
+    Unreadable(String),
+}
+
+impl Account {
+    pub fn known(is_disabled: bool, groups: &[Box<str>]) -> Self {
+        Self::Known { is_disabled, groups: groups.iter().map(ToString::to_string).collect() }
+    }
 }
 
 /// Maximum of recipients in a case.
@@ -62,11 +85,33 @@ impl Case {
         self.stage.is_none_or(|last| stage <= last)
     }
 
+    /// Returns the groups of the user: those of the account, and the others of the case.
+    pub fn all_groups(&self) -> Vec<String> {
+        let mut groups = match &self.account {
+            Account::Known { groups, .. } => groups.clone(),
+            _ => Vec::new(),
+        };
+        let others = self.groups.iter().filter(|other| !groups.iter().any(|group| group.eq_ignore_ascii_case(other)));
+        groups.extend(others.cloned().collect::<Vec<_>>());
+        groups
+    }
+
+    /// Returns what the account says against the login, which the rehearsal takes for successful.
+    pub fn doubt(&self) -> Option<String> {
+        let user = self.user.as_deref()?;
+        match &self.account {
+            Account::Unchecked | Account::Known { is_disabled: false, .. } => None,
+            Account::Known { .. } => Some(format!("the account {user} is disabled: a login would be refused")),
+            Account::Missing => Some(format!("the users file has no account {user}: a login would be refused")),
+            Account::Unreadable(why) => Some(format!("the groups of {user} are not known: {why}")),
+        }
+    }
+
     /// Returns the case as JSON, for the running Weir.
     pub fn to_json(&self) -> Value {
         json!({ "client": self.client.to_string(), "user": self.user, "group": self.groups, "mail-from": self.sender,
             "rcpt-to": self.recipients, "size": self.size, "stage": self.stage.map(Stage::name), "helo": self.helo,
-            "listener": self.listener, "tls": self.tls, "at": self.at.map(Timestamp::rfc3339_exact) })
+            "listener": self.listener, "tls": self.tls, "at": self.at.map(|at| at.to_string()) })
     }
 
     /// Parses the JSON of [`Case::to_json`], or that of another client. The error names the bad value.
@@ -82,6 +127,7 @@ impl Case {
             client: facts.one("client", client)?.ok_or("there is no client")?,
             user: facts.one("user", user)?,
             groups: facts.all("group", name)?,
+            account: Account::Unchecked,
             sender: facts.one("mail-from", sender)?,
             recipients: facts.all("rcpt-to", recipient)?,
             size: facts.one("size", size)?,
@@ -179,20 +225,22 @@ pub fn stage(text: &str) -> Result<Stage, String> {
     known.ok_or_else(|| format!("\"{text}\" is not a stage: {}", Stage::NAMED.map(Stage::name).join(", ")))
 }
 
-pub fn time(text: &str) -> Result<Timestamp, String> {
-    parse_time(text).map_err(|error| error.to_string())
+pub fn time(text: &str) -> Result<Moment, String> {
+    parse_moment(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Timestamp;
 
     #[test]
     fn a_case_survives_json() {
-        let case = Case {
+        let mut case = Case {
             client: "192.0.2.7".parse().unwrap(),
             user: Some("alice".into()),
             groups: vec!["staff".into()],
+            account: Account::Unchecked,
             sender: Some(NULL_SENDER.into()),
             recipients: vec!["bob@example.net".into(), "postmaster".into()],
             size: Some(20_000),
@@ -200,9 +248,22 @@ mod tests {
             helo: Some("client.example".into()),
             listener: Some("submission".into()),
             tls: true,
-            at: Some(Timestamp::from_micros(1_700_000_000_000_001)),
+            at: Some(Moment::Exact(Timestamp::from_micros(1_700_000_000_000_001))),
         };
+        assert_eq!(Case::from_json(&case.to_json().to_string()), Ok(case.clone()));
+        case.at = Some(parse_moment("2026-03-01T10:00").unwrap());
         assert_eq!(Case::from_json(&case.to_json().to_string()), Ok(case));
+    }
+
+    #[test]
+    fn the_groups_of_the_case_are_added_to_those_of_the_account() {
+        let mut case = Case::from_json(r#"{"client":"::1","user":"sam","group":["Staff","boat"]}"#).unwrap();
+        assert_eq!((case.all_groups(), case.doubt()), (vec!["Staff".to_owned(), "boat".to_owned()], None));
+        case.account = Account::Known { is_disabled: false, groups: vec!["crew".to_owned(), "staff".to_owned()] };
+        assert_eq!(case.all_groups(), ["crew", "staff", "boat"]);
+        assert_eq!(case.doubt(), None);
+        case.account = Account::Missing;
+        assert_eq!(case.doubt().unwrap(), "the users file has no account sam: a login would be refused");
     }
 
     #[test]

@@ -33,19 +33,33 @@ pub fn request(case: &Case, wants_json: bool) -> String {
     request.to_string()
 }
 
+/// Posted case, and the form of its answer.
+pub struct Posted {
+    pub case: Case,
+    wants_text: bool,
+}
+
+impl Posted {
+    /// Parses the body of a request.
+    pub fn parse(body: &str) -> Result<Self, AnswerError> {
+        let case = Case::from_json(body).map_err(AnswerError::Case)?;
+        let wants_text = serde_json::from_str::<Value>(body).is_ok_and(|body| body[AS] == TEXT);
+        Ok(Self { case, wants_text })
+    }
+}
+
 /// Rehearses a posted case on a copy of the present budgets. Nothing is charged.
 pub async fn answer(
     store: &Store,
     listeners: &[Arc<session::Options>],
-    body: &str,
+    Posted { case, wants_text }: &Posted,
     now: Timestamp,
 ) -> Result<String, AnswerError> {
-    let case = Case::from_json(body).map_err(AnswerError::Case)?;
     let policy = store.policy();
-    let setup = Setup::new(&case, &policy, listeners, now).map_err(AnswerError::Case)?;
+    let setup = Setup::new(case, &policy, listeners, now).map_err(AnswerError::Case)?;
     let mut known = InMemoryStore::new(Policy::clone(&policy));
     let rehearsal = loop {
-        let rehearsal = rehearsal::play(setup, &case, known.clone());
+        let rehearsal = rehearsal::play(setup, case, known.clone());
         // Known budgets can change which others the session needs: a refused recipient is not counted at DATA.
         if rehearsal.missing.is_empty() {
             break rehearsal;
@@ -57,8 +71,7 @@ pub async fn answer(
             Err(why) => return Err(AnswerError::Store(why.to_string())),
         }
     };
-    let report = Report { setup, rehearsal, is_live: true };
-    let wants_text = serde_json::from_str::<Value>(body).is_ok_and(|body| body[AS] == TEXT);
+    let report = Report { setup, case, rehearsal, is_live: true };
     let answer = match wants_text {
         true => json!({ "refused": report.is_refused(), TEXT: report.text() }),
         false => report.json(),

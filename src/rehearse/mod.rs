@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 /// Rehearses a session with empty budgets. The error: there is no listener of the case's name.
 pub fn run<'a>(
-    case: &Case,
+    case: &'a Case,
     policy: &'a Policy,
     listeners: &'a [Arc<session::Options>],
     now: Timestamp,
 ) -> Result<Report<'a>, String> {
     let setup = Setup::new(case, policy, listeners, now)?;
     let rehearsal = rehearsal::play(setup, case, InMemoryStore::new(policy.clone()));
-    Ok(Report { setup, rehearsal, is_live: false })
+    Ok(Report { setup, case, rehearsal, is_live: false })
 }
 
 #[cfg(test)]

@@ -38,9 +38,10 @@ impl<'a> Setup<'a> {
                 format!("there is no listener \"{name}\": there are {}", names.join(", "))
             })?),
         };
+        let now = case.at.map_or(now, |at| policy.zone.instant(at));
         // All listeners have the same hostname.
         let hostname = listeners.first().map_or("localhost", |listener| &listener.hostname);
-        Ok(Self { policy, hostname, listener: listener.map(AsRef::as_ref), now: case.at.unwrap_or(now) })
+        Ok(Self { policy, hostname, listener: listener.map(AsRef::as_ref), now })
     }
 
     /// Returns the options of the session. An unknown listener accepts every client.
@@ -153,7 +154,7 @@ impl Player<'_> {
     }
 
     fn groups(&self) -> Arc<[Box<str>]> {
-        self.case.groups.iter().map(|group| group.as_str().into()).collect()
+        self.case.all_groups().into_iter().map(Into::into).collect()
     }
 
     /// Returns the client's next line. The client gives up after a refusal, unless it is of one recipient.

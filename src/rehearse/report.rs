@@ -1,5 +1,6 @@
 //! Report of a rehearsal: text for people, JSON for programs.
 
+use super::case::Case;
 use super::rehearsal::{Rehearsal, RehearsedEvent, Setup, line};
 use crate::policy::limit::{Effect, Limit, Mode};
 use crate::policy::matching::{SkipExplanation, SkipReason};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 /// Report of one rehearsal.
 pub struct Report<'a> {
     pub setup: Setup<'a>,
+    pub case: &'a Case,
     pub rehearsal: Rehearsal,
     /// Whether the budgets are those of the running Weir.
     pub is_live: bool,
@@ -26,7 +28,11 @@ impl Report<'_> {
 
     pub fn text(&self) -> String {
         let budgets = if self.is_live { "with the budgets of the running Weir" } else { "with empty budgets" };
-        let mut text = format!("at {}, {budgets}\n", self.setup.now.rfc3339());
+        let mut text = format!("at {}, {budgets}\n", self.setup.policy.zone.rfc3339(self.setup.now));
+        let groups = self.case.all_groups();
+        if let (Some(user), false) = (&self.case.user, groups.is_empty()) {
+            text += &format!("{user} is in the groups {}\n", groups.join(", "));
+        }
         for event in &self.rehearsal.events {
             text += &format!("\n{}\n", event.what);
             for one in &event.explained {
@@ -89,14 +95,21 @@ impl Report<'_> {
         let by_listener =
             self.rehearsal.refused_by_listener.iter().map(|why| format!("refused, not by a limit: {why}\n"));
         let all: String = by_limits.chain(by_listener).collect();
-        if all.is_empty() { "nothing is refused: the smart host has the last word\n".to_owned() } else { all }
+        let nothing = "nothing is refused: the smart host has the last word\n";
+        match self.case.doubt() {
+            None if all.is_empty() => nothing.to_owned(),
+            None => all,
+            Some(doubt) if all.is_empty() => format!("note: {doubt}\napart from that, {nothing}"),
+            Some(doubt) => format!("note: {doubt}\n{all}"),
+        }
     }
 
     pub fn json(&self) -> Value {
         let events: Vec<Value> = self.rehearsal.events.iter().map(|event| self.event_json(event)).collect();
         let replies: Vec<&str> = self.rehearsal.events.iter().filter_map(|event| event.refused.as_deref()).collect();
         json!({ "at": self.setup.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
-            "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "acts": events })
+            "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "groups": self.case.all_groups(),
+            "note": self.case.doubt(), "acts": events })
     }
 
     fn event_json(&self, event: &RehearsedEvent) -> Value {
@@ -121,6 +134,8 @@ impl Report<'_> {
                 value["budget"] = weighed.key.as_ref().map(|key| key.owners().collect::<Vec<_>>()).into();
                 value["allowed"] = weighed.quota.most().into();
                 value["period"] = weighed.quota.period().into();
+                value["at-once"] = weighed.quota.at_once(limit.count).map(format_amount).into();
+                value["rate"] = weighed.quota.rate_text().into();
                 value["overrides"] = weighed.row.as_deref().into();
                 value["level"] = weighed.level.into();
                 value["adds"] = weighed.amount.into();
@@ -150,20 +165,18 @@ fn verb(effect: Effect) -> (&'static str, &'static str) {
     }
 }
 
-/// `charges 1 in user=alice: 0 -> 1 of 100 recipients per 1d (bulk-hosts.csv, line 2)`.
+/// `charges 1 in user=alice: 0 -> 1 of 100 recipients per 1d, at most 99 at once (bulk-hosts.csv, line 2)`.
 fn measured(limit: &Limit, weighed: &Evaluation) -> String {
     let Evaluation { effect, key, quota, row, level, amount, after, .. } = weighed;
     let row = row.as_ref().map(|row| format!(" ({row})")).unwrap_or_default();
     let Some(key) = key else { return format!("allows nothing here{row}") };
     let owners: Vec<&str> = key.owners().collect();
     let whose = if owners.is_empty() { "the one budget".to_owned() } else { owners.join(" ") };
-    let (level, after, most) = (quota.level(*level), quota.level(*after), quota.most());
-    let (count, period) = (limit.count.name(), quota.period());
     let what = match (limit.distinct, effect) {
-        (Some(distinct), _) => format!("{} new {}", format_amount(*amount), distinct.what.name()),
+        (Some(_), _) => limit.thing().amount(*amount),
         (None, Effect::Watch) => "nothing more".to_owned(),
         (None, _) => format_amount(*amount),
     };
-    let verb = verb(*effect).1;
-    format!("{verb} {what} in {whose}: {level} -> {after} of {most} {count} per {period}{row}")
+    let (level, after, allowed) = (quota.level(*level), quota.level(*after), limit.quota_text(quota));
+    format!("{} {what} in {whose}: {level} -> {after} of {allowed}{row}", verb(*effect).1)
 }

@@ -1,15 +1,15 @@
-//! Back-off: growing pauses before something that fails is tried again.
+//! Back-off: pauses before a failed attempt is repeated, which grow with the number of failures.
 
 use std::time::Duration;
 
-/// The pauses: the first one, doubled after each further failure, up to a maximum.
+/// Rule of the pauses: `first` after the first failure, doubled after each further failure, up to `max`.
 pub struct BackOff {
     pub first: Duration,
     pub max: Duration,
 }
 
 impl BackOff {
-    /// Returns the pause after this many failures in a row; zero without any.
+    /// Returns the pause after this many failures in a row; zero if there was no failure.
     pub fn after(&self, failures: u32) -> Duration {
         let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
         self.first.saturating_mul(2_u32.saturating_pow(doublings)).min(self.max)

@@ -1,38 +1,39 @@
-//! The client that mail comes from, and the XCLIENT and XFORWARD lines that tell an upstream about it. Pure.
+//! The client that sends the mail, and the XCLIENT and XFORWARD lines that tell an upstream who it is. Pure.
 
 use crate::smtp::attributes::{Attributes, address, commands};
 use crate::smtp::sasl::Credentials;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The client that a message comes from.
+/// The client that sends a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     pub address: IpAddr,
-    /// The name in the client's EHLO or HELO.
+    /// The name that the client gave in EHLO or HELO.
     pub helo: Option<Box<str>>,
-    /// The client said EHLO rather than HELO.
+    /// Whether the client used EHLO, not HELO.
     pub extended: bool,
-    /// The user who has logged in.
+    /// Name of the user who has logged in, or whom a proxy in front of Weir has named.
     pub user: Option<Arc<str>>,
     pub logged_in: LoggedIn,
     /// The session's id in the log.
     pub session: Arc<str>,
 }
 
-/// How a client logged in to Weir.
+/// Whether a client has logged in to Weir, and its password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LoggedIn {
-    /// The client has not logged in, though a proxy may name its user.
+    /// The client has not logged in to Weir. (A proxy in front of Weir may have named its user.)
     #[default]
     No,
     With(Arc<Credentials>),
-    /// The client logged in, and Weir no longer has its password: no upstream wanted it at that time.
+    /// The client has logged in, but Weir did not keep its password, because no upstream needed it at that time.
     PasswordUnknown,
 }
 
 impl Client {
-    /// Returns the lines of XCLIENT; with the attribute LOGIN if `names_user`.
+    /// Returns the XCLIENT lines, with those attributes that the upstream accepts (`taken`). The attribute LOGIN is
+    /// sent only if `names_user`.
     pub fn xclient(&self, taken: Attributes, names_user: bool) -> Vec<String> {
         let mut values = self.common().to_vec();
         if names_user {
@@ -41,20 +42,21 @@ impl Client {
         commands("XCLIENT", taken, &values)
     }
 
-    /// Returns the lines of XFORWARD for one message.
+    /// Returns the XFORWARD lines for one message, with those attributes that the upstream accepts (`taken`).
     pub fn xforward(&self, taken: Attributes) -> Vec<String> {
         let more = [("SOURCE", Some("REMOTE".to_owned())), ("IDENT", Some(self.session.to_string()))];
         commands("XFORWARD", taken, &[&self.common()[..], &more].concat())
     }
 
-    /// Returns whether two clients are the same to an upstream: all but their sessions' ids is equal.
+    /// Returns whether an upstream would see no difference between two clients: everything but the ids of their
+    /// sessions is equal.
     pub fn is_like(&self, other: &Self) -> bool {
         let told = |client: &Self| Self { session: other.session.clone(), ..client.clone() };
         told(self) == told(other)
     }
 
-    /// Attributes that both commands have. Unknown ones are sent as unknown: otherwise the upstream would take Weir's
-    /// own values for the client's.
+    /// Returns the attributes that both commands have. `None` is sent as "unknown": if the attribute were left out, the
+    /// upstream would use the value of Weir's own connection.
     fn common(&self) -> [(&'static str, Option<String>); 5] {
         let protocol = if self.extended { "ESMTP" } else { "SMTP" };
         [
@@ -71,7 +73,7 @@ impl Client {
 pub mod tests {
     use super::*;
 
-    /// A client that has logged in.
+    /// Returns a client with a user name.
     pub fn alice() -> Client {
         Client {
             address: "192.0.2.7".parse().unwrap(),

@@ -1,4 +1,5 @@
-//! Tells an upstream who the client is, if so configured, and logs once when the upstream refuses to be told.
+//! Tells an upstream who the client is (XFORWARD or XCLIENT), if configured, and logs once when the upstream does not
+//! offer or refuses the command.
 
 use super::client::Client;
 use crate::log::LoggedState;
@@ -6,23 +7,23 @@ use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use std::sync::Arc;
 
-/// How an upstream is told who the client is.
+/// Way in which Weir tells an upstream who the client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announce {
     None,
-    /// By XFORWARD before each message: the upstream only logs it.
+    /// With XFORWARD before each message: the upstream only logs the client.
     Xforward,
-    /// By XCLIENT at the start of a connection: the upstream treats the client as if it had connected directly.
+    /// With XCLIENT at the start of a connection: the upstream treats the connection like one from the client itself.
     Xclient,
 }
 
-/// Tells one upstream about clients, over any of its connections.
+/// Tells one upstream who the clients are. All connections to the upstream share it.
 pub struct Announcer {
     upstream: Arc<str>,
     how: Announce,
-    /// Whether the upstream lacks XFORWARD or XCLIENT, and whether it refuses XFORWARD: logged once, not for each
-    /// message.
+    /// Whether the upstream does not offer the configured command. Logged when this changes, not for each message.
     is_lacking: LoggedState<bool>,
+    /// Whether the upstream refuses XFORWARD. Logged when this changes, not for each message.
     is_refusing: LoggedState<bool>,
 }
 
@@ -32,22 +33,22 @@ impl Announcer {
         Self { upstream, how, is_lacking: LoggedState::default(), is_refusing: LoggedState::default() }
     }
 
-    /// Returns whether a connection with these extensions serves one client alone.
+    /// Returns whether a connection on which these extensions are offered may carry mail of only one client.
     pub fn is_for_one(&self, offered: &Extensions) -> bool {
         self.how == Announce::Xclient && !offered.xclient.is_empty()
     }
 
-    /// Returns the client that the handshake of a connection announces by XCLIENT.
+    /// Returns the client, if the handshake of a new connection must announce it by XCLIENT.
     pub fn for_handshake(&self, client: Option<&Client>) -> Option<Client> {
         client.filter(|_| self.how == Announce::Xclient).cloned()
     }
 
-    /// Returns the lines to send before MAIL.
+    /// Returns the XFORWARD lines to send before MAIL; none if XFORWARD is not configured.
     pub fn before_mail(&self, client: &Client, offered: &Extensions) -> Vec<String> {
         if self.how == Announce::Xforward { client.xforward(offered.xforward) } else { Vec::new() }
     }
 
-    /// Warns once if the upstream does not offer the configured command.
+    /// Logs a warning once if the upstream does not offer the configured command.
     pub fn check_offered(&self, offered: &Extensions) {
         let (name, taken) = match self.how {
             Announce::None => return,
@@ -59,7 +60,7 @@ impl Announcer {
         }
     }
 
-    /// Takes the reply to XFORWARD, and warns once if it is a refusal.
+    /// Records the reply to XFORWARD. Logs a warning once if it is a refusal.
     pub fn note_reply(&self, reply: &Reply) {
         if self.is_refusing.changes_to(!reply.is_positive()) && !reply.is_positive() {
             tracing::warn!(upstream = &*self.upstream, %reply, "upstream refuses XFORWARD: it is not told who the client is");

@@ -1,10 +1,10 @@
-//! Errors of an upstream's configuration and of the files that it names.
+//! Errors in an upstream's configuration, or in the files that it names.
 
 use super::login_secret::SecretError;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why a configured upstream cannot be used.
+/// Reason why an upstream cannot be used as it is configured.
 #[derive(Debug)]
 pub enum ConfigError {
     Ca(PathBuf, String),

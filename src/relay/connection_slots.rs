@@ -1,9 +1,11 @@
-//! Limit on the connections to an upstream that carry messages, and the queue of clients that wait for one.
+//! Limit on the number of connections to an upstream that carry messages, and the queue of clients that wait for a
+//! connection.
 //!
-//! The limit is configured, or learned: if an upstream refuses another connection while some are open, the number of
-//! open ones is the limit. Clients wait in their order of arrival. A part of the slots ([`State::reserve`]) is kept for
-//! client networks with less than their share ([`State::share`]), so that no network takes all of many. If such
-//! networks wait, a network with more than its share loses the slots of its longest messages to them.
+//! The limit is configured or learned: if an upstream repeatedly refuses another connection while some are open, the
+//! number of open ones becomes the limit. A connection that carries messages needs a slot. Clients wait for a slot in
+//! the order in which they came. A part of the slots ([`State::reserve`]) is kept for client networks that have less
+//! than their share ([`State::share`]), so that one network cannot take all slots. If clients of such networks wait, a
+//! network with more than its share loses slots to them: those of its messages that have lasted longest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,61 +14,68 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-/// How long a client waits for a connection: most messages of other clients take less, and the client waits 5 minutes
-/// for its reply.
+/// Maximum time for which a client waits for a connection. Most messages of other clients end within this time, and the
+/// client waits up to 5 minutes for the reply to its command.
 pub const WAIT: Duration = Duration::from_secs(8);
 
-/// One in this many slots is kept for networks with less than their share: one network alone gets 43 of 50.
+/// One in so many slots is kept for networks with less than their share: of 50 slots, a single network gets 43.
 const RESERVED: usize = 8;
 
-/// With fewer slots than this, none is kept for others.
+/// If there are fewer slots than this, none is kept for other networks.
 const MIN_SHARED: usize = 3;
 
-/// A message that has lasted this long may lose its connection to a waiting client: well before that client gives up.
+/// A message that has lasted this long may lose its connection to a client that waits. The time is shorter than
+/// [`WAIT`], so that the waiting client still gets it.
 const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Interval at which a waiting client checks whether a message has become old enough to lose its connection.
+/// Interval at which, while a client waits, it is checked whether a message has lasted long enough to lose its
+/// connection.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long to wait, after a refusal, until a connection in progress gets past its greeting.
+/// Time to wait, after the upstream refused a connection, until another connection, which is just being opened, is
+/// open.
 const GREETING_GRACE: Duration = Duration::from_millis(500);
 
-/// Refusals in a row from which a limit is learned: a single one may have another reason.
+/// Number of refusals in a row after which a limit is learned: a single refusal may have another reason.
 const REFUSALS_TO_LEARN: u32 = 10;
 
-/// How long a learned limit holds after the last refusal; then the upstream may accept more, and is asked.
+/// Time for which a learned limit is in force after the last refusal. Afterwards Weir tries again whether the upstream
+/// accepts more connections.
 const LEARNED_FOR: Duration = Duration::from_secs(30);
 
-/// The limit, and the slots in use. The lock is held to count and to hand slots over, never across an await.
+/// The limit of one upstream, and the slots in use. The lock is held to count slots and to give them to clients, never
+/// across an await.
 pub struct Slots {
-    /// The configured limit; 0 for none.
+    /// The configured limit; 0 if there is none.
     max: usize,
     state: Mutex<State>,
-    /// Notified when a connection is past its greeting.
+    /// Notified when a connection has been opened (greeting and handshake are done).
     opened: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// Slots in use, and their number for each client network.
+    /// Number of slots in use.
     used: usize,
+    /// Number of slots in use, for each client network.
     networks: HashMap<IpAddr, usize>,
-    /// Slots in use whose connection is past its greeting.
+    /// Number of slots in use whose connection has been opened.
     open: usize,
-    /// Refusals since the last opened connection, and the most connections open at one of them.
+    /// Number of refused connections since one was last opened.
     refusals: u32,
+    /// Maximum number of connections that were open at one of these refusals.
     open_at_refusal: usize,
-    /// The learned limit, and until when it holds.
+    /// The learned limit, and the time until which it is in force.
     learned: Option<(usize, Instant)>,
     queue: VecDeque<Waiter>,
-    /// Slots in use, in the order in which they were taken.
+    /// The slots in use, in the order in which they were taken.
     holders: VecDeque<Holder>,
 }
 
 struct Holder {
     network: IpAddr,
     since: Instant,
-    /// Set when another client needs the slot.
+    /// Set to true when the slot must be given up for another client.
     revoked: Arc<watch::Sender<bool>>,
 }
 
@@ -75,13 +84,13 @@ struct Waiter {
     tell: oneshot::Sender<Slot>,
 }
 
-/// Permit for one connection; dropping it frees the slot.
+/// Permit for one connection that carries messages. Dropping it frees the slot.
 pub struct Slot {
     slots: Arc<Slots>,
     network: IpAddr,
     revoked: Arc<watch::Sender<bool>>,
     is_open: bool,
-    /// The slot never reached its client, and is already given back.
+    /// Whether the slot is already given back, because its client no longer waited for it.
     is_void: bool,
 }
 
@@ -90,7 +99,7 @@ impl Slots {
         Arc::new(Self { max, state: Mutex::default(), opened: Notify::new() })
     }
 
-    /// Waits up to `timeout` for a slot for this client's connection; `None` if there was none.
+    /// Waits up to `timeout` for a slot for a connection of this client. `None` if no slot became free.
     pub async fn take(self: &Arc<Self>, client: IpAddr, timeout: Duration) -> Option<Slot> {
         let network = network(client);
         let receiver = {
@@ -111,8 +120,8 @@ impl Slots {
         }
     }
 
-    /// Checks regularly whether a waiting client of this network can have a slot: by revoking one, or because a learned
-    /// limit no longer holds.
+    /// Runs while a client of this network waits: checks regularly whether it can get a slot, because another network
+    /// must give one up, or because a learned limit is no longer in force.
     async fn revoke_regularly_for(self: &Arc<Self>, network: IpAddr) -> ! {
         loop {
             {
@@ -124,13 +133,14 @@ impl Slots {
         }
     }
 
-    /// Returns whether this many idle connections and those in use together exceed the limit.
+    /// Returns whether so many idle connections, together with the slots in use, exceed the limit.
     pub fn is_exceeded(&self, idle: usize) -> bool {
         let state = self.lock();
         state.bound(self.max).is_some_and(|bound| state.used + idle > bound)
     }
 
-    /// Notes a refused connection. Returns true if the upstream accepts others, so that this was one too many.
+    /// Records that the upstream refused a connection. Returns true if others are open, so that this one probably
+    /// exceeded the upstream's limit.
     pub fn refused(&self) -> bool {
         let mut state = self.lock();
         if state.open == 0 {
@@ -139,8 +149,8 @@ impl Slots {
         let now = Instant::now();
         let former = state.learned.filter(|(_, until)| now < *until).map(|(bound, _)| bound);
         state.refusals += 1;
-        // A refusal at fewer open connections does not lower the limit: the upstream may still count one that has just
-        // ended.
+        // A refusal while fewer connections are open does not lower the learned limit: the upstream may still count a
+        // connection that has just ended.
         state.open_at_refusal = state.open.max(state.open_at_refusal).max(former.unwrap_or(0));
         if former.is_some() || state.refusals >= REFUSALS_TO_LEARN {
             state.learned = Some((state.open_at_refusal, now + LEARNED_FOR));
@@ -148,8 +158,9 @@ impl Slots {
         true
     }
 
-    /// Returns whether the upstream, which has just refused a connection, accepts others: open ones, or one in progress
-    /// that soon gets past its greeting. `own` is the number of slots of the refused connection.
+    /// Returns whether the upstream, which has just refused a connection, has accepted others: some are open, or one
+    /// that is being opened succeeds within [`GREETING_GRACE`]. `own` is the number of slots (0 or 1) of the refused
+    /// connection.
     pub async fn has_others(&self, own: usize) -> bool {
         let opened = self.opened.notified();
         {
@@ -169,14 +180,15 @@ impl Slots {
         Slot { slots: self.clone(), network, revoked, is_open: false, is_void: false }
     }
 
-    /// Gives free slots to waiting clients, in their order, except to networks that have their share.
+    /// Gives free slots to waiting clients, in the order in which they came. Clients whose network may not have another
+    /// slot are passed over.
     fn serve(self: &Arc<Self>, state: &mut State) {
         state.queue.retain(|waiter| !waiter.tell.is_closed());
         while let Some(at) = state.queue.iter().position(|waiter| state.has_room_for(waiter.network, self.max)) {
             let Some(waiter) = state.queue.remove(at) else { return };
             let slot = self.hand_over(state, waiter.network);
             if let Err(mut slot) = waiter.tell.send(slot) {
-                // The client has left meanwhile. Its slot cannot give itself back, as the lock is held.
+                // The client no longer waits. Give its slot back here: `Drop` cannot do that, as the lock is held.
                 slot.is_void = true;
                 state.give_back(&slot);
             }
@@ -204,13 +216,13 @@ impl State {
         self.networks.get(&network).copied().unwrap_or(0)
     }
 
-    /// Returns the number of slots kept for networks with less than their share.
+    /// Returns the number of slots that are kept for networks with less than their share.
     fn reserve(bound: usize) -> usize {
         if bound < MIN_SHARED { 0 } else { bound.div_ceil(RESERVED) }
     }
 
-    /// Returns the share of one network, at least one slot: networks with slots, this one, and one that may come have
-    /// equal shares.
+    /// Returns the share of one network, at least one slot. The slots are shared equally by the networks that have
+    /// slots, this network, and one more that may come.
     fn share(&self, network: IpAddr, bound: usize) -> usize {
         let networks = self.networks.len() + usize::from(!self.networks.contains_key(&network));
         (bound / (networks + 1)).max(1)
@@ -227,8 +239,8 @@ impl State {
         }
     }
 
-    /// Revokes one slot for a waiting client of this network, if the network has less than its share, from the network
-    /// with the most slots. No more slots are revoked than such clients wait.
+    /// Revokes a slot of the network with the most slots, for a client of `network` that waits, if `network` has less
+    /// than its share. Not more slots are revoked than clients of `network` wait.
     fn revoke_for(&mut self, network: IpAddr, max: usize) {
         let Some(bound) = self.bound(max) else { return };
         let share = self.share(network, bound);
@@ -253,7 +265,8 @@ impl State {
 }
 
 impl Slot {
-    /// Notes that the connection is past its greeting. A learned limit rises to the number of open connections.
+    /// Records that the connection has been opened. If more connections are now open than a learned limit, the limit
+    /// rises to their number.
     pub fn opened(&mut self) {
         let mut state = self.slots.lock();
         if !std::mem::replace(&mut self.is_open, true) {
@@ -270,12 +283,12 @@ impl Slot {
         }
     }
 
-    /// Returns a channel that turns true when another client needs the slot.
+    /// Returns a channel whose value becomes true when the slot must be given up for another client.
     pub fn revoked(&self) -> watch::Receiver<bool> {
         self.revoked.subscribe()
     }
 
-    /// Notes that the connection has ended; the slot may be used for another.
+    /// Records that the connection has ended. The slot may be used for another connection.
     pub fn closed(&mut self) {
         self.slots.lock().open -= usize::from(std::mem::take(&mut self.is_open));
     }
@@ -293,7 +306,7 @@ impl Drop for Slot {
     }
 }
 
-/// Returns the network that counts as one client: an IPv4 address, or an IPv6 /64.
+/// Returns the network of a client, within which all clients count together: an IPv4 address, or an IPv6 /64.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -428,7 +441,7 @@ mod tests {
         assert!(!slots.refused(), "it takes none at all");
         let mut taken: Vec<_> = [ONE, ONE, OTHER].iter().filter_map(|client| take(&slots, client)).collect();
         taken[0].opened();
-        // A refusal that is followed by a success has another reason.
+        // No limit is learned if a connection is opened between the refusals: they have another reason.
         assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()));
         assert_eq!(bound(&slots), None);
         taken[0].closed();
@@ -436,12 +449,13 @@ mod tests {
         assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()) && bound(&slots).is_none());
         assert!(slots.refused());
         assert_eq!(bound(&slots), Some(1));
-        // This connection was in progress already, so the upstream accepts more.
+        // This connection, which was being opened at the time of the refusals, succeeds: the upstream accepts more than
+        // the learned limit.
         taken[1].opened();
         assert_eq!(bound(&slots), Some(2));
         drop(taken.pop());
         assert!(take(&slots, OTHER).is_none());
-        // A connection ends, and the upstream still counts it when the next one comes.
+        // A connection ends, and the upstream refuses the next one because it still counts the ended one.
         drop(taken.pop());
         assert!(slots.refused());
         assert_eq!(bound(&slots), Some(2));
@@ -502,7 +516,7 @@ mod tests {
         let oldest = greedy.remove(0);
         let gives_way = async {
             oldest.revoked().wait_for(|revoked| *revoked).await.unwrap();
-            // Longer than the interval: no second slot is revoked meanwhile.
+            // This is longer than the interval of the checks: no second slot is revoked in this time.
             tokio::time::sleep(2 * REVOCATION_INTERVAL).await;
             drop(oldest);
         };

@@ -1,4 +1,4 @@
-//! Errors of an upstream.
+//! Errors of sending mail to an upstream.
 
 use super::login_secret::SecretError;
 use super::tls::explain;
@@ -7,48 +7,49 @@ use crate::smtp::scram;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Why an upstream could not be used.
+/// Reason why an upstream could not be used.
 #[derive(Debug)]
 pub enum RelayError {
     Unreachable(std::io::Error),
     /// The upstream did not answer in time.
     Timeout,
     Closed,
-    /// No upstream that may have the mail is enabled.
+    /// No upstream to which the mail may go is enabled.
     Disabled,
-    /// All connections that the upstream accepts, or that one client network may have, are in use.
+    /// All connections that the upstream accepts, or all that the client's network may have, are in use.
     Busy,
     /// The upstream's address is one where Weir itself listens.
     Loop(SocketAddr),
     Io(std::io::Error),
     Garbage(Garbage),
-    /// The upstream refused to go on, with this reply.
+    /// The upstream refused to continue, with this reply.
     Refused(Reply),
-    /// The upstream sent this reply where another, or none, was expected.
+    /// The upstream sent this reply although another one, or none, was expected.
     Unexpected(Reply),
     NoTls,
-    /// The upstream offers STARTTLS, and refused it with this reply.
+    /// The upstream offered STARTTLS, but refused it with this reply.
     StartTls(Reply),
     Tls(std::io::Error),
-    /// Weir has no usable secret to log in with.
+    /// The secret of Weir's login at the upstream cannot be read.
     Secret(SecretError),
-    /// The upstream offers none of these mechanisms, which the configured login allows.
+    /// The upstream offers none of the mechanisms that the configured login allows; they are named here.
     NoLogin(&'static str),
-    /// The upstream refused Weir's login with this reply and these details; clients must not see them.
+    /// The upstream refused Weir's login with this reply. The text is what the upstream said before that, such as why a
+    /// token is wrong. Clients must not see either.
     Login(Reply, String),
-    /// The upstream needs the client's login, and Weir no longer has the password.
+    /// The upstream needs the client's login, and Weir did not keep the client's password.
     PasswordUnknown,
     /// The upstream refused the client's own login; the client gets this reply.
     ClientLogin(Reply),
-    /// The upstream violated the SCRAM exchange.
+    /// The upstream refused or violated the SCRAM exchange.
     Scram(scram::Error),
     /// The upstream refused XCLIENT with this reply; clients must not see it.
     Xclient(Reply),
 }
 
 impl RelayError {
-    /// Returns whether the login is refused for good: at every address and at every try. A failed proof by the upstream
-    /// is not: another address may succeed.
+    /// Returns whether the upstream refused the login permanently. False if the upstream failed to prove that it knows
+    /// the password: at another of its addresses the login may succeed.
     pub fn is_refused_login(&self) -> bool {
         match self {
             Self::Login(reply, _) => reply.code() >= 500,
@@ -57,19 +58,20 @@ impl RelayError {
         }
     }
 
-    /// Returns whether every address would fail in the same way.
+    /// Returns whether every other address of the upstream would fail in the same way.
     pub fn is_same_everywhere(&self) -> bool {
-        // A wrong password is wrong everywhere, and repeated attempts may lock the account. After the other errors no
-        // address was tried.
+        // A wrong password is wrong at every address, and repeated attempts may lock the account. The other errors
+        // occur before an address is tried.
         self.is_refused_login() || matches!(self, Self::Secret(_) | Self::PasswordUnknown | Self::Disabled)
     }
 
-    /// Returns whether the upstream refused to serve, perhaps because of the client that was announced or logged in.
+    /// Returns whether the upstream refused, possibly only because of the client that was announced or logged in.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Xclient(_) | Self::Refused(_) | Self::Login(..) | Self::ClientLogin(_))
     }
 
-    /// Turns a permanent refusal of a login into one of the client's login, which the client is told.
+    /// Turns a permanent refusal of a login into [`RelayError::ClientLogin`], whose reply the client gets; returns
+    /// other errors unchanged.
     pub fn into_client_login(self) -> Self {
         let words = match &self {
             error if !error.is_refused_login() => return self,
@@ -126,7 +128,7 @@ mod tests {
         ] {
             assert!(matches!(&error, RelayError::ClientLogin(_)) && error.to_string().ends_with(words), "{error}");
         }
-        // May be accepted at another time, or at another address.
+        // After these errors the login may succeed later, or at another address.
         for error in [scram(scram::Error::Signature), login(454), RelayError::Timeout.into_client_login()] {
             assert!(!matches!(error, RelayError::ClientLogin(_)), "{error}");
         }

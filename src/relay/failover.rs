@@ -1,4 +1,4 @@
-//! Fail-over: if an upstream fails before it has any of a message, the next one in the order gets the same envelope.
+//! Fail-over: if an upstream fails before the message begins, the same envelope is sent to the next upstream.
 
 use super::Relay;
 use super::client::Client;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 impl Relay {
-    /// Begins a transaction over the connection of the former one, if possible: a client that abandons one transaction
-    /// after the other needs no connection for each.
+    /// Begins a transaction, if possible on the connection of the client's transaction before: so a client that
+    /// abandons many transactions does not need a new connection for each.
     pub(super) async fn begin_after(
         &self,
         former: Option<Box<Transaction>>,
@@ -41,7 +41,7 @@ impl Relay {
         self.begin(client, mail, recipients, None, route).await
     }
 
-    /// Sends more recipients in a transaction.
+    /// Sends more recipients in a transaction that has begun.
     pub(super) async fn add_recipients(
         &self,
         mut under_way: Box<Transaction>,
@@ -57,9 +57,9 @@ impl Relay {
         }
     }
 
-    /// Sends the transaction of a failed upstream to another one, or to the same again. If that
-    /// one does not accept every recipient that the client believes accepted, the original error stands, as no
-    /// recipient may be lost.
+    /// Sends the envelope of a transaction, whose upstream has failed, to another upstream or once more to the same
+    /// one. Returns the original error if that upstream does not accept every recipient that the failed one had
+    /// accepted: the client has been told that they are accepted, and none may be lost.
     pub(super) async fn fail_over(
         &self,
         lost: Box<Transaction>,
@@ -67,7 +67,7 @@ impl Relay {
         error: RelayError,
     ) -> Result<(Box<Transaction>, Vec<Answer>), RelayError> {
         let Transaction { upstream, connection, client, mail, accepted, route } = *lost;
-        // The new connection may use the slot of this one.
+        // Free the connection's slot: the new connection may need it.
         drop(connection);
         upstream.session_failed(&client, &error);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
@@ -83,8 +83,8 @@ impl Relay {
         Ok((other, answers.split_off(accepted.len())))
     }
 
-    /// Tries one upstream after the other until one accepts the commands; the `failed` one comes last. The list is
-    /// read anew each time: an upstream may be disabled, and another added, meanwhile.
+    /// Tries one upstream after the other until one accepts the commands; the one in `failed` is tried last. The list
+    /// of upstreams is read before each try, since a reload may change it.
     async fn begin(
         &self,
         client: &Client,
@@ -107,7 +107,7 @@ impl Relay {
             }
             tried.push(upstream);
         }
-        // Wait for a busy upstream only if no other accepted the commands at once.
+        // Wait for a connection to a busy upstream only if no other upstream could be used at once.
         match busy {
             Some(upstream) => {
                 let sent = send_envelope(&upstream, client, mail, recipients, WAIT).await?;
@@ -117,7 +117,7 @@ impl Relay {
         }
     }
 
-    /// Returns the next upstream to try, from the current list; the `failed` one comes last.
+    /// Returns the next upstream to try, from the present list; the one in `failed` comes last.
     fn next_upstream(
         &self,
         mail: &Mail,
@@ -130,12 +130,12 @@ impl Relay {
         let Some((failed, error)) = failed else { return candidates.into_iter().next() };
         let is_failed = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, failed);
         let other = candidates.iter().find(|upstream| !is_failed(upstream));
-        // An upstream that did not answer in time would cost the same time again.
+        // Do not try an upstream again that did not answer in time: it would take the same time again.
         let again = || candidates.iter().find(|upstream| is_failed(upstream) && !matches!(error, RelayError::Timeout));
         other.or_else(again).cloned()
     }
 
-    /// Returns the upstreams in the order in which a message tries them.
+    /// Returns the upstreams to which the mail may go, in the order in which they are to be tried.
     fn candidates(&self, mail: &Mail, route: Option<&Arc<str>>) -> Vec<Arc<Upstream>> {
         let enabled = self.upstreams.snapshot().enabled.clone();
         let enabled: Vec<_> = enabled.into_iter().filter(|upstream| upstream.takes_route(route)).collect();
@@ -145,7 +145,8 @@ impl Relay {
         };
         let standings: Vec<Standing> = enabled.iter().map(standing).collect();
         let draw = |total: u32| getrandom::u32().unwrap_or(0) % total.max(1);
-        // An upstream whose SIZE is too small would refuse for good a message that another accepts, once that is back.
+        // Leave out upstreams whose SIZE is too small, if another one accepts the size: they would refuse the message
+        // permanently, while the other one may only be down for a short time.
         let is_too_large =
             |upstream: &Arc<Upstream>| upstream.offered().is_some_and(|offered| mail.is_too_large_for(&offered));
         let one_may_fit = !enabled.iter().all(is_too_large);
@@ -154,7 +155,7 @@ impl Relay {
     }
 }
 
-/// Sends an envelope to an upstream, as soon as there is a connection within `timeout`.
+/// Sends an envelope to an upstream. Waits for a connection for at most `timeout`.
 async fn send_envelope(
     upstream: &Upstream,
     client: &Client,
@@ -171,7 +172,8 @@ async fn send_envelope(
     }
 }
 
-/// Sends an envelope in this slot: first over an idle connection, which may prove to be dead, then over a new one.
+/// Sends an envelope in this connection slot: first on an idle connection and, if that turns out to be dead, on a new
+/// one.
 async fn send_envelope_in(
     slot: Slot,
     upstream: &Upstream,
@@ -188,7 +190,8 @@ async fn send_envelope_in(
                 connection.occupy(slot);
                 return Ok((connection, answers));
             }
-            // The upstream has answered on this connection, so it would be silent on a new one, too.
+            // The upstream has answered on this connection before it became silent, so the connection is not dead: do
+            // not try a new one.
             Err(error @ RelayError::Timeout) if connection.is_proven() => {
                 upstream.session_failed(client, &error);
                 return Err(error);

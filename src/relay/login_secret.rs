@@ -1,5 +1,5 @@
-//! The configured login at an upstream, and where its secret is kept. The secret is read for each connection, so a new
-//! password needs no restart.
+//! The configured login at an upstream, and the source of its secret (password or token). The secret is read again for
+//! each connection, so that a new one needs no restart.
 
 use crate::smtp::sasl::{Bearer, Credentials, MAX_TOKEN};
 use base64::Engine as _;
@@ -9,12 +9,12 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-/// The login that is configured for an upstream.
+/// Login that is configured for an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Options {
-    /// Weir's own login, the same for every client.
+    /// Weir's own login, which is used for the mail of every client.
     Fixed(Fixed),
-    /// Each client's own login, by this mechanism.
+    /// The login of the client that sends the mail, with this mechanism.
     Client(Mechanism),
 }
 
@@ -25,7 +25,7 @@ pub struct Fixed {
     pub source: SecretSource,
 }
 
-/// The kind of the secret.
+/// Kind of the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Password(Mechanism),
@@ -33,19 +33,19 @@ pub enum Kind {
     Token,
 }
 
-/// The source of the secret: its first line counts.
+/// Place from which the secret is read: the secret is the first line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
     File(PathBuf),
-    /// An environment variable.
+    /// An environment variable of this name.
     Variable(String),
 }
 
-/// The secret and the nonce of one login.
+/// Secret and nonce for one login.
 #[derive(Clone, Debug)]
 pub struct Login {
     pub secret: Secret,
-    /// Printable, without commas, never used before.
+    /// Nonce for SCRAM: printable, without commas, new for each login.
     pub nonce: String,
 }
 
@@ -55,17 +55,17 @@ pub enum Secret {
     Token(Bearer),
 }
 
-/// The mechanism for a password.
+/// Mechanism to log in with a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
-    /// The strongest mechanism offered.
+    /// The strongest of the mechanisms below that the upstream offers.
     Any,
     ScramSha256,
     Plain,
     Login,
 }
 
-/// Why the secret cannot be read.
+/// Error of reading the secret.
 #[derive(Debug)]
 pub struct SecretError {
     what: &'static str,
@@ -73,14 +73,15 @@ pub struct SecretError {
     why: String,
 }
 
-/// Maximum octets read from a file: a byte order mark, a secret and the end of its line.
+/// Maximum octets that are read from a file: a byte order mark, a secret and the end of its line.
 const MAX_FILE: u64 = MAX_TOKEN as u64 + 5;
 
-/// Random octets in a nonce: as many as in RFC 5802's example, and a whole number of base64 groups.
+/// Number of random octets in a nonce: as many as in the example of RFC 5802, and a multiple of 3, so that their base64
+/// needs no padding.
 const NONCE: usize = 18;
 
 impl Fixed {
-    /// Returns the file that contains the secret.
+    /// Returns the path of the file with the secret; `None` if the secret is in an environment variable.
     pub fn file(&self) -> Option<&PathBuf> {
         match &self.source {
             SecretSource::File(path) => Some(path),
@@ -88,7 +89,7 @@ impl Fixed {
         }
     }
 
-    /// Reads the secret for one login. Blocks: the disk may be slow.
+    /// Reads the secret, and makes a nonce, for one login. Blocks the thread while the file is read.
     pub fn read(&self) -> Result<Login, SecretError> {
         let what = if self.kind == Kind::Token { "token" } else { "password" };
         let bad = |why: String| SecretError { what, source: self.source.clone(), why };
@@ -119,7 +120,7 @@ impl Secret {
     }
 }
 
-/// Returns a word that was never used before.
+/// Returns a random nonce.
 pub fn nonce() -> Result<String, getrandom::Error> {
     let mut random = [0; NONCE];
     getrandom::fill(&mut random)?;
@@ -130,7 +131,7 @@ impl SecretSource {
     fn first_line(&self) -> Result<String, String> {
         let content = match self {
             Self::File(path) => {
-                // Opening a pipe without a writer would block.
+                // Refuse other kinds of files: opening a pipe that has no writer would block.
                 let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
                 if !kind.is_file() {
                     return Err("it is no regular file".to_owned());
@@ -142,7 +143,7 @@ impl SecretSource {
             }
             Self::Variable(name) => std::env::var_os(name).ok_or("it is not set")?.into_vec(),
         };
-        // Windows editors write a byte order mark.
+        // Editors on Windows write a byte order mark at the beginning of a file.
         let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&content);
         let line = content.split(|b| *b == b'\n').next().unwrap_or_default();
         String::from_utf8(line.to_vec()).map_err(|_| "it is not UTF-8".to_owned())

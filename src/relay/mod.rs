@@ -1,10 +1,11 @@
-//! Relay: sends mail to an upstream, in step with the client. There is no queue.
+//! Relay: sends each message to an upstream while the client sends it to Weir. There is no queue.
 //!
-//! [`Relay`] tries the upstreams of the [`upstream_list`] in the order of [`selection`]: by priority, weight, health.
-//! [`failover`] replaces one that fails before the message. An [`upstream`] keeps a pool of idle connections, and opens
-//! new ones with addresses from [`dns`], with [`tls`] and [`login`]; [`connection_slots`] bound the connections in use.
-//! The [`client`] is announced as [`client_identity`] is configured. A [`transaction`] uses one [`connection`], which
-//! sends the commands. [`error`] has the errors of an upstream, [`config_error`] those of its configuration.
+//! [`Relay`] tries the upstreams of the [`upstream_list`] in the order that [`selection`] computes from health,
+//! priority and weight. If an upstream fails before the message begins, [`failover`] tries the next one. An
+//! [`upstream`] keeps a pool of idle connections, and opens new ones with addresses from [`dns`], with [`tls`] and
+//! [`login`]; [`connection_slots`] bound the number of connections in use. [`client_identity`] tells the upstream who
+//! the [`client`] is, if configured. A [`transaction`] is one message; it uses one [`connection`], which sends the
+//! commands. [`error`] has the errors of an upstream, [`config_error`] those of its configuration.
 
 mod back_off;
 mod client;
@@ -46,23 +47,23 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use upstream_list::{UpstreamList, is_among};
 
-/// The relay to all upstreams.
+/// The relay, with all upstreams.
 pub struct Relay {
     upstreams: Arc<UpstreamList>,
 }
 
-/// Timeout for the answers to all commands of one envelope, even if they keep coming: less than the 5 min for which a
-/// client waits for one reply (RFC 5321 §4.5.3.2.3).
+/// Timeout for the answers to all commands of one call of [`Relay::envelope`] together. It is less than the 5 min for
+/// which a client waits for the reply to RCPT (RFC 5321 §4.5.3.2.3).
 const ENVELOPE_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Timeout for DATA: less than the 2 min for which a client waits (RFC 5321 §4.5.3.2.4).
+/// Timeout for the reply to DATA, less than the 2 min for which a client waits for it (RFC 5321 §4.5.3.2.4).
 const DATA_TIMEOUT: Duration = Duration::from_secs(110);
 
-/// How long EHLO may wait until the upstreams' extensions are known.
+/// Maximum time for which the reply to a client's EHLO waits until the upstreams' extensions are known.
 const EHLO_WAIT: Duration = Duration::from_secs(1);
 
-/// Timeout for the reply to the final dot. The upstream may have the message already: giving up early makes duplicates
-/// (RFC 5321 §4.5.3.2.6).
+/// Timeout for the reply to the final dot. It is long because the upstream may already have accepted the message: if
+/// Weir gave up, the client would send it again, and the recipients would get it twice (RFC 5321 §4.5.3.2.6).
 const FINAL_DOT_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Relay {
@@ -75,31 +76,32 @@ impl Relay {
         self.upstreams.snapshot().all.clone()
     }
 
-    /// Replaces the upstreams and name servers, and nothing else, by those of another configuration. Mail in progress
-    /// goes on. An error changes nothing. Needs a runtime.
+    /// Replaces the upstreams and name servers, and no other options, by those of another configuration. Transactions
+    /// that have begun are finished. If there is an error, nothing is changed. Must be called within a Tokio runtime.
     pub fn set_upstreams(&self, options: &Options) -> Result<(), UnusableError> {
         self.upstreams.set(options)
     }
 
-    /// Maintains the upstreams for as long as the future is polled, also those that a reload adds.
+    /// Returns a future that runs the background tasks of all upstreams, also of those that a reload adds.
     pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
         let upstreams = self.upstreams.clone();
         async move { upstreams.maintain().await }
     }
 
-    /// Returns whether an upstream needs the clients' own passwords.
+    /// Returns whether Weir logs in at any upstream with the password of each client.
     pub fn wants_credentials(&self) -> bool {
         self.upstreams.snapshot().all.iter().any(|upstream| upstream.options().wants_credentials())
     }
 
-    /// Returns the extensions that are common to all upstreams in use, as far as known.
+    /// Returns the extensions that all upstreams in use offer. Upstreams whose extensions are not known are ignored.
     pub fn offered(&self) -> Extensions {
         let in_use = self.in_use();
         let offers = in_use.iter().filter_map(|upstream| upstream.offered());
         offers.reduce(|one, other| one.common(&other)).unwrap_or_default()
     }
 
-    /// Learns the extensions of the upstreams in use, if it can be done soon, before EHLO is answered.
+    /// Probes the upstreams in use whose extensions may be wrong. Waits for at most [`EHLO_WAIT`], since a client waits
+    /// for its reply to EHLO.
     pub async fn learn_extensions(&self) {
         let in_use = self.in_use();
         if !in_use.iter().any(|upstream| upstream.is_doubtful()) {
@@ -114,11 +116,11 @@ impl Relay {
         self.in_use().iter().for_each(|upstream| upstream.note_probe());
     }
 
-    /// Begins a transaction of this client with MAIL, or continues the current one; sends recipients. Returns one
-    /// answer for each recipient. `route` names the only upstream that may have the mail.
+    /// Sends MAIL, if given, and recipients to an upstream: begins a transaction, or continues the given one. Returns
+    /// one answer for each recipient, in their order. `route` is the name of the upstream to which a limit routes the
+    /// mail, `None` if no limit does.
     ///
-    /// If an upstream fails before it has any of the message, another is sent the same commands. After an error there
-    /// is no transaction.
+    /// If an upstream fails, the commands are sent to another one. After an error `transaction` is `None`.
     pub async fn envelope(
         &self,
         transaction: &mut Option<Box<Transaction>>,
@@ -140,7 +142,8 @@ impl Relay {
         Ok(answers)
     }
 
-    /// Sends DATA. If the upstream fails, another is sent the transaction.
+    /// Sends DATA and returns the upstream's reply. If the upstream fails, the whole envelope and DATA are sent to
+    /// another one.
     pub async fn data(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let asked = async {
@@ -163,7 +166,8 @@ impl Relay {
         Ok(reply)
     }
 
-    /// Sends a piece of the message. An error ends the message; it contains the upstream's reply, if there was one.
+    /// Sends a piece of the message. An error ends the transaction; if the upstream replied before the end of the
+    /// message, the error contains that reply.
     pub async fn write(&self, transaction: &mut Option<Box<Transaction>>, bytes: &[u8]) -> Result<(), RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         under_way.connection.write(bytes).await.inspect_err(|_| under_way.upstream.count_failure())?;
@@ -171,7 +175,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Sends the final dot and returns the upstream's reply to the message. The transaction has then ended.
+    /// Sends the final dot and returns the upstream's reply to the message. This ends the transaction.
     pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let ended = under_way.connection.end(FINAL_DOT_TIMEOUT).await;
@@ -180,8 +184,8 @@ impl Relay {
         Ok(reply)
     }
 
-    /// Ends a transaction. In mid-message the connection is cut, so that the upstream does not accept half a
-    /// message; otherwise it is kept for the next transaction.
+    /// Ends a transaction. If its message has begun, the connection is closed without QUIT, so that the upstream does
+    /// not accept an incomplete message; otherwise it is kept for the next transaction.
     pub fn release(&self, transaction: Option<Box<Transaction>>) {
         if let Some(transaction) = transaction {
             transaction.upstream.release(transaction.connection);
@@ -195,8 +199,8 @@ impl Relay {
         }
     }
 
-    /// Returns the upstreams that get mail at present, and those that limits route mail to: the extensions in the reply
-    /// to EHLO must hold for routed mail, too.
+    /// Returns the upstreams that get mail at present, and those to which limits route mail: the extensions in Weir's
+    /// reply to EHLO must be right for routed mail, too.
     fn in_use(&self) -> Vec<Arc<Upstream>> {
         let list = self.upstreams.snapshot();
         let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.takes_route(None)).collect();

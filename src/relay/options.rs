@@ -1,4 +1,4 @@
-//! Configuration of the relay.
+//! Options of the relay, from the configuration.
 
 use super::{Announce, dns, login, tls};
 use std::net::SocketAddr;
@@ -9,67 +9,70 @@ use std::time::Duration;
 /// The upstreams, and the settings that they share.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Weir's host name, for EHLO.
+    /// Host name that Weir gives in EHLO.
     pub hostname: String,
-    /// At least one.
+    /// The upstreams, at least one.
     pub upstreams: Vec<UpstreamOptions>,
-    /// Names of the upstreams that limits route mail to.
+    /// Names of the upstreams to which limits route mail.
     pub routed: Vec<Arc<str>>,
-    /// Timeout of the greeting, TLS and login together, and of each reply except the one to the final dot.
+    /// Timeout of opening a connection (lookup, greeting, TLS and login together), and of each later reply except the
+    /// one to the final dot.
     pub timeout: Duration,
-    /// How long an upstream may go without accepting any octet of a message (RFC 5321 §4.5.3.2.5 gives its client 3
-    /// min).
+    /// Timeout if an upstream accepts no further octet of a message (RFC 5321 §4.5.3.2.5 gives a client 3 min).
     pub data_timeout: Duration,
     pub dns: dns::Options,
-    /// Addresses on which Weir itself listens: mail that looped back would use up all connections.
+    /// Addresses on which Weir itself listens. Weir does not connect to them, since mail in a loop would use up all
+    /// connections.
     pub listening: Vec<SocketAddr>,
 }
 
 /// The configuration of one upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamOptions {
-    /// Unique name, in logs and metrics.
+    /// Unique name of the upstream, which is shown in logs and metrics.
     pub name: Arc<str>,
     /// Whether the upstream gets mail.
     pub enabled: bool,
     /// Whether the upstream gets only mail that a limit routes to it.
     pub only_routed: bool,
-    /// Host name or address, and port.
+    /// Host name or IP address of the upstream.
     pub host: String,
+    /// TCP port of the upstream.
     pub port: u16,
-    /// Whether `host` is a domain whose mail exchangers are used, instead of its own addresses (RFC 5321 §5.1).
+    /// Whether mail goes to the mail exchangers of the domain `host`, instead of to its own addresses (RFC 5321 §5.1).
     pub mx: bool,
-    /// Timeout of a TCP connection to one address, before the next is tried.
+    /// Timeout of establishing a TCP connection to one address; afterwards the next address is tried.
     pub connect_timeout: Duration,
-    /// Healthy upstreams of the lowest number share the mail; the others are reserves.
+    /// Of the healthy upstreams, those with the lowest number share the mail; the others get mail only if all of these
+    /// fail.
     pub priority: u16,
-    /// Share of the mail among upstreams of the same priority.
+    /// Weight by which the upstreams of the same priority share the mail.
     pub weight: u16,
     pub tls: tls::Options,
-    /// The login at the upstream.
+    /// Login at the upstream; `None` if Weir sends mail without a login.
     pub login: Option<login::Options>,
-    /// Maximum connections in use for mail; 0: as many as the upstream accepts.
+    /// Maximum number of connections that carry mail at the same time; 0 means as many as the upstream accepts.
     pub max_connections: usize,
     pub pool: PoolOptions,
-    /// Whether and how the upstream is told who the client is.
+    /// Whether and how Weir tells the upstream who the client is.
     pub announce: Announce,
 }
 
 /// Bounds of an upstream's pool of idle connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Maximum idle connections; 0 keeps none.
+    /// Maximum number of idle connections; with 0 no connection is reused.
     pub max_idle: usize,
-    /// How long a connection may be idle.
+    /// Maximum time for which a connection is kept idle.
     pub idle_timeout: Duration,
-    /// Maximum age of a connection that is used again.
+    /// Maximum age of a connection at which it is reused.
     pub max_age: Duration,
-    /// Maximum messages over one connection.
+    /// Maximum number of messages on one connection.
     pub max_messages: u32,
 }
 
 impl UpstreamOptions {
-    /// Returns the file with Weir's secret.
+    /// Returns the path of the file with the secret of Weir's own login, if there is one.
     pub fn secret_file(&self) -> Option<&PathBuf> {
         match self.login.as_ref()? {
             login::Options::Fixed(login) => login.file(),
@@ -77,12 +80,12 @@ impl UpstreamOptions {
         }
     }
 
-    /// Returns whether two configurations differ at most in `enabled`.
+    /// Returns whether two configurations are equal, apart from `enabled`.
     pub fn is_like(&self, other: &Self) -> bool {
         *self == Self { enabled: self.enabled, ..other.clone() }
     }
 
-    /// Returns whether the upstream needs the clients' own passwords.
+    /// Returns whether Weir logs in at the upstream with the password of each client.
     pub fn wants_credentials(&self) -> bool {
         matches!(self.login, Some(login::Options::Client(_)))
     }

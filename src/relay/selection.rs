@@ -1,23 +1,24 @@
-//! Order in which upstreams are tried. Pure.
+//! Order in which the upstreams are tried for a message. Pure.
 
 use std::cmp::Reverse;
 
-/// Properties of an upstream that decide its place in the order.
+/// Properties of an upstream that determine its position in the order.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
-    /// Lower numbers come first, as in MX and SRV records.
+    /// Upstreams with lower numbers come first, as in MX and SRV records.
     pub priority: u16,
-    /// Share among the upstreams of the same priority; at least 1.
+    /// Weight of the upstream among those of the same priority; at least 1.
     pub weight: u16,
-    /// Health checks have not found the upstream down.
+    /// Whether the upstream is well, as far as Weir knows.
     pub is_well: bool,
-    /// The upstream offers the extensions that the message needs, as far as known.
+    /// Whether the upstream offers the extensions that the message needs, as far as Weir knows.
     pub is_able: bool,
 }
 
-/// Returns all upstreams in the order to try them: able ones first, among these the healthy ones, then by priority; at
-/// random by weight within a priority (as RFC 2782 does for SRV). Unhealthy ones are tried, too: they may be back by
-/// now. `draw` returns a uniform random number below its argument.
+/// Returns the indices of all upstreams in the order in which to try them: first those that offer what the message
+/// needs, among these first the healthy ones, then by priority. Upstreams of the same priority are in random order, by
+/// weight (as RFC 2782 does for SRV). Unhealthy ones are in the order, too, as they may work again. `draw` returns a
+/// uniform random number below its argument.
 pub fn order(standings: &[Standing], mut draw: impl FnMut(u32) -> u32) -> Vec<usize> {
     let rank = |index: &usize| {
         let Standing { priority, is_well, is_able, .. } = standings[*index];
@@ -42,7 +43,8 @@ pub fn order(standings: &[Standing], mut draw: impl FnMut(u32) -> u32) -> Vec<us
     order
 }
 
-/// Returns the upstreams in use: the healthy ones of the lowest priority; if none is healthy, the same among all.
+/// Returns the indices of the upstreams in use: of the healthy ones, those with the lowest priority number; if none is
+/// healthy, those with the lowest number of all.
 pub fn in_use(standings: &[Standing]) -> impl Iterator<Item = usize> {
     let any_well = standings.iter().any(|standing| standing.is_well);
     let candidates = move |standing: &&Standing| standing.is_well || !any_well;
@@ -74,7 +76,7 @@ mod tests {
     fn each_upstream_gets_a_share_of_the_mail_by_its_weight() {
         let all = [standing(0, 1), standing(0, 3), standing(0, 4)];
         let mut firsts = [0; 3];
-        // Tries every possible draw once.
+        // Try every possible first draw once.
         for number in 0..8 {
             let mut first = true;
             let order = order(&all, |total| if std::mem::take(&mut first) { number % total } else { 0 });

@@ -1,4 +1,4 @@
-//! One message's transaction with an upstream, from MAIL to the reply to the final dot.
+//! Transaction with an upstream: one message, from MAIL to the reply to the final dot.
 
 use super::client::Client;
 use super::connection::Connection;
@@ -7,15 +7,16 @@ use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::upstream_answer::Answer;
 use std::sync::Arc;
 
-/// A transaction at an upstream, which has answered MAIL and some recipients; more recipients may follow.
+/// A transaction in which the upstream has answered MAIL and some recipients. More recipients may follow.
 pub struct Transaction {
     pub(super) upstream: Arc<Upstream>,
     pub(super) connection: Connection,
-    /// The client, to send the transaction to another upstream if this one fails before the message begins.
+    /// The client. With it the transaction can be sent to another upstream, if this one fails before the message
+    /// begins.
     pub(super) client: Client,
     pub(super) mail: Mail,
     pub(super) accepted: Vec<Rcpt>,
-    /// The only upstream that may have the mail; `None`: any.
+    /// Name of the upstream to which a limit routes the mail; `None` if no limit does.
     pub(super) route: Option<Arc<str>>,
 }
 
@@ -41,15 +42,15 @@ impl Transaction {
         (begun, answers)
     }
 
-    /// Takes the answers to recipients.
+    /// Records which of these recipients the upstream has accepted.
     pub(super) fn heard(&mut self, recipients: &[&Rcpt], answers: &[Answer]) {
         let heard = recipients.iter().zip(answers);
         let is_accepted = |answer: &Answer| matches!(answer, Answer::Reply(reply) if reply.is_positive());
         self.accepted.extend(heard.filter(|(_, answer)| is_accepted(answer)).map(|(rcpt, _)| (*rcpt).clone()));
     }
 
-    /// Waits until clients of other networks need the transaction's connection: the transaction has lasted long, and
-    /// its client's network uses more than its share.
+    /// Waits until the transaction must give up its connection, because clients of other networks wait for one, the
+    /// transaction has lasted long, and its client's network uses more than its share of the connections.
     pub fn revoked(transaction: Option<&Self>) -> impl Future<Output = ()> + Send + use<> {
         let revoked = transaction.and_then(|transaction| transaction.connection.revoked());
         async move {

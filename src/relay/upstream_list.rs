@@ -1,4 +1,4 @@
-//! List of the configured upstreams, which a reload may change while mail is in progress.
+//! List of the configured upstreams. A reload of the configuration may change it at any time.
 
 use super::config_error::ConfigError;
 use super::dns::Resolver;
@@ -10,27 +10,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The configured upstreams, and the parts to create new ones.
+/// The configured upstreams, and what is needed to create new ones.
 pub struct UpstreamList {
-    /// The current options. The lock is held during a change, so that changes happen one at a time; files are read
-    /// under it, but nothing is awaited.
+    /// The options in force. The lock is held during a change of the list, so that changes happen one at a time. Files
+    /// are read while it is held, but nothing is awaited.
     options: Mutex<Options>,
-    /// The watch channel's own lock is held to copy or replace the list.
+    /// The list. The lock is that of the watch channel; it is held to copy or replace the list.
     current: watch::Sender<Arc<Snapshot>>,
     resolver: Arc<Resolver>,
     metrics: Arc<metrics::Upstreams>,
 }
 
-/// The upstreams at one moment.
+/// The list of upstreams at one moment.
 pub struct Snapshot {
     pub all: Vec<Arc<Upstream>>,
-    /// The upstreams that get mail.
+    /// The enabled upstreams.
     pub enabled: Vec<Arc<Upstream>>,
-    /// The enabled upstreams that limits route mail to.
+    /// The enabled upstreams to which limits route mail.
     pub routed: Vec<Arc<Upstream>>,
 }
 
-/// Error of an upstream that cannot be used.
+/// Error of an upstream whose configuration cannot be used, with the upstream's name.
 #[derive(Debug)]
 pub struct UnusableError(Arc<str>, ConfigError);
 
@@ -63,16 +63,18 @@ impl UpstreamList {
         Ok(this)
     }
 
-    /// Returns the upstreams now.
+    /// Returns the present list.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.borrow().clone()
     }
 
-    /// Takes the upstreams and name servers of another configuration. Unchanged upstreams go on; removed, disabled or
-    /// changed ones finish the mail in progress. An error changes nothing. Needs a runtime.
+    /// Replaces the upstreams and name servers by those of another configuration. Upstreams whose options are equal are
+    /// kept; removed, disabled or changed ones finish the transactions that have begun. If there is an error, nothing
+    /// is changed. Must be called within a Tokio runtime.
     pub fn set(&self, wanted: &Options) -> Result<(), UnusableError> {
         let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
-        // Weir's name, timeouts and own addresses stay: the rest of Weir uses the former ones.
+        // Weir's host name, timeouts and listening addresses are not changed, since the rest of Weir still uses the old
+        // ones until a restart.
         let (upstreams, routed, dns) = (wanted.upstreams.clone(), wanted.routed.clone(), wanted.dns.clone());
         let wanted = Options { upstreams, routed, dns, ..options.clone() };
         let made = self.make(&wanted)?;
@@ -101,7 +103,8 @@ impl UpstreamList {
         Ok(())
     }
 
-    /// Maintains all upstreams, also those added later, for as long as Weir serves.
+    /// Runs the background tasks of all upstreams, also of those that are added later. Runs until the future is
+    /// dropped.
     pub async fn maintain(&self) {
         let mut changes = self.current.subscribe();
         let (mut tasks, mut maintained) = (JoinSet::new(), Vec::<Arc<Upstream>>::new());
@@ -114,7 +117,7 @@ impl UpstreamList {
             maintained = all;
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                // A removed upstream's task has ended.
+                // The task of a removed upstream has ended.
                 Some(_) = tasks.join_next() => {}
             }
         }
@@ -139,7 +142,7 @@ impl UpstreamList {
 }
 
 impl Snapshot {
-    /// `options`: those of `all`, in the same order.
+    /// Makes a snapshot. `options` has the options of the upstreams in `all`, in the same order.
     fn of(all: Vec<Arc<Upstream>>, options: &Options) -> Self {
         let enabled = all.iter().zip(&options.upstreams).filter(|(_, options)| options.enabled);
         let enabled: Vec<_> = enabled.map(|(upstream, _)| upstream.clone()).collect();
@@ -152,7 +155,7 @@ impl Snapshot {
     }
 }
 
-/// Returns whether the list has this very upstream, not just one of the same name.
+/// Returns whether the list contains this upstream itself (the same `Arc`), not only one of the same name.
 pub fn is_among(list: &[Arc<Upstream>], upstream: &Arc<Upstream>) -> bool {
     list.iter().any(|other| Arc::ptr_eq(other, upstream))
 }

@@ -16,8 +16,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Maximum time for a PROXY header. A proxy sends it at once; §2 of the protocol asks for at least 3 seconds, in which
-/// TCP repeats lost packets.
+/// Maximum time to wait for a PROXY header. A proxy sends the header at once; §2 of the protocol asks for at least 3
+/// seconds, in which TCP sends lost packets again.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason for which there is no PROXY header.
@@ -27,7 +27,7 @@ enum NoHeader {
     Wrong(Fault),
 }
 
-/// Serves a connection from its first octet to its end. Holds the permit until then.
+/// Serves a connection from its first octet to its end. Holds the permit until the end.
 pub async fn serve(
     server: Arc<Server>,
     listener: ListenerOptions,
@@ -75,7 +75,7 @@ pub async fn serve(
     connection.report_eviction();
 }
 
-/// Acquires a permit for a connection from this address, of which nothing else is known yet.
+/// Acquires a permit for a new connection from this address, before any octet of the connection is read.
 pub fn acquire(
     server: &Server,
     listener: &ListenerOptions,
@@ -88,8 +88,8 @@ pub fn acquire(
     }
 }
 
-/// Returns whether a client that has not logged in may be closed to make room. A proxy that may send XCLIENT counts as
-/// known.
+/// Returns the standing of a client that has not logged in. Only a stranger's connection may be closed to make room. A
+/// proxy that may send XCLIENT counts as known.
 fn standing(listener: &ListenerOptions, client: IpAddr) -> Standing {
     match listener.session.trusts(client) || listener.session.may_name_clients(client) {
         true => Standing::Known,
@@ -147,20 +147,21 @@ fn count_refused(server: &Server, listener: &ListenerOptions, reason: &str) {
     server.metrics.connections_refused.with_label_values(&[&*listener.name, reason]).inc();
 }
 
-/// Sends the reason for the rejection, without waiting: a rejected client must not hold a connection meanwhile. Sends
-/// nothing where TLS comes first: the client would take plain text for broken TLS, and a handshake costs the work that
-/// the rejection should save.
+/// Sends the reason for the rejection, but does not wait until the client reads it: a rejected client must not occupy a
+/// connection. Sends nothing on a listener with implicit TLS: the client would take plain text for broken TLS, and a
+/// handshake costs the work that the rejection is to save.
 fn send_rejection(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text: &str) {
     if listener.session.tls == Security::Implicit {
         return;
     }
     let reply = format!("{code} {} {text}\r\n", listener.session.hostname);
     let _ = tcp.try_write(reply.as_bytes());
-    // Closing with unread octets, such as a PROXY header, resets the connection, and the client may lose the reply.
+    // Closing a socket with unread octets, such as a PROXY header, resets the connection: the client may lose the
+    // reply.
     let _ = tcp.try_read(&mut [0; 1024]);
 }
 
-/// Guard that counts one in a gauge as long as it lives.
+/// Guard that adds one to a gauge as long as the guard exists.
 struct Counted(IntGauge);
 
 impl Counted {

@@ -1,10 +1,11 @@
-//! Failures to accept connections: logged at intervals with their number, and reported by `/readyz`.
+//! Failures to accept connections: logged at intervals with their number, followed by a pause, and reported by
+//! `/readyz`.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Record of failures to accept connections. The lock is held for one note or look-up, never over an `.await`.
+/// Record of failures to accept connections. The lock is held for one read or write, never over an `.await`.
 #[derive(Default)]
 pub struct AcceptErrors(Mutex<Failures>);
 
@@ -20,13 +21,24 @@ struct Failures {
 /// Minimum time between two log lines: without free file descriptors, each listener fails ten times a second.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Time for which a failure counts as present: while clients wait, a listener tries again, and fails again, far
-/// earlier.
+/// Time for which a failure counts as present. If the failure lasts and clients wait, the listener fails again much
+/// sooner, after [`PAUSE`].
 const PRESENT_FOR: Duration = Duration::from_secs(2);
 
+/// Pause of a listener after a failure. Most failures are a lack of file descriptors: a further try would fail at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
 impl AcceptErrors {
-    /// Notes a failure. Returns the number of failures since the last log line if a new line is due.
-    pub fn fail(&self, error: &io::Error, now: Instant) -> Option<u64> {
+    /// Records a failure of this listener, logs it if a line is due, and sleeps for [`PAUSE`].
+    pub async fn log_and_pause(&self, listener: &str, error: &io::Error) {
+        if let Some(failures) = self.fail(error, Instant::now()) {
+            tracing::error!(listener, %error, failures, "cannot accept a connection");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+
+    /// Records a failure. Returns the number of failures since the last log line if a new line is due.
+    fn fail(&self, error: &io::Error, now: Instant) -> Option<u64> {
         let mut failures = self.failures();
         failures.last = Some((error.to_string(), now));
         failures.unlogged += 1;
@@ -37,7 +49,8 @@ impl AcceptErrors {
         Some(std::mem::take(&mut failures.unlogged))
     }
 
-    /// Returns the error if connections cannot be accepted at present; `None` if they can, as far as is known.
+    /// Returns the last error if it is more recent than [`PRESENT_FOR`]: connections cannot be accepted now. Else
+    /// `None`.
     pub fn current_error(&self, now: Instant) -> Option<String> {
         let failures = self.failures();
         let (why, at) = failures.last.as_ref()?;

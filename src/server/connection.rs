@@ -31,26 +31,27 @@ pub struct Connection {
     id: Arc<str>,
     /// The client's address, from a PROXY header if there was one.
     peer: IpAddr,
-    /// Time by which a client that must log in must have done so.
+    /// Time at which the session ends if the client must log in and has not logged in.
     login_by: Instant,
     client: Client,
     input: Input,
     upstream: Option<Box<relay::Transaction>>,
     /// Time since which an upstream connection has been held for a message that is not complete.
     upstream_since: Option<Instant>,
-    /// Name of the upstream that was last asked in the transaction.
+    /// Name of the upstream that was last asked in the current transaction.
     via: Option<Arc<str>>,
-    /// User name of the last login; with the credentials, if an upstream wants the client's own.
+    /// User name of the last login on this connection; with the client's credentials, if an upstream needs them.
     login: Option<(Arc<str>, LoggedIn)>,
-    /// State of a message that comes in pieces.
+    /// State of a message that comes in pieces (BDAT).
     parts: Option<Box<Parts>>,
-    /// The session's slots of limits "N at once": freed when the connection ends, in whatever way.
+    /// Entries that count this session in limits "N at once". They are removed when the connection ends, for any
+    /// reason.
     slots: Vec<SessionSlots>,
     stop: Stop,
     permit: ConnectionPermit,
 }
 
-/// Maximum time that a client gets to read its last reply.
+/// Maximum time that a client has to read its last reply.
 const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Error: the client has left, so it gets no reply.
@@ -134,12 +135,13 @@ impl Connection {
         self.release_upstream(&session);
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
-        // Check here, too: a client that always has input ready is never waited for, and would not time out.
+        // Check this here, too: Weir never waits for a client that always has input ready, so such a client would not
+        // time out.
         if login_overdue() {
             return session.login_overdue();
         }
         let timeouts = &self.server.options;
-        // A command must be complete within one timeout, however slowly its octets come.
+        // A command must be complete within one timeout, even if its octets come slowly.
         let within_line = self.input.is_within_line();
         let began = Instant::now();
         let timeout = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
@@ -156,7 +158,7 @@ impl Connection {
         loop {
             let deadline = match to_discard {
                 0 => began + timeout,
-                // Discarded octets have the bounds of a message: on silence, on the rate and on the time.
+                // Octets to discard have the same limits as a message: on silence, on the rate and on the total time.
                 _ => {
                     slowest(began, to_discard - self.input.to_discard(), timeouts).min(began + timeouts.message_timeout)
                 }
@@ -213,14 +215,14 @@ impl Connection {
         unused.contains(&b'\n') || unused.len() >= MAX_READ
     }
 
-    /// Sends the session's output, then logs its records, with whether the output could be sent.
+    /// Sends the session's output, then logs its records. The log also tells if the output could not be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
         self.apply_deferred_charges(session).await;
         self.update_permit(session);
         let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),
-            // Send the reply also while the server stops: a client that misses a 250 sends the message again.
+            // Send the reply even if the server stops: a client that does not get a 250 sends the message again.
             false => tokio::select! {
                 biased;
                 written = self.client.write(&output, self.server.options.command_timeout) => written,
@@ -271,7 +273,7 @@ impl Connection {
     /// Performs the TLS handshake.
     async fn secure(&mut self) -> Result<Tls, Gone> {
         let Some(certificates) = &self.server.certificates else { return Err(Gone) };
-        // The login comes after the handshake, so the handshake takes part of the login timeout.
+        // The login comes after the handshake, so the time of the handshake is part of the login timeout.
         let timeout = self.server.options.command_timeout;
         let left = self.login_by.saturating_duration_since(Instant::now());
         let timeout = if self.listener.session.must_log_in(self.peer) { left.min(timeout) } else { timeout };
@@ -293,14 +295,15 @@ impl Connection {
     }
 
     async fn close(&mut self, mut session: Session) {
-        // Free the slots before the last reply: the client may connect again as soon as it has read it.
+        // Remove the session from limits "N at once" before the last reply: the client may connect again as soon as it
+        // has read the reply.
         self.slots.clear();
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
         self.client.close(if self.stop.is_evicted() { Duration::ZERO } else { LAST_REPLY_TIMEOUT }).await;
     }
 
-    /// Tells the connection limits what is now known of the client.
+    /// Updates the client's address and standing in the connection limits.
     fn update_permit(&mut self, session: &Session) {
         let (client, options) = (session.client(), &self.listener.session);
         let is_known = session.user().is_some() || options.trusts(client) || options.may_name_clients(client);
@@ -312,14 +315,14 @@ impl Connection {
         self.permit.update(client, standing);
     }
 
-    /// Tells the session if it is evicted, so that the reply says so.
+    /// Tells the session that it is evicted, if it is, so that its last reply gives this reason.
     fn note_eviction(&self, session: &mut Session) {
         if self.stop.is_evicted() {
             session.evict();
         }
     }
 
-    /// Counts and logs, after the session, that the connection was closed to make room.
+    /// Counts and logs that the connection was evicted, if it was. To be called after the session.
     pub fn report_eviction(&self) {
         let (server, listener, message) = (&self.server, &*self.listener.name, "closed to make room for others");
         if !self.stop.is_evicted() {

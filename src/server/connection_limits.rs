@@ -1,5 +1,5 @@
-//! Connection limits: a maximum in all and for each client's network. When all are in use, chooses the connection to
-//! evict.
+//! Connection limits: a maximum for all connections, and one for each client's network. When all connections are in
+//! use, chooses the connection to evict.
 
 use crate::policy::matching::Widths;
 use std::cmp::Reverse;
@@ -11,14 +11,14 @@ use tokio::sync::watch;
 
 /// Registry of the connections of all listeners.
 pub struct ConnectionLimits {
-    /// Maximum connections at once, not counting those that are being evicted.
+    /// Maximum connections at the same time, not counting those that are being evicted.
     max: usize,
-    /// Locked for one look-up or change, never over an `.await`.
+    /// The lock is held for one look-up or change, never over an `.await`.
     open: Mutex<OpenConnections>,
 }
 
-/// Maximum connections that are being evicted at once: each takes a moment and a file descriptor. Beyond that, new
-/// connections are refused.
+/// Maximum connections that are being evicted at the same time: until an evicted connection has ended, it uses a file
+/// descriptor. When this maximum is reached, new connections are refused.
 const MAX_EVICTING: usize = 256;
 
 #[derive(Default)]
@@ -28,9 +28,9 @@ struct OpenConnections {
     connections: HashMap<u64, Entry>,
     /// Number of connections that are being evicted.
     evicting: usize,
-    /// Number of connections by client network, where the client is known.
+    /// Number of connections by client network, for connections whose client is known.
     of_client: HashMap<String, usize>,
-    /// Strangers' connections outside and within a transaction: those outside are evicted first.
+    /// Strangers' connections outside (0) and within (1) a transaction: those outside are evicted first.
     strangers: [Ranking; 2],
 }
 
@@ -48,7 +48,7 @@ struct Exit {
     is_evicted: Arc<AtomicBool>,
 }
 
-/// Trust in a client, by which connections are evicted.
+/// Trust in a client. It decides whether the client's connection may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The client has not logged in and is not trusted.
@@ -62,17 +62,18 @@ pub enum Standing {
 /// Error: no connection is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// All connections are in use by known clients.
+    /// All connections are in use, and none of them may be evicted.
     All,
-    /// The client's network has its maximum.
+    /// The client's network has its maximum of connections.
     Client,
 }
 
-/// Permit of one connection: dropped when the connection ends, in whatever way, which frees it for another one.
+/// Permit of one connection. It is dropped when the connection ends, for any reason, and then another connection can
+/// get a permit.
 pub struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     number: u64,
-    /// The network that the connection counts for, once it is known.
+    /// Network for which the connection is counted, once that network is known.
     counted: Option<String>,
     /// Copy of the registry's entry, so that an update without a change takes no lock.
     client: IpAddr,
@@ -85,7 +86,7 @@ pub struct ConnectionPermit {
 #[derive(Default)]
 struct Ranking {
     networks: HashMap<String, BTreeSet<u64>>,
-    /// Each network's number of connections, then the age of its oldest one.
+    /// For each network: the number of its connections, then its oldest connection (the older, the higher).
     order: BTreeSet<(usize, Reverse<u64>)>,
 }
 
@@ -95,7 +96,7 @@ impl ConnectionLimits {
     }
 
     /// Acquires a permit for a connection. `max_of_client` is the maximum of the client's network; `None` if `client`
-    /// is a proxy and names its clients later. Where all connections are in use, evicts a stranger's connection.
+    /// is a proxy and names its clients later. If all connections are in use, evicts a stranger's connection.
     pub fn acquire(
         self: &Arc<Self>,
         client: IpAddr,
@@ -131,7 +132,7 @@ impl ConnectionLimits {
         Ok(ConnectionPermit { limits: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
     }
 
-    /// Tells all connections to end, those in a transaction, too.
+    /// Tells all connections to end, also those in a transaction.
     pub fn cut_all(&self) {
         for entry in self.open().connections.values() {
             let _ = entry.exit.cut.send(true);
@@ -144,8 +145,8 @@ impl ConnectionLimits {
 }
 
 impl ConnectionPermit {
-    /// Counts the connection for the network of this client, which a proxy has named: one IPv4 address, or one IPv6
-    /// /64.
+    /// Counts the connection for the network (one IPv4 address, or one IPv6 /64) of this client, which a proxy has
+    /// named.
     pub fn assign(&mut self, client: IpAddr, max_of_client: usize) -> Result<(), Full> {
         let network = network(client);
         let mut open = self.limits.open();
@@ -167,12 +168,12 @@ impl ConnectionPermit {
         self.limits.open().change(self.number, network(client), standing);
     }
 
-    /// Turns true when the connection must end, even within a transaction.
+    /// Returns a signal that becomes true when the connection must end, even within a transaction.
     pub fn cut(&self) -> watch::Receiver<bool> {
         self.cut.clone()
     }
 
-    /// Becomes true when the connection is evicted.
+    /// Returns a flag that becomes true when the connection is evicted.
     pub fn is_evicted(&self) -> Arc<AtomicBool> {
         self.is_evicted.clone()
     }
@@ -201,7 +202,7 @@ impl OpenConnections {
         self.of_client.get(network).copied().unwrap_or(0)
     }
 
-    /// Returns the connection to evict if room is needed: the oldest one of the strangers' network with the most
+    /// Returns the connection to evict next: the oldest connection of that network of strangers which has the most
     /// connections.
     fn next_to_evict(&self) -> Option<u64> {
         let next = || self.strangers.iter().find_map(Ranking::first);
@@ -243,7 +244,7 @@ impl OpenConnections {
 }
 
 impl Standing {
-    /// Index of its ranking.
+    /// Returns the index in `OpenConnections::strangers`; `None` for a known client, whose connection is never evicted.
     fn ranking(self) -> Option<usize> {
         match self {
             Self::Stranger => Some(0),
@@ -284,7 +285,7 @@ impl Ranking {
     }
 }
 
-/// Returns a network's rank: the network with the highest rank is evicted from first.
+/// Returns a network's rank. A connection of the network with the highest rank is evicted first.
 fn rank(numbers: &BTreeSet<u64>) -> Option<(usize, Reverse<u64>)> {
     numbers.first().map(|oldest| (numbers.len(), Reverse(*oldest)))
 }
@@ -362,7 +363,7 @@ mod tests {
         let newcomer = permit(&limits, "192.0.2.4").unwrap();
         let evicted = |limits: &[ConnectionPermit]| limits.iter().map(is_evicted).collect::<Vec<_>>();
         assert_eq!(evicted(&attackers), [false, true, false, false], "one that sends is spared");
-        // Both networks: by size, then by age.
+        // Both networks have connections to evict: first by their number of connections, then by age.
         let others = [permit(&limits, "192.0.2.5").unwrap(), permit(&limits, "192.0.2.6").unwrap()];
         assert_eq!(evicted(&attackers), [false, true, true, false]);
         assert!(is_evicted(&honest), "it is older than the one that is left of the others");
@@ -408,7 +409,7 @@ mod tests {
         IpAddr::from([192, 0, 2, n])
     }
 
-    /// Index of the connection that must be evicted, found by counting.
+    /// Returns the index of the connection that must be evicted, found by counting.
     fn expected(held: &[ConnectionPermit]) -> Option<usize> {
         let staying = |standing| {
             move |(_, permit): &(usize, &ConnectionPermit)| permit.standing == standing && !is_evicted(permit)

@@ -1,6 +1,6 @@
 //! Throttle for log lines that clients can cause, by message and source. The source is the network of a stranger (a
-//! client that has not logged in and is not trusted), or the user and network of another client. Each suppressed line
-//! is counted: on the next line of the same message and source, or in a summary.
+//! client that has not logged in and is not trusted), or the user and network of another client. The number of
+//! suppressed lines is logged with the next line of the same message and source, or in a summary.
 
 use crate::policy::matching::Widths;
 use prometheus::IntCounterVec;
@@ -35,9 +35,9 @@ const RETENTION: Duration = Duration::from_secs(20);
 
 /// Throttle of log lines.
 pub struct LogThrottle {
-    /// By message. Locked to look up and count. Only sources that caused a line within the last [`RETENTION`] are in
-    /// memory: some hundreds of strangers' networks for each message, as the bound on all strangers admits further
-    /// networks no faster.
+    /// Sources by message. The lock is held to look up and count. Only sources that caused a line within the last
+    /// [`RETENTION`] are in memory: a few hundred networks of strangers for each message, since the bound on all
+    /// strangers admits no more.
     messages: Mutex<HashMap<&'static str, Message>>,
     suppressed: IntCounterVec,
 }
@@ -45,7 +45,7 @@ pub struct LogThrottle {
 /// Permission to log a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// Number of lines like this one that were suppressed since the last one; `None` if none was.
+    /// Number of suppressed lines of this message and source since the last logged one; `None` if there were none.
     pub suppressed: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ enum Name {
 struct Source {
     bucket: Bucket,
     suppressed: u64,
-    /// Time when the source last caused a line, and time when one was last logged.
+    /// Time when the source last caused a line, and time when a line of the source was last logged.
     seen: Instant,
     logged: Instant,
 }
@@ -98,7 +98,7 @@ impl LogThrottle {
         self.count(message, self.permit_at(message, Name::Stranger { network }, Instant::now()))
     }
 
-    /// As [`Self::permit`], for a client that has logged in as this user, or is trusted.
+    /// Does the same as [`Self::permit`] for a client that has logged in as this user, or is trusted.
     pub fn permit_known(&self, message: &'static str, user: Option<&str>, client: IpAddr) -> Option<Permit> {
         let name = Name::Known { user: user.map(Box::from), network: Widths::default().network(client) };
         self.count(message, self.permit_at(message, name, Instant::now()))
@@ -111,14 +111,14 @@ impl LogThrottle {
         permit
     }
 
-    /// Counts lines that are suppressed for another reason.
+    /// Counts `lines` that the caller has suppressed for another reason.
     pub fn leave_out(&self, message: &'static str, lines: u64) {
         self.suppressed.with_label_values(&[message]).inc_by(lines);
         let now = Instant::now();
         self.messages().entry(message).or_insert_with(|| Message::new(now)).suppressed += lines;
     }
 
-    /// Logs summaries every [`RETENTION`], for ever.
+    /// Logs summaries every [`RETENTION`], and never returns.
     pub async fn summarize_regularly(&self) {
         loop {
             tokio::time::sleep(RETENTION).await;
@@ -137,8 +137,8 @@ impl LogThrottle {
         message.permit(name, now)
     }
 
-    /// Takes the counts that are due: those of sources without a line for [`RETENTION`], or all. Forgets silent
-    /// sources.
+    /// Takes the counts that are due: those of sources without a logged line for [`RETENTION`], or those of `all`
+    /// sources. Removes sources that have caused no line for [`RETENTION`].
     fn summaries(&self, now: Instant, all: bool) -> Vec<Summary> {
         let mut messages = self.messages();
         let summary = |(message, state): (&&'static str, &mut Message)| {
@@ -176,7 +176,7 @@ impl Message {
         let is_open = !is_stranger || self.bucket.has_token();
         let source = match self.sources.entry(name) {
             Entry::Occupied(entry) => entry.into_mut(),
-            // A new network gets no memory while the bound on all strangers is reached.
+            // A new network is not stored while the bound on all strangers is reached.
             Entry::Vacant(_) if !is_open => {
                 self.suppressed += 1;
                 return None;
@@ -268,7 +268,7 @@ mod tests {
             let networks: usize = throttle.messages().values().map(|message| message.sources.len()).sum();
             assert!(networks <= 350, "{networks} networks");
         }
-        // A million in 100 seconds.
+        // A million lines in 100 seconds.
         assert!((1_000..=1_060).contains(&logged), "{logged}");
         assert_eq!(logged + told + left_out(&throttle, start + Duration::from_secs(200), true), 1_000_000);
     }

@@ -1,4 +1,4 @@
-//! Pipe that passes a message from the client to the upstream as it comes, in bounded memory.
+//! Pipe that forwards a message from the client to the upstream while the message arrives, in bounded memory.
 
 use super::options::Options;
 use super::services::Server;
@@ -8,12 +8,13 @@ use crate::relay::{self, RelayError};
 use crate::session::{Body, Chunk, MessageOutcome, Session};
 use crate::smtp::data::{Chunks, Piece, Reader};
 use crate::smtp::line::Input;
+use crate::smtp::message_id::MessageId;
 use crate::smtp::trace::Hops;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Octets read from the client at once.
+/// Maximum octets to read from the client at once.
 const READ_SIZE: usize = 64 * 1024;
 
 /// Pipe from a client to an upstream.
@@ -24,7 +25,7 @@ pub struct MessagePipe<'a> {
     pub upstream: &'a mut Option<Box<relay::Transaction>>,
     /// Time by which the message must be complete.
     pub message_by: Instant,
-    /// Turns true when the server stops and sessions must end.
+    /// Becomes true when the connection must end: the server stops, or the connection is evicted.
     pub cut: &'a mut watch::Receiver<bool>,
 }
 
@@ -36,37 +37,43 @@ struct Transfer {
     /// Time by which the message must be complete.
     by: Instant,
     hops: Hops,
+    /// For the log.
+    message_id: MessageId,
     /// The message's first line would continue the `Received:` line: the rest is read and discarded.
     is_continuation: bool,
     /// The error by which the upstream was lost.
     lost: Option<RelayError>,
 }
 
-/// State of a message in pieces, between two of them.
+/// State of a message in pieces (BDAT), kept between two pieces.
 pub struct Parts {
     transfer: Transfer,
     chunks: Chunks,
 }
 
 impl MessagePipe<'_> {
-    /// Passes a message on. Returns its outcome and its size in octets.
+    /// Forwards a message to the upstream. Returns the message's outcome and its size in octets.
     ///
-    /// The final dot goes out only if everything before it succeeded. Otherwise the upstream connection is closed, so
-    /// that the upstream does not deliver half a message. After the final dot a stop of the server does not interrupt,
-    /// since the upstream may have the message by then.
+    /// The final dot is sent only if everything before it succeeded. Otherwise the upstream connection is closed, so
+    /// that the upstream does not deliver half a message. After the final dot, a stop of the server does not interrupt
+    /// the wait for the reply, since the upstream may have accepted the message already.
     pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
         let mut transfer = match self.begin(&body.received(clock::now())).await {
             Ok(transfer) => transfer,
             Err(outcome) => return (self.cut_off(outcome), 0),
         };
+        let outcome = self.pass_body(&mut transfer, &mut reader, body).await;
+        body.session().note_message_id(transfer.message_id.text());
+        (outcome, reader.size())
+    }
+
+    async fn pass_body(&mut self, transfer: &mut Transfer, reader: &mut Reader, body: &mut Body) -> MessageOutcome {
         loop {
             let (passed, mark) = match reader.read(self.input.unused()) {
                 Piece::Message { held } => (self.input.unused().len() - held, None),
                 Piece::End { message, mark } => (message, Some(mark)),
-                Piece::Refused(ambiguity) => {
-                    return (self.cut_off(MessageOutcome::Ambiguous(ambiguity)), reader.size());
-                }
+                Piece::Refused(ambiguity) => return self.cut_off(MessageOutcome::Ambiguous(ambiguity)),
             };
             transfer.is_continuation = reader.is_continuation();
             let too_large = reader.size() > body.max_size();
@@ -75,25 +82,24 @@ impl MessagePipe<'_> {
             } else {
                 let octets = &self.input.unused()[..passed];
                 if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, octets).await {
-                    return (self.cut_off(outcome), reader.size());
+                    return self.cut_off(outcome);
                 }
             }
             self.input.consume(passed + mark.unwrap_or(0));
-            let outcome = match mark {
+            return match mark {
                 Some(_) if too_large => MessageOutcome::TooLarge,
-                Some(_) => self.end(&mut transfer, body.session(), reader.size()).await,
+                Some(_) => self.end(transfer, body.session(), reader.size()).await,
                 None if body.is_far_too_large(reader.size()) => self.cut_off(MessageOutcome::Endless),
-                None => match self.read(&transfer, reader.size()).await {
+                None => match self.read(transfer, reader.size()).await {
                     Ok(()) => continue,
                     Err(outcome) => self.cut_off(outcome),
                 },
             };
-            return (outcome, reader.size());
         }
     }
 
-    /// Passes a piece of a message on. `parts` is the state between pieces: taken from the piece before, left for the
-    /// piece after. Returns the message's outcome, if it has ended, and its size in octets.
+    /// Forwards a piece of a message. `parts` is the state that the piece before has left, and that this piece leaves
+    /// for the next one. Returns the message's outcome, if the message has ended, and its size so far in octets.
     pub async fn pass_chunk(
         mut self,
         parts: &mut Option<Box<Parts>>,
@@ -107,55 +113,65 @@ impl MessagePipe<'_> {
                 Err(outcome) => return (Some(self.cut_off(outcome)), 0),
             },
         };
+        let passed = self.pass_piece(&mut parts_now, chunk).await;
         let Parts { transfer, chunks } = &mut *parts_now;
+        chunk.session().note_message_id(transfer.message_id.text());
+        let size = chunks.size();
+        match passed {
+            Err(outcome) => (Some(self.cut_off(outcome)), size),
+            Ok(()) if transfer.failed() || chunk.is_last() => {
+                (Some(self.end(transfer, chunk.session(), size).await), size)
+            }
+            Ok(()) => {
+                *parts = Some(parts_now);
+                (None, size)
+            }
+        }
+    }
+
+    /// Passes the octets of a piece on. The error is the message's outcome.
+    async fn pass_piece(&mut self, parts: &mut Parts, chunk: &mut Chunk) -> Result<(), MessageOutcome> {
+        let Parts { transfer, chunks } = parts;
         if let Some(outcome) = transfer.overdue(chunks.size(), &self.server.options) {
-            return (Some(self.cut_off(outcome)), chunks.size());
+            return Err(outcome);
         }
         let (mut left, mut out) = (chunk.size(), Vec::new());
         while left > 0 {
-            if self.input.is_empty()
-                && let Err(outcome) = self.read(transfer, chunks.size()).await
-            {
-                return (Some(self.cut_off(outcome)), chunks.size());
+            if self.input.is_empty() {
+                self.read(transfer, chunks.size()).await?;
             }
             let here = self.input.unused().len().min(usize::try_from(left).unwrap_or(usize::MAX));
             out.clear();
-            if let Err(ambiguity) = chunks.read(&self.input.unused()[..here], &mut out) {
-                return (Some(self.cut_off(MessageOutcome::Ambiguous(ambiguity))), chunks.size());
-            }
+            chunks.read(&self.input.unused()[..here], &mut out).map_err(MessageOutcome::Ambiguous)?;
             transfer.is_continuation = chunks.is_continuation();
             self.input.consume(here);
             left -= here as u64;
-            if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, &out).await {
-                return (Some(self.cut_off(outcome)), chunks.size());
-            }
+            transfer.forward(self.server, self.upstream, self.cut, &out).await?;
         }
-        let size = chunks.size();
-        if !transfer.failed() {
-            if !chunk.is_last() {
-                *parts = Some(parts_now);
-                return (None, size);
-            }
+        if chunk.is_last() && !transfer.failed() {
             out.clear();
-            if let Err(ambiguity) = chunks.end(&mut out) {
-                return (Some(self.cut_off(MessageOutcome::Ambiguous(ambiguity))), size);
-            }
-            if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, &out).await {
-                return (Some(self.cut_off(outcome)), size);
-            }
+            chunks.end(&mut out).map_err(MessageOutcome::Ambiguous)?;
+            transfer.forward(self.server, self.upstream, self.cut, &out).await?;
         }
-        (Some(self.end(transfer, chunk.session(), size).await), size)
+        Ok(())
     }
 
     async fn begin(&mut self, received: &str) -> Result<Transfer, MessageOutcome> {
         let (began, by) = (Instant::now(), self.message_by);
-        let mut transfer =
-            Transfer { began, waited: Duration::ZERO, by, hops: Hops::default(), is_continuation: false, lost: None };
+        let mut transfer = Transfer {
+            began,
+            waited: Duration::ZERO,
+            by,
+            hops: Hops::default(),
+            message_id: MessageId::default(),
+            is_continuation: false,
+            lost: None,
+        };
         transfer.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
         Ok(transfer)
     }
 
-    /// Waits for more of a message of which `size` octets have come.
+    /// Waits for more octets of a message of which `size` octets have arrived.
     async fn read(&mut self, transfer: &Transfer, size: u64) -> Result<(), MessageOutcome> {
         let options = &self.server.options;
         if let Some(outcome) = transfer.overdue(size, options) {
@@ -173,7 +189,7 @@ impl MessagePipe<'_> {
         }
     }
 
-    /// Ends a complete message of `size` octets: asks policy, then sends the last line.
+    /// Ends a complete message of `size` octets: asks policy, then sends the last line to the upstream.
     async fn end(&mut self, transfer: &mut Transfer, session: &mut Session, size: u64) -> MessageOutcome {
         if !transfer.failed() {
             let (asked, counters) = session.end_request(size);
@@ -185,7 +201,7 @@ impl MessagePipe<'_> {
         transfer.end(self.server, self.upstream).await
     }
 
-    /// Breaks the message off: closes the upstream connection.
+    /// Interrupts the message: closes the upstream connection. Returns `outcome`.
     fn cut_off(&mut self, outcome: MessageOutcome) -> MessageOutcome {
         *self.upstream = None;
         outcome
@@ -193,27 +209,27 @@ impl MessagePipe<'_> {
 }
 
 impl Parts {
-    /// Time by which more of the next piece must have come.
+    /// Returns the time by which more octets of the message must arrive.
     pub fn deadline(&self, options: &Options) -> Instant {
         self.transfer.deadline(self.chunks.size(), options)
     }
 
-    /// Returns the message's outcome if more of it should have come by now.
+    /// Returns the message's outcome if the message takes too long already, or its octets come too slowly.
     pub fn overdue(&self, options: &Options) -> Option<MessageOutcome> {
         self.transfer.overdue(self.chunks.size(), options)
     }
 }
 
-/// Time by which more must come of data that began at `began` and of which `octets` have come.
+/// Returns the time by which more octets must arrive of data that began at `began` and of which `octets` have arrived.
 pub fn slowest(began: Instant, octets: u64, options: &Options) -> Instant {
     slow_by(began, octets, options).min(Instant::now() + options.data_timeout)
 }
 
-/// Time at which `octets` are below the minimum rate, on average after the first `data-timeout`.
+/// Returns the time at which `octets` become too few for the minimum rate, on average after the first `data-timeout`.
 fn slow_by(began: Instant, octets: u64, options: &Options) -> Instant {
     let at_minimum = Duration::from_millis(octets.saturating_mul(1000) / options.min_data_rate.max(1));
     let by = began.checked_add(options.data_timeout).and_then(|by| by.checked_add(at_minimum));
-    // The time does not fit the clock's range, so it is far enough away.
+    // The time is beyond the clock's range, so it is never reached: any later time will do.
     by.unwrap_or_else(|| Instant::now() + options.data_timeout)
 }
 
@@ -232,7 +248,8 @@ impl Transfer {
             .then_some(MessageOutcome::TooSlow(options.min_data_rate))
     }
 
-    /// Passes octets on, unless the upstream is lost. The error is a stop of the server.
+    /// Forwards octets, unless the upstream is lost or the message is refused. The error says that the connection must
+    /// end.
     async fn forward(
         &mut self,
         server: &Server,
@@ -241,6 +258,7 @@ impl Transfer {
         octets: &[u8],
     ) -> Result<(), MessageOutcome> {
         self.hops.read(octets);
+        self.message_id.read(octets);
         if self.is_refused() {
             *upstream = None;
         } else if self.lost.is_none() && !octets.is_empty() {
@@ -260,7 +278,7 @@ impl Transfer {
         self.lost.is_some() || self.is_refused()
     }
 
-    /// Returns whether Weir refuses the message, by the part that has come.
+    /// Returns whether Weir refuses the message because of the part that has arrived.
     fn is_refused(&self) -> bool {
         self.is_continuation || self.hops.is_loop()
     }

@@ -1,4 +1,4 @@
-//! Parser of the PROXY protocol, versions 1 and 2, by which a load balancer gives the client's address. Pure.
+//! Parser of the PROXY protocol, versions 1 and 2, by which a load balancer gives the client's address. Does no I/O.
 //!
 //! Section numbers are those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. A header that two
 //! readers could understand differently is an error, like all ambiguous input from clients.
@@ -17,7 +17,7 @@ pub enum Header {
     Complete { client: Option<IpAddr>, length: usize },
 }
 
-/// Error in a header, in words.
+/// Error in a header, with a text for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault(pub &'static str);
 
@@ -59,7 +59,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Fault> {
     }
 }
 
-/// Returns whether `bytes` begins with `with`, as far as `bytes` has come.
+/// Returns whether `bytes`, of which more may follow, agrees with the beginning `with`.
 fn begins(bytes: &[u8], with: &[u8]) -> bool {
     bytes.iter().zip(with).all(|(one, other)| one == other)
 }
@@ -67,7 +67,7 @@ fn begins(bytes: &[u8], with: &[u8]) -> bool {
 fn parse_text(bytes: &[u8]) -> Result<Header, Fault> {
     let end = bytes.iter().take(LONGEST_TEXT).position(|octet| *octet == b'\n');
     let Some(end) = end else {
-        // CRLF has two octets; the CR may have come.
+        // CRLF has two octets; the CR may have arrived already.
         let end = if bytes.ends_with(b"\r") { 1 } else { 2 };
         let more = end.max(SHORTEST.saturating_sub(bytes.len()));
         let fits = bytes.len() + more <= LONGEST_TEXT;
@@ -141,7 +141,7 @@ fn client_of_block(header: &[u8], protocol: u8) -> Result<Option<IpAddr>, Fault>
     let cut_short = Fault("its addresses are cut short");
     let rest = &header[FIXED..];
     let (client, addresses) = match protocol {
-        // The length of its addresses is unknown, so the extensions cannot be found.
+        // The length of the addresses is unknown, so the extensions cannot be found.
         UNSPECIFIED => return Ok(None),
         TCP4 => (Some(IpAddr::from(*rest.first_chunk::<4>().ok_or(cut_short)?)), 12),
         TCP6 => (Some(IpAddr::from(*rest.first_chunk::<16>().ok_or(cut_short)?)), 36),
@@ -189,8 +189,9 @@ fn crc32c(octets: &[u8]) -> u32 {
     })
 }
 
-/// Returns the client's address in canonical form, if a client can have it. No TCP connection comes from the others: a
-/// proxy that sends one is broken, and all its clients would share one budget.
+/// Returns the client's address in canonical form, if a client can have this address. No TCP connection comes from an
+/// unspecified, multicast or broadcast address: a proxy that names one is broken, and all its clients would share one
+/// budget.
 fn possible(client: IpAddr) -> Result<IpAddr, Fault> {
     let client = client.to_canonical();
     let is_broadcast = client == IpAddr::V4(Ipv4Addr::BROADCAST);
@@ -210,7 +211,7 @@ impl fmt::Display for Fault {
 mod tests {
     use super::*;
 
-    /// A header of version 2, its length as it should be.
+    /// Returns a header of version 2 with its correct length.
     fn binary(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
         let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
         [&SIGNATURE[..], &[command, protocol], &length, rest].concat()
@@ -232,7 +233,7 @@ mod tests {
         rest
     }
 
-    /// Headers that are good, and the client they name.
+    /// Returns good headers, each with the client that it names.
     fn good() -> Vec<(Vec<u8>, Option<&'static str>)> {
         let line = |line: &str| format!("{line}\r\n").into_bytes();
         let extensions = [&BLOCK4[..], &[0x04, 0, 0, 0xe0, 0, 2, 7, 7]].concat();
@@ -248,7 +249,7 @@ mod tests {
                 ),
                 Some("2001:db8:1111:2222:3333:4444:5555:6666"),
             ),
-            // A dual-stack socket's IPv4 client.
+            // An IPv4 client of a proxy's dual-stack socket.
             (line("PROXY TCP6 ::ffff:192.0.2.7 ::ffff:198.51.100.1 1 587"), Some("192.0.2.7")),
             (line("PROXY UNKNOWN"), None),
             (line("PROXY UNKNOWN "), None),

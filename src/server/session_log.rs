@@ -6,13 +6,15 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::policy::exception;
 use crate::policy::exception::{Suspension, Term};
-use crate::policy::limit::Mode;
+use crate::policy::limit::{Mode, Quota};
 use crate::policy::request::Stage;
 use crate::policy::verdict::{LimitHit, Notice};
 use crate::session::{Delivery, MessageOutcome, Record, Refused, RefusedBy};
 use crate::smtp::reply::Reply;
-use crate::time::{format_duration, format_wait};
+use crate::time::{format_amount, format_duration, format_wait};
 use std::net::IpAddr;
+use std::sync::Arc;
+use tracing::Value;
 
 /// Writer of a session's records to the log and the metrics.
 pub struct SessionLog<'a> {
@@ -29,7 +31,7 @@ pub struct SessionLog<'a> {
 }
 
 impl SessionLog<'_> {
-    /// Logs and counts a record. `told` is whether the client could be sent the reply.
+    /// Logs and counts a record. `told`: the reply could be sent to the client.
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
@@ -45,9 +47,18 @@ impl SessionLog<'_> {
                 let Some(Permit { suppressed }) = self.permit("client named by XCLIENT") else { return };
                 tracing::info!(session, %client, user = self.user, %peer, suppressed, "client named by XCLIENT");
             }
-            Record::Unrecorded { refusals } => self.unrecorded(*refusals),
+            Record::Unrecorded { refusals, limit_hits } => {
+                self.unrecorded_refusals(*refusals);
+                self.unrecorded_hits(*limit_hits);
+            }
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
-            Record::LimitExceeded { hit, stage, is_logged } => self.limit_exceeded(hit, *stage, *is_logged),
+            Record::LimitExceeded { hit, stage, is_logged, is_counted } => {
+                if *is_counted {
+                    let labels = [&*hit.limit, stage.name(), hit.mode.name()];
+                    self.metrics.limit_hits.with_label_values(&labels).inc();
+                }
+                self.limit_exceeded(hit, *stage, *is_logged);
+            }
             Record::LeftDuringDelay { delay } => {
                 let Some(Permit { suppressed }) = self.permit("left before a late answer") else { return };
                 let delay = format_duration(*delay);
@@ -67,20 +78,38 @@ impl SessionLog<'_> {
         }
     }
 
-    /// As [`Self::permit`]; never for a record beyond those that one session may log (`is_logged` is false).
+    /// Does the same as [`Self::permit`] if `is_logged`; otherwise returns `None`, since the session has logged its
+    /// maximum of such records.
     fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
         if is_logged { self.permit(message) } else { None }
     }
 
     /// Logs the number of refusals without a line of their own. Where the throttle suppresses this line, each refusal
     /// counts as suppressed.
-    fn unrecorded(&self, refusals: u32) {
+    fn unrecorded_refusals(&self, refusals: u32) {
+        if refusals == 0 {
+            return;
+        }
         let Self { session, client, user, log_throttle, .. } = self;
         match self.permit("refused more often than is logged") {
             Some(Permit { suppressed }) => {
                 tracing::warn!(session, %client, user, refusals, suppressed, "refused more often than is logged");
             }
             None => log_throttle.leave_out("refused", u64::from(refusals)),
+        }
+    }
+
+    /// As [`Self::unrecorded_refusals`], for exceeded limits that did not refuse.
+    fn unrecorded_hits(&self, times: u32) {
+        if times == 0 {
+            return;
+        }
+        let Self { session, client, user, log_throttle, .. } = self;
+        match self.permit("over more often than is logged") {
+            Some(Permit { suppressed }) => {
+                tracing::warn!(session, %client, user, times, suppressed, "over more often than is logged");
+            }
+            None => log_throttle.leave_out("over", u64::from(times)),
         }
     }
 
@@ -122,6 +151,7 @@ impl SessionLog<'_> {
         metrics.refusals.with_label_values(&[&*refusal.limit, stage]).inc();
         let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") else { return };
         let also = (!refusal.also.is_empty()).then(|| refusal.also.join(","));
+        let [used, allowed] = numbers(&refusal.quota, refusal.level);
         tracing::warn!(
             session,
             %client,
@@ -131,7 +161,8 @@ impl SessionLog<'_> {
             to,
             limit = &*refusal.limit,
             also,
-            level = refusal.level_text(),
+            used,
+            allowed,
             period = refusal.quota.period(),
             wait = refusal.wait_text(),
             action = refusal.verb.name(),
@@ -142,25 +173,25 @@ impl SessionLog<'_> {
         );
     }
 
-    /// Logs and counts an exceeded limit that did not refuse.
+    /// Logs an exceeded limit that did not refuse.
     fn limit_exceeded(&self, hit: &LimitHit, stage: Stage, is_logged: bool) {
-        let Self { metrics, session, client, user, .. } = self;
+        let Self { session, client, user, .. } = self;
         let (LimitHit { limit, mode, actions, .. }, stage) = (hit, stage.name());
-        metrics.remarks.with_label_values(&[&**limit, stage, mode.name()]).inc();
         let message = if *mode == Mode::Shadow { "over, in shadow" } else { "over" };
         let Some(Permit { suppressed }) = self.permit_if(is_logged, message) else { return };
-        let (limit, mode, level, period) = (&**limit, mode.name(), hit.level_text(), hit.quota.period());
+        let (limit, mode, period) = (&**limit, mode.name(), hit.quota.period());
+        let [used, allowed] = numbers(&hit.quota, hit.level);
         match hit.mode {
             Mode::Shadow => {
-                tracing::info!(session, %client, user, stage, limit, mode, level, period, action = actions, suppressed, "over, in shadow")
+                tracing::info!(session, %client, user, stage, limit, mode, used, allowed, period, action = actions, suppressed, "over, in shadow")
             }
             Mode::Soft | Mode::Enforce => {
-                tracing::warn!(session, %client, user, stage, limit, mode, level, period, action = actions, suppressed, "over")
+                tracing::warn!(session, %client, user, stage, limit, mode, used, allowed, period, action = actions, suppressed, "over")
             }
         }
     }
 
-    /// Logs a notification, if the throttle permits it. The log is the only way of delivery so far.
+    /// Logs a notification, if the throttle permits it. There is no other way to send notifications yet.
     fn noticed(&self, notice: &Notice) {
         let Self { metrics, notification_throttle, session, client, user, .. } = self;
         if !notification_throttle.permits(notice, clock::now()) {
@@ -170,8 +201,9 @@ impl SessionLog<'_> {
         metrics.notices.with_label_values(&[notify, limit]).inc();
         let Some(Permit { suppressed }) = self.permit("notice") else { return };
         let owner = notice.key.as_ref().map(|key| key.owner().to_string());
-        let (mode, level, period) = (notice.mode.name(), notice.level_text(), notice.quota.period());
-        tracing::warn!(session, %client, user, notify, limit, owner, mode, level, period, suppressed, "notice");
+        let (mode, period) = (notice.mode.name(), notice.quota.period());
+        let [used, allowed] = numbers(&notice.quota, notice.level);
+        tracing::warn!(session, %client, user, notify, limit, owner, mode, used, allowed, period, suppressed, "notice");
     }
 
     fn suspended(&self, suspension: &Suspension) {
@@ -187,7 +219,9 @@ impl SessionLog<'_> {
 
     fn message(&self, delivery: &Delivery, told: bool) {
         let Self { metrics, session, client, user, via, .. } = self;
-        let Delivery { from, asked, accepted, size, reply, outcome, duration } = delivery;
+        let Delivery { from, asked, recipients, message_id, helo, tls, mechanism, size, reply, outcome, duration } =
+            delivery;
+        let accepted = recipients.len();
         let (result, upstream) = match outcome {
             MessageOutcome::Answered(reply) if reply.is_positive() => ("delivered", Some(reply.to_string())),
             MessageOutcome::Answered(reply) => ("refused", Some(reply.to_string())),
@@ -206,17 +240,67 @@ impl SessionLog<'_> {
         };
         metrics.messages.with_label_values(&[result]).inc();
         if result == "delivered" {
-            metrics.recipients.with_label_values(&["delivered"]).inc_by(*accepted as u64);
+            metrics.recipients.with_label_values(&["delivered"]).inc_by(accepted as u64);
         }
         // The throttle does not apply to a delivered message: the upstream's administrator may ask for its line, and
         // the upstream bounds the number.
         let permit =
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
-        let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
+        let (reply, duration) = (reply.as_ref().map(Reply::code), duration.as_secs_f64());
+        let (to, more_recipients) = recipient_list(recipients);
+        let helo = helo.as_deref();
         let found = if let MessageOutcome::Ambiguous(ambiguity) = outcome { Some(ambiguity.name()) } else { None };
         // The key `told` is logged only if false: the client did not get the reply, and will send the message again.
         let told = Some(false).filter(|_| !told);
-        tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
+        tracing::info!(session, %client, user, auth = mechanism, helo, tls, from, to, more_recipients, message_id, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
+    }
+}
+
+/// Maximum recipients, and octets of them, in one line: an administrator asks who wrote to an address, but a message to
+/// thousands must not fill the log.
+const MAX_LISTED: usize = 100;
+const MAX_LISTED_OCTETS: usize = 4096;
+
+/// Returns the first recipients, separated by commas, and the number of the others.
+fn recipient_list(recipients: &[Arc<str>]) -> (Option<String>, Option<usize>) {
+    let mut octets = 0;
+    let is_listed = |recipient: &&Arc<str>| {
+        octets += recipient.len() + 1;
+        octets <= MAX_LISTED_OCTETS
+    };
+    let listed: Vec<&str> = recipients.iter().take(MAX_LISTED).take_while(is_listed).map(|to| &**to).collect();
+    let more = recipients.len() - listed.len();
+    ((!listed.is_empty()).then(|| listed.join(",")), (more > 0).then_some(more))
+}
+
+/// Returns a level and what is allowed, as numbers with at most one decimal.
+fn numbers(quota: &Quota, level: f64) -> [Box<dyn Value>; 2] {
+    let (used, allowed) = quota.numbers(level);
+    [used, allowed].map(|amount| -> Box<dyn Value> {
+        // Whole numbers are logged without a decimal.
+        match format_amount(amount).parse::<u64>() {
+            Ok(whole) => Box::new(whole),
+            Err(_) => Box::new((amount * 10.0).round() / 10.0),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_lists_recipients_up_to_a_bound_and_counts_the_others() {
+        let recipients = |count: usize, length: usize| -> Vec<Arc<str>> {
+            (0..count).map(|n| format!("{n:0>length$}@example.net").into()).collect()
+        };
+        assert_eq!(recipient_list(&[]), (None, None));
+        assert_eq!(recipient_list(&recipients(2, 1)), (Some("0@example.net,1@example.net".to_owned()), None));
+        let (to, more) = recipient_list(&recipients(1_000, 3));
+        assert_eq!((to.unwrap().split(',').count(), more), (MAX_LISTED, Some(900)));
+        let (to, more) = recipient_list(&recipients(MAX_LISTED, 300));
+        let to = to.unwrap();
+        assert!(to.len() <= MAX_LISTED_OCTETS && to.split(',').count() + more.unwrap() == MAX_LISTED, "{}", to.len());
     }
 }

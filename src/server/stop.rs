@@ -8,14 +8,14 @@ use tokio::sync::watch;
 pub struct Stop {
     /// True: sessions outside a transaction end.
     pub drain: watch::Receiver<bool>,
-    /// True: sessions in a transaction end, too, except those that wait for the upstream's reply to a whole message.
+    /// True: sessions in a transaction end, too, except those that wait for the upstream's reply to the whole message.
     pub cut: watch::Receiver<bool>,
     /// True: the connection is closed to make room for another one.
     pub is_evicted: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// Waits until the session should end. A session in a transaction gets more time.
+    /// Waits until the session should end. A session in a transaction waits for `cut`, other sessions also for `drain`.
     pub async fn may_end(&mut self, in_transaction: bool) {
         tokio::select! {
             () = is_true(&mut self.cut) => {}
@@ -29,10 +29,10 @@ impl Stop {
     }
 }
 
-/// Waits until the signal turns true.
+/// Waits until the signal becomes true.
 pub async fn is_true(signal: &mut watch::Receiver<bool>) {
     if signal.wait_for(|value| *value).await.is_err() {
-        // The sender is gone, so the signal stays false.
+        // The sender was dropped, so the signal stays false.
         std::future::pending().await
     }
 }

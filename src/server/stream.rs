@@ -30,8 +30,8 @@ pub enum Read {
     TimedOut,
 }
 
-/// Octets of commands read at once: a batch of a few hundred. While a client is silent, its buffer has the first size
-/// only.
+/// Octets of commands to read at once: `MAX_READ` is enough for a batch of a few hundred commands. While a client is
+/// silent, its buffer has only `FIRST_READ` octets.
 const FIRST_READ: usize = 1024;
 pub const MAX_READ: usize = 16 * 1024;
 
@@ -40,7 +40,7 @@ impl Client {
         Self(Stream::Plain(tcp))
     }
 
-    /// Waits for input, then reads the octets at hand: up to `max` or a few more.
+    /// Waits for input, then reads octets that have arrived already, until the input has at least `max` octets.
     pub async fn read(&mut self, input: &mut Input, max: usize, timeout: Duration) -> Read {
         let space = input.space(FIRST_READ.min(max));
         match tokio::time::timeout(timeout, self.read_once(space)).await {
@@ -104,8 +104,8 @@ impl Client {
         Ok(session::Tls { version, cipher })
     }
 
-    /// Closes the connection so that the last reply arrives even if the client is still sending. The client gets
-    /// `timeout` to read it, and as long again to stop sending.
+    /// Closes the connection so that the last reply arrives even if the client is still sending. The client has
+    /// `timeout` to read the reply, and then another `timeout` to stop sending.
     pub async fn close(&mut self, timeout: Duration) {
         let shutdown = async {
             match &mut self.0 {

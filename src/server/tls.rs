@@ -1,27 +1,27 @@
-//! TLS towards clients: chooses the certificate by the client's server name, issues session tickets, reloads changed
-//! certificate files.
+//! TLS towards clients: issues session tickets, reloads changed certificate files.
 
 use super::certificate::{Certificate, CertificateError, Paths};
+use super::certificate_chooser::CertificateChooser;
 use crate::accounts::file_state::FileState;
 use crate::clock;
 use crate::log::LoggedState;
 use crate::time::Timestamp;
+use prometheus::IntGaugeVec;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
 /// Files of all certificates.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Certificate for clients that give no server name, or one that no certificate has.
+    /// Certificate for clients that give no server name, or a name that no certificate has.
     pub default: Paths,
-    /// Certificates for clients whose server name is one of the certificate's names. If several have the name, the
-    /// first is shown.
+    /// Certificates for clients whose server name is one of the certificate's names. If several certificates have the
+    /// name, the first of them is used.
     pub also: Vec<Paths>,
 }
 
@@ -29,11 +29,19 @@ pub struct Options {
 pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
-    chooser: Arc<Chooser>,
-    /// State of the files when all were last good. Locked while the files are read, only on threads that may block.
-    read: Mutex<Vec<FileState>>,
+    chooser: Arc<CertificateChooser>,
+    /// Locked while the files are read, only on threads that may block.
+    read: Mutex<LastRead>,
+    /// Metric of the end of each certificate's validity, by file.
+    expiry: IntGaugeVec,
     /// Error of bad files: logged once, not at each check.
     error: LoggedState<Option<String>>,
+}
+
+/// Files when all were last good.
+struct LastRead {
+    states: Vec<FileState>,
+    keys: Vec<Arc<CertifiedKey>>,
 }
 
 impl Options {
@@ -54,28 +62,34 @@ impl Options {
 }
 
 impl Certificates {
-    /// Reads all certificates.
-    pub fn read(options: Options) -> Result<Self, CertificateError> {
+    /// Reads all certificates. `expiry` is the metric of the ends of their validity.
+    pub fn read(options: Options, expiry: IntGaugeVec) -> Result<Self, CertificateError> {
         // Taken before the files are read, so that a change in between is found at the next check.
-        let files = options.files();
+        let states = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
-        log(&certificates, "certificate read", clock::now());
-        let chooser = Arc::new(Chooser(RwLock::new(Choice::new(&certificates))));
+        let now = clock::now();
+        for certificate in &certificates {
+            log(certificate, "certificate read", now);
+            publish(certificate, &expiry);
+        }
+        let keys = certificates.iter().map(|certificate| certificate.key.clone()).collect();
+        let read = Mutex::new(LastRead { states, keys });
+        let chooser = Arc::new(CertificateChooser::new(&certificates));
         let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
-        Ok(Self { options, acceptor, chooser, read: Mutex::new(files), error: LoggedState::default() })
+        Ok(Self { options, acceptor, chooser, read, expiry, error: LoggedState::default() })
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
         self.acceptor.clone()
     }
 
-    /// Reads all certificates again. If one is bad, logs that and keeps all former ones.
+    /// Reads all certificates again. If one is bad, logs the error and keeps all former certificates.
     pub async fn reload(self: Arc<Self>) {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
             // Log the error again: an administrator who reloads looks for it.
-            self.error.changes_to(None);
-            self.read_again(&mut read, self.options.files());
+            let was_bad = self.error.changes_to(None);
+            self.read_again(&mut read, self.options.files(), was_bad);
         };
         let _ = tokio::task::spawn_blocking(reload).await;
     }
@@ -89,25 +103,35 @@ impl Certificates {
         }
     }
 
-    /// Reads all certificates again if a file has changed since all were good. Bad files are read at each check: the
-    /// key may be written later, or may become readable.
+    /// Reads all certificates again if a file has changed since all were good. Bad files are read again at each check:
+    /// the key may be written later, or may become readable.
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
-        match files == *read {
+        match files == read.states {
             true => drop(self.error.changes_to(None)),
-            false => self.read_again(&mut read, files),
+            false => self.read_again(&mut read, files, false),
         }
     }
 
-    fn read_again(&self, read: &mut Vec<FileState>, files: Vec<FileState>) {
+    /// Reads all certificates. `was_bad`: one was bad at the last attempt, and the error is not remembered.
+    fn read_again(&self, read: &mut LastRead, states: Vec<FileState>, was_bad: bool) {
         let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
         match certificates {
             Ok(certificates) => {
-                self.chooser.replace(Choice::new(&certificates));
-                log(&certificates, "certificate read again", clock::now());
-                *read = files;
+                self.chooser.replace(&certificates);
+                let now = clock::now();
+                for (certificate, former) in certificates.iter().zip(&read.keys) {
+                    // A reload also reads certificates that are the same as before. After an error the log says that
+                    // all are good again.
+                    if certificate.key.cert != former.cert || is_news || was_bad {
+                        log(certificate, "certificate read again", now);
+                        publish(certificate, &self.expiry);
+                    }
+                }
+                let keys = certificates.into_iter().map(|certificate| certificate.key).collect();
+                *read = LastRead { states, keys };
             }
             Err(error) if is_news => tracing::error!(%error, "certificates not taken: the former ones stay"),
             Err(_) => {}
@@ -117,7 +141,7 @@ impl Certificates {
 
 /// Creates the acceptor, for TLS 1.2 and 1.3. It lives as long as the process, so session tickets stay valid when
 /// certificates change.
-fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
+fn acceptor(chooser: Arc<CertificateChooser>) -> Result<TlsAcceptor, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = builder.with_no_client_auth().with_cert_resolver(chooser);
@@ -128,68 +152,21 @@ fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn log(certificates: &[Certificate], message: &str, now: Timestamp) {
-    for certificate in certificates {
-        let (name, file) = (certificate.names.first(), certificate.file.display());
-        let until = certificate.end.map(Timestamp::rfc3339);
-        match certificate.end {
-            Some(end) if end < now => tracing::warn!(name, until, %file, "{message}: its validity has ended"),
-            _ => tracing::info!(name, until, %file, "{message}"),
-        }
+fn log(certificate: &Certificate, message: &str, now: Timestamp) {
+    let (name, file) = (certificate.names.first(), certificate.file.display());
+    let until = certificate.end.map(Timestamp::rfc3339);
+    match certificate.end {
+        Some(end) if end < now => tracing::warn!(name, until, %file, "{message}: its validity has ended"),
+        _ => tracing::info!(name, until, %file, "{message}"),
     }
 }
 
-/// Resolver of the certificate in each handshake.
-#[derive(Debug)]
-struct Chooser(
-    /// Locked to look up or replace, never over an `.await`.
-    RwLock<Choice>,
-);
-
-impl Chooser {
-    fn replace(&self, choice: Choice) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = choice;
-    }
-}
-
-impl ResolvesServerCert for Chooser {
-    fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let choice = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        choice.of(client.server_name())
-    }
-}
-
-/// Certificates by name.
-#[derive(Debug)]
-struct Choice {
-    /// Always set.
-    default: Option<Arc<CertifiedKey>>,
-    /// Keys are names in lower case.
-    named: HashMap<String, Arc<CertifiedKey>>,
-}
-
-impl Choice {
-    /// Creates the choice. The first certificate is the default.
-    fn new(certificates: &[Certificate]) -> Self {
-        let default = certificates.first().map(|certificate| certificate.key.clone());
-        let mut named = HashMap::new();
-        for Certificate { names, key, .. } in certificates {
-            for name in names {
-                named.entry(name.clone()).or_insert_with(|| key.clone());
-            }
-        }
-        Self { default, named }
-    }
-
-    /// Returns the certificate for a name. An exact name is preferred to a wildcard, which stands for one label (RFC
-    /// 9525 §6.3).
-    fn of(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
-        let named = name.and_then(|name| {
-            let name = name.to_ascii_lowercase();
-            let wildcard = || name.split_once('.').and_then(|(_, domain)| self.named.get(&format!("*.{domain}")));
-            self.named.get(&name).or_else(wildcard)
-        });
-        named.or(self.default.as_ref()).cloned()
+/// Shows the end of a certificate's validity in the metric.
+fn publish(certificate: &Certificate, expiry: &IntGaugeVec) {
+    let labels = [&*certificate.file.to_string_lossy()];
+    match certificate.end {
+        Some(end) => expiry.with_label_values(&labels).set(end.micros() / 1_000_000),
+        None => drop(expiry.remove_label_values(&labels)),
     }
 }
 
@@ -205,7 +182,7 @@ mod tests {
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
 
-    /// Replaces a file, as install(1) and certbot do: a file that is only rewritten at once might look unchanged.
+    /// Replaces a file like install(1) and certbot do: a file that is rewritten in place at once might look unchanged.
     fn put(path: &Path, text: &str) {
         std::fs::write(path.with_extension("new"), text).unwrap();
         std::fs::rename(path.with_extension("new"), path).unwrap();
@@ -216,7 +193,7 @@ mod tests {
         put(&paths.key, key);
     }
 
-    /// Certificates in a folder, the first for the first names, and so on.
+    /// Makes certificates in a folder, one for each list of names, and reads them.
     fn certificates(folder: &Path, names: &[&[&str]]) -> Result<Certificates, CertificateError> {
         let pair = |(n, names): (usize, &&[&str])| {
             let paths = Paths { certificate: folder.join(format!("{n}.pem")), key: folder.join(format!("{n}.key")) };
@@ -224,11 +201,12 @@ mod tests {
             paths
         };
         let mut pairs = names.iter().enumerate().map(pair);
-        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() })
+        let expiry = IntGaugeVec::new(prometheus::Opts::new("e", "e"), &["certificate"]).unwrap();
+        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() }, expiry)
     }
 
     fn shown(certificates: &Certificates, name: Option<&str>) -> Arc<CertifiedKey> {
-        certificates.chooser.0.read().unwrap().of(name).unwrap()
+        certificates.chooser.choose(name).unwrap()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Requests of a session to the upstream, and the answer when the upstream fails.
+//! Requests of a session to the upstream, and the session's answer when the upstream fails.
 
 use super::services::Server;
 use crate::relay::{self, LoggedIn, RelayError};
@@ -7,7 +7,7 @@ use crate::smtp::reply::Reply;
 use crate::smtp::upstream_answer::Answer;
 use std::sync::Arc;
 
-/// Asks the upstream. Returns one answer per recipient, in order, or the answer to DATA.
+/// Sends a session's request to the upstream. Returns one answer per recipient, in order; to DATA, a single answer.
 pub async fn ask_upstream(
     server: &Server,
     upstream: &mut Option<Box<relay::Transaction>>,
@@ -23,10 +23,10 @@ pub async fn ask_upstream(
     }
 }
 
-/// Returns the client's identity, for upstreams that are told of it.
+/// Returns the client's identity, which Weir tells to some upstreams.
 pub fn client_identity(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) -> relay::Client {
     let hello = session.hello();
-    // The user may be another one by now: a proxy has named it, or STARTTLS has reset the session.
+    // The user may have changed since the login: a proxy has named another one, or STARTTLS has reset the session.
     let login = login.filter(|(user, _)| session.user() == Some(user));
     relay::Client {
         address: session.client(),
@@ -38,7 +38,7 @@ pub fn client_identity(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) 
     }
 }
 
-/// Returns the answer to each command of a request that the relay could not carry out.
+/// Returns the answer to each command of a request on which the relay has failed.
 fn failed(error: RelayError) -> Answer {
     let reason = error.to_string();
     let words = match error {

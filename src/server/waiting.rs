@@ -1,5 +1,5 @@
-//! Waiting while a client's input goes on: a delayed answer, and a password check that ends early when the client
-//! leaves.
+//! Waiting during which the client may send or leave: for the end of a delay, and for a password check, which ends
+//! early when the client leaves.
 
 use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
@@ -23,7 +23,7 @@ pub async fn delay(
     in_transaction: bool,
 ) -> Waited {
     let until = Instant::now() + time;
-    // The client has closed its side and sends no more.
+    // True if the client has closed its side, so that it sends no more.
     let mut is_closed = false;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -44,7 +44,7 @@ pub async fn delay(
     }
 }
 
-/// Returns when the client has left or the server stops. Octets that arrive meanwhile stay in the input.
+/// Returns when the client has left or the server stops. Octets that arrive before that stay in the input.
 pub async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
     let reads = async {
         while input.unused().len() < MAX_READ {

@@ -1,4 +1,4 @@
-//! Questions to policy, and the session's reaction to its verdicts.
+//! Questions of a session to policy, and the steps that the session takes after each verdict.
 
 use super::pending_command::PendingCommand;
 use super::record::Record;
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Admit {
-    /// The events, and the counters that the session keeps itself.
+    /// Returns the request with the events to decide, and the counters that the session keeps itself.
     pub fn asked(&mut self) -> (&PolicyRequest, &mut SessionCounters) {
         (&self.asked, &mut self.session.0.session_counters)
     }
 
-    /// The user name with which the client tries to log in, if this is about a login.
+    /// Returns the user name with which the client tries to log in, if the question is about a login.
     pub fn claimed_user(&self) -> Option<&str> {
         if let Purpose::Auth(credentials) = &self.purpose { Some(&credentials.user) } else { None }
     }
@@ -30,18 +30,18 @@ impl Admit {
         self.asked.facts.has_account = has_account;
     }
 
-    /// Returns whether the client is a new one. The session's slots of limits "N at once" then belong to the former
-    /// client.
+    /// Returns whether the question is about a client that is new in this session. Limits "N at once" in which the
+    /// session counts then still count it for the former client, if there was one.
     pub fn is_of_new_client(&self) -> bool {
         matches!(self.purpose, Purpose::Connect)
     }
 
-    /// The session. Its deferred charges may have to be applied first.
+    /// Returns the session. The driver has to apply the session's deferred charges, if any, before it asks policy.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// Takes one verdict per event, in order. Where a verdict is missing, the client gets a temporary failure. `now` is
+    /// Takes policy's verdicts: one per event, in order. A command without a verdict gets a temporary failure. `now` is
     /// the time of the decision.
     pub fn answer(mut self: Box<Self>, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
         let stages: Vec<Stage> = self.asked.events.iter().filter_map(Event::stage).collect();
@@ -76,24 +76,25 @@ impl Delayed {
         self.time
     }
 
-    /// The session, which may have output from earlier commands.
+    /// Returns the session, which may have output from earlier commands to send before the delay.
     pub fn session(&mut self) -> &mut Session {
         self.admit.session()
     }
 
-    /// Goes on after the delay.
+    /// Carries out the verdicts after the delay.
     pub fn elapsed(self) -> Step {
         self.admit.apply(self.verdicts, self.now)
     }
 
-    /// Ends the session because the client has left. Its charges are refunded: it will send the same again.
+    /// Ends the session because the client left during the delay. The charges of the delayed commands are refunded,
+    /// since the client will send the same commands again.
     pub fn client_gone(mut self) -> Step {
         let delay = self.time;
         self.session().0.records.push(Record::LeftDuringDelay { delay });
         self.refund_all().client_gone()
     }
 
-    /// Ends the session because the server stops.
+    /// Ends the session because the server stops. The charges of the delayed commands are refunded.
     pub fn stopping(self) -> Step {
         self.refund_all().shut_down()
     }
@@ -112,7 +113,7 @@ impl Session {
         self.ask_policy(facts, vec![Event::Connect], Purpose::Connect)
     }
 
-    /// Asks policy about the batch.
+    /// Asks policy about the commands of the batch.
     pub(super) fn ask_batch(self) -> Step {
         let state = &*self.0;
         let mut facts = state.facts(state.batch.iter().find_map(PendingCommand::mail));
@@ -155,13 +156,13 @@ impl Session {
     }
 
     fn apply_batch_verdicts(mut self, verdicts: Vec<Verdict>, now: Timestamp) -> Step {
-        // The last command of the batch may end the session; the commands before it are answered all the same.
+        // If the last command of the batch has begun to end the session, the commands before it are still answered.
         let (counts_commands, was_closing) = (self.0.counts_commands, self.0.closing);
         let mut verdicts = verdicts.into_iter();
         for pending in std::mem::take(&mut self.0.batch) {
             let pending = match pending {
                 answered if answered.is_answered() && !counts_commands => answered,
-                // After the session's last reply nothing more is answered.
+                // A command of this batch has just ended the session: the commands after it get no reply.
                 _ if self.0.closing && !was_closing => continue,
                 asked => self.0.apply_verdict(asked, verdicts.next(), now),
             };
@@ -232,7 +233,7 @@ impl Session {
         state.note_route(&mut verdict);
         match std::mem::take(&mut verdict.ruling) {
             Ruling::Refuse(refusal) => {
-                // Limits in shadow mode have charged the event, which another limit refuses.
+                // Limits in shadow mode have charged the event. It is refunded, since another limit refuses the event.
                 state.deferred_charges.refund(verdict.charges);
                 Err(state.refused(*refusal, stage, None, None))
             }

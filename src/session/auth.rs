@@ -10,8 +10,8 @@ use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials, Verified};
 use std::time::Duration;
 
-/// Delay of the answer to a failed login. Guessing passwords costs time, as with Dovecot's `auth_failure_delay`, and a
-/// network that guesses on all its connections causes at most one check per connection and second.
+/// Delay of the reply to a failed login, like Dovecot's `auth_failure_delay`. It slows down the guessing of passwords:
+/// a network that guesses on all its connections causes at most one check per connection and second.
 pub const FAILED_LOGIN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Login {
@@ -19,7 +19,8 @@ impl Login {
         Step::Login(Self { session, credentials, charges })
     }
 
-    /// The session. Its deferred charges may have to be applied first.
+    /// Returns the session. The driver has to apply the session's deferred charges, if any, before it checks the
+    /// password.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -96,15 +97,16 @@ impl Session {
     }
 
     fn take_response(mut self, challenge: Challenge, response: String) -> Step {
-        let credentials = match challenge {
-            Challenge::Plain => sasl::parse_plain(&response),
+        let (mechanism, credentials) = match challenge {
+            Challenge::Plain => ("PLAIN", sasl::parse_plain(&response)),
             Challenge::LoginUser => {
                 let next = Challenge::LoginPassword { user: response };
                 return self.challenge(next, sasl::LOGIN_PASSWORD);
             }
-            Challenge::LoginPassword { user } => sasl::parse_login(&user, &response),
+            Challenge::LoginPassword { user } => ("LOGIN", sasl::parse_login(&user, &response)),
         };
         if let Some(credentials) = credentials {
+            self.0.mechanism = Some(mechanism);
             return self.ask_auth(credentials);
         }
         self.0.refuse(&Reply::new(501, "5.5.2 This is not a response of this mechanism"));

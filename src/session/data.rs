@@ -20,7 +20,8 @@ use crate::time::{Timestamp, format_duration};
 const FAR_TOO_LARGE: u64 = 2;
 
 impl Session {
-    /// Returns the request to policy for a complete message of `size` octets, before its last line goes on.
+    /// Returns the request that asks policy about a complete message of `size` octets before its last line is
+    /// forwarded.
     pub fn end_request(&mut self, size: u64) -> (PolicyRequest, &mut SessionCounters) {
         let state = &mut *self.0;
         let mut facts = state.facts(None);
@@ -32,14 +33,22 @@ impl Session {
         (PolicyRequest { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
     }
 
+    /// Takes the message's `Message-ID`, for the record.
+    pub fn note_message_id(&mut self, message_id: Option<String>) {
+        if let Some(transaction) = &mut self.0.transaction {
+            transaction.message_id = message_id;
+        }
+    }
+
     /// Takes policy's verdict on the complete message. Without a verdict the client gets a temporary failure. The error
-    /// is the message's outcome.
+    /// is the outcome of a message that must not be forwarded.
     pub fn apply_end_verdict(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
         let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
         self.0.note_route(&mut verdict);
         self.0.record_verdict(&mut verdict, Stage::End);
         let Verdict { ruling, charges, trued_up, .. } = verdict;
-        // A charge of a limit that does not apply any more waits for the upstream's answer, like others.
+        // The charges that the true size has replaced are removed. The charge of a limit that does not apply any more
+        // stays until the upstream has answered, like other charges.
         if let Some(transaction) = &mut self.0.transaction {
             transaction.charges.retain(|charged| !(charged.until.is_of_size() && trued_up.contains(&charged.key)));
         }
@@ -62,7 +71,7 @@ impl Body {
         &mut self.0
     }
 
-    /// The largest message taken, in octets.
+    /// Returns the maximum size of a message, in octets.
     pub fn max_size(&self) -> u64 {
         self.0.0.max_message_size()
     }
@@ -72,12 +81,12 @@ impl Body {
         self.0.0.is_far_too_large(size)
     }
 
-    /// The `Received:` line that goes above the message.
+    /// Returns the `Received:` line that Weir adds above the message.
     pub fn received(&self, now: Timestamp) -> String {
         self.0.0.received(now)
     }
 
-    /// Takes the message's outcome and its size in octets.
+    /// Ends the message: takes its outcome and its size in octets.
     pub fn answer(self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
         self.0.message_ended(outcome, size, now)
     }
@@ -94,12 +103,12 @@ impl Chunk {
         Step::Chunk(Self { session, chunk, first })
     }
 
-    /// The session, which may have output to send first.
+    /// Returns the session, which may have output to send before the piece is forwarded.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// Octets of the piece.
+    /// Returns the size of the piece, in octets.
     pub fn size(&self) -> u64 {
         self.chunk.size
     }
@@ -114,18 +123,18 @@ impl Chunk {
         self.chunk.last
     }
 
-    /// The `Received:` line that goes above the message.
+    /// Returns the `Received:` line that Weir adds above the message.
     pub fn received(&self, now: Timestamp) -> String {
         self.session.0.received(now)
     }
 
-    /// Replies to a piece that has been passed on and is not the last.
+    /// Replies to a piece that has been forwarded and is not the last.
     pub fn taken(mut self) -> Step {
         self.session.0.reply(&Reply::new(250, format!("2.0.0 {} octets", self.chunk.size)));
         Step::Next(self.session)
     }
 
-    /// Takes the message's outcome, after its last piece or earlier, and its size in octets.
+    /// Ends the message, after its last piece or earlier: takes its outcome and its size in octets.
     pub fn answer(self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
         self.session.message_ended(outcome, size, now)
     }
@@ -156,7 +165,7 @@ impl State {
     /// and the pieces after it are refused, too (RFC 3030 §2).
     pub(super) fn drop_chunk(&mut self, chunk: command::Chunk) {
         self.abandon(self.now);
-        // Weir does not wait for a piece that would take for ever.
+        // Weir ends the session instead of reading and discarding a piece that is far too large.
         self.closing |= self.is_far_too_large(chunk.size);
         self.discard = chunk.size;
     }
@@ -165,8 +174,7 @@ impl State {
     pub(super) fn end_transaction(&mut self, outcome: MessageOutcome, size: u64, reply: Option<Reply>, now: Timestamp) {
         let facts = self.facts(None);
         self.session_counters.end_message();
-        if let Some(Transaction { mail, began, asked, recipients, charges, .. }) = self.transaction.take() {
-            let (from, duration, accepted) = (mail.sender.to_string(), now.since(began), recipients.len());
+        if let Some(Transaction { mail, began, asked, recipients, charges, message_id, .. }) = self.transaction.take() {
             match &outcome {
                 MessageOutcome::Answered(reply) if reply.is_positive() => {}
                 MessageOutcome::Answered(reply) if reply.code() >= 500 => {
@@ -175,12 +183,24 @@ impl State {
                 }
                 _ => self.deferred_charges.refund_unsent(charges),
             }
-            self.records.push(Record::Message(Delivery { from, asked, accepted, size, reply, outcome, duration }));
+            self.records.push(Record::Message(Delivery {
+                from: mail.sender.to_string(),
+                asked,
+                recipients,
+                message_id,
+                helo: self.hello.as_ref().map(|hello| hello.name.clone()),
+                tls: self.tls.as_ref().map(|tls| tls.version.clone()),
+                mechanism: self.mechanism.filter(|_| self.user.is_some()),
+                size,
+                reply,
+                outcome,
+                duration: now.since(began),
+            }));
         }
     }
 
-    /// Ends a transaction that gets no message. Records it if it had recipients: they may have been charged, and the
-    /// log shows where the budget went.
+    /// Ends a transaction in which no message is sent. Records it if the client had sent RCPT: recipients may have been
+    /// charged, and the log then shows what used the budget.
     pub(super) fn abandon(&mut self, now: Timestamp) {
         if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
             self.end_transaction(MessageOutcome::Abandoned, 0, None, now);
@@ -191,11 +211,11 @@ impl State {
         }
     }
 
-    /// Returns the reply to the client, if it gets one, and whether the session ends with it.
+    /// Returns the reply to the client, if the outcome has one, and whether the session ends after it.
     fn final_reply(&self, outcome: &MessageOutcome) -> (Option<Reply>, bool) {
         let (id, limit) = (&self.id, self.max_message_size());
         match outcome {
-            // 421 would close this session; from an upstream it means that the message was not accepted.
+            // A reply 421 would end this session. From an upstream it only means that the message was not accepted.
             MessageOutcome::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
             MessageOutcome::Answered(reply) => (Some(reply.enhanced()), false),
             MessageOutcome::TooLarge => (
@@ -214,14 +234,14 @@ impl State {
                     format!("5.4.6 The message has passed through too many servers: it goes round in a circle ({id})");
                 (Some(Reply::new(554, text)), false)
             }
-            // The end of the message is not in doubt, so the session goes on.
+            // It is certain where the message ends, so the session goes on.
             MessageOutcome::Continuation => {
                 let text = format!(
                     "5.6.0 The message begins with white space, which would continue the header line before it ({id})"
                 );
                 (Some(Reply::new(550, text)), false)
             }
-            // The end of the message is in doubt, and so is everything after it.
+            // It is uncertain where the message ends, and so which of the octets after it are commands.
             MessageOutcome::Ambiguous(ambiguity) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", ambiguity.name()))), true)
             }
@@ -279,7 +299,7 @@ impl Session {
         }
         let is_too_large = so_far.unwrap_or(0).saturating_add(chunk.size) > state.max_message_size();
         let refusal = match state.message_refusal() {
-            // Not only the client's error: further pieces may be on their way when one is refused.
+            // Not counted as the client's error: the client may have sent further pieces before one was refused.
             Some(PendingCommand::Fault(reply)) => {
                 state.error_limits.count_idle_command();
                 Some(PendingCommand::Answered(reply))

@@ -1,14 +1,14 @@
-//! Charges and refunds that are known only after a command was admitted: when the upstream has answered, or the
-//! transaction ended.
+//! Charges and refunds that are known only after a command was admitted: when the upstream has answered, or when the
+//! transaction has ended.
 
 use crate::policy::budgets::RefundableCharge;
 use crate::policy::request::{Event, Facts, PolicyRequest};
 use std::sync::Arc;
 
-/// Charges and refunds that the driver has yet to apply.
+/// Charges and refunds that the session has collected, and that its driver has to apply.
 #[derive(Debug, Default)]
 pub struct DeferredCharges {
-    /// Events to charge. Verdicts on them are ignored: nothing is refused any more.
+    /// Events to charge. The driver ignores the verdicts on them, since the events have happened.
     pub events: Vec<PolicyRequest>,
     pub refunds: Vec<RefundableCharge>,
 }
@@ -18,12 +18,12 @@ impl DeferredCharges {
         self.refunds.extend(charges);
     }
 
-    /// Refunds charges of a message that was not sent.
+    /// Refunds those charges of a message that depend on its being sent: it was not sent.
     pub(super) fn refund_unsent(&mut self, charges: Vec<RefundableCharge>) {
         self.refunds.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
     }
 
-    /// Charges a permanent refusal by the upstream: of a recipient, or of the message.
+    /// Charges a permanent rejection by the upstream: of a recipient, or of the message.
     pub(super) fn reject(&mut self, facts: Facts, recipient: Option<Arc<str>>) {
         let rejected = Event::Rejected(recipient);
         match self.events.last_mut().filter(|asked| asked.facts == facts) {

@@ -12,11 +12,12 @@ pub struct ErrorLimits {
 /// Maximum errors of syntax or order.
 const MAX_ERRORS: u32 = 20;
 
-/// Maximum commands that lead to no message; RCPT and DATA do not count.
+/// Maximum commands that bring no message by themselves, since the last accepted message. RCPT and accepted DATA do not
+/// count.
 const MAX_IDLE_COMMANDS: u32 = 200;
 
-/// Maximum refusals, mostly of recipients: a mailing may have many that do not exist; a harvester of addresses has
-/// more.
+/// Maximum refusals, most of them of recipients. A mailing may have many recipients that do not exist; a client that
+/// searches for valid addresses has more.
 const MAX_REFUSALS: u32 = 1000;
 
 /// Maximum refusals of a client that has accepted recipients and may still send them the message.
@@ -31,7 +32,7 @@ impl ErrorLimits {
         self.errors += 1;
     }
 
-    /// Counts a command that leads to no message by itself.
+    /// Counts a command that brings no message by itself.
     pub fn count_idle_command(&mut self) {
         self.idle_commands += 1;
     }
@@ -51,17 +52,17 @@ impl ErrorLimits {
         *self = Self { wrong_passwords: self.wrong_passwords, ..Self::default() };
     }
 
-    /// Returns whether further recipients are refused without asking policy or the upstream.
+    /// Returns whether so much was refused that further recipients are refused without asking policy or the upstream.
     pub fn exceeds_refusals(&self) -> bool {
         self.refusals > MAX_REFUSALS
     }
 
-    /// Returns whether the session ends even where recipients were accepted.
+    /// Returns whether so much was refused that the session ends, even if recipients were accepted.
     pub fn exceeds_refusals_with_recipients(&self) -> bool {
         self.refusals > MAX_REFUSALS_WITH_RECIPIENTS
     }
 
-    /// Returns the limit that is exceeded, in words; not that of refusals.
+    /// Returns the text of a limit that is exceeded. The limits on refusals are not among these.
     pub fn exceeded(&self) -> Option<&'static str> {
         let counts = [
             (self.errors >= MAX_ERRORS, "Too many errors"),

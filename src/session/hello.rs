@@ -24,8 +24,8 @@ impl StartTls {
         self.0.close()
     }
 
-    /// Goes on after the handshake. Discards everything learnt before it, the unused input, too: an attacker on the
-    /// network path could have injected it (RFC 3207 §4.2).
+    /// Continues the session after the handshake. Discards all that the client sent before it, also input that is not
+    /// read yet: an attacker on the network path could have injected it (RFC 3207 §4.2).
     pub fn established(self, tls: Tls, input: &mut Input, now: Timestamp) -> Step {
         let mut session = self.0;
         input.clear();
@@ -61,7 +61,7 @@ impl Session {
 }
 
 impl Session {
-    /// Executes XCLIENT: the session begins anew, for the client that the proxy names.
+    /// Executes XCLIENT: the session begins again, for the client that the proxy names.
     pub(super) fn xclient(mut self, named: Xclient) -> Step {
         let state = &mut *self.0;
         if !state.may_name_clients() {
@@ -78,6 +78,9 @@ impl Session {
                 Attribute::Known(address) => state.client = address,
             }
             named.helo.put_into(&mut state.helo);
+            if named.login != Attribute::Absent {
+                state.mechanism = Some("XCLIENT");
+            }
             named.login.map(Arc::from).put_into(&mut state.user);
             state.groups = Arc::default();
             // The route was for the former client's mail.
@@ -116,7 +119,7 @@ impl GroupLookup {
 impl State {
     /// Executes EHLO or HELO.
     pub(super) fn hello(&mut self, hello: Hello, now: Timestamp) {
-        // EHLO in mid-session is RSET, too (RFC 5321 §4.1.4).
+        // EHLO during a session is also a RSET (RFC 5321 §4.1.4).
         self.abandon(now);
         // RFC 8689 §2: REQUIRETLS is for clients that use TLS themselves.
         let require_tls = self.offered.require_tls && self.tls.is_some();
@@ -132,7 +135,7 @@ impl State {
         self.hello = Some(Hello { name, ..hello });
     }
 
-    /// The lines of the reply to EHLO.
+    /// Returns the lines of the reply to EHLO.
     fn extensions(&self) -> Vec<String> {
         let mut lines =
             vec![self.options.hostname.clone(), "PIPELINING".to_owned(), format!("SIZE {}", self.max_message_size())];

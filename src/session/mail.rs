@@ -46,7 +46,7 @@ impl State {
         Reply::new(250, "2.1.0 Sender ok")
     }
 
-    /// Notes the upstream that a limit has chosen for the next transaction.
+    /// Stores the upstream that a limit has chosen for the next transaction.
     pub(super) fn note_route(&mut self, verdict: &mut Verdict) {
         if let Some(upstream) = verdict.route.take() {
             let owner = self.sender().map(|sender| (sender, self.user.clone()));
@@ -59,8 +59,8 @@ impl State {
         self.next_route.as_mut()?.take(sender, self.user.as_ref())
     }
 
-    /// Forgets the route when a message that went by it was accepted and no limit chose a route again. A message that
-    /// was not accepted will be sent again, and keeps the route.
+    /// Removes the route after the upstream has accepted a message on this route, unless a limit has chosen a route
+    /// again. A message that was not accepted will be sent again, so the route stays for it.
     pub(super) fn end_next_route(&mut self) {
         self.next_route.take_if(|route| route.is_taken());
     }

@@ -1,4 +1,4 @@
-//! Outcome of a message: delivered, refused or broken off, and why.
+//! Outcome of a message: delivered, refused or interrupted, and why.
 
 use crate::policy::verdict::{Refusal, Suspended};
 use crate::smtp::line::Ambiguity;
@@ -20,7 +20,7 @@ pub enum MessageOutcome {
     Continuation,
     /// A limit refuses the message.
     OverLimit(Box<Refusal>),
-    /// The sender has been suspended since the message began.
+    /// The sender was suspended between DATA and the end of the message.
     Suspended(Box<Suspended>),
     /// The limits could not be checked: the store did not answer.
     Undecided,
@@ -32,13 +32,13 @@ pub enum MessageOutcome {
     ClientGone,
     /// The client stopped sending within the message.
     ClientSilent,
-    /// The message came below this minimum rate, in octets a second.
+    /// The message arrived more slowly than this minimum rate, in octets a second.
     TooSlow(u64),
-    /// Other clients wait for the upstream connection, and this client holds more than its share of them.
+    /// Other clients wait for an upstream connection, and this client uses more than its share of these connections.
     Revoked,
     /// The message took longer than this maximum time.
     TooLong(Duration),
-    /// The server stops and cannot wait for the rest.
+    /// The server stops and cannot wait for the rest of the message.
     Stopping,
     /// The client never sent the message: it began a new transaction, or left.
     Abandoned,

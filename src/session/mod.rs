@@ -1,12 +1,13 @@
-//! SMTP dialogue with one client: octets of commands in, steps out. Pure: the session touches no socket and no clock,
-//! so a test runs a whole dialogue in microseconds.
+//! SMTP dialogue with one client: the session takes octets of commands and returns steps. It uses no socket and no
+//! clock, so a test runs a whole dialogue in microseconds.
 //!
-//! [`Session::step`] handles the lines at hand and returns the first thing that the session cannot do alone: a
-//! question, which owns the session until it is answered. Pipelined MAIL and RCPT form a batch: one question to policy
-//! and one to the upstream; replies come in order.
+//! [`Session::step`] handles the lines that have arrived and returns the first thing that the session cannot do alone:
+//! a question to its driver, the code that has the sockets. The question owns the session until the driver answers it.
+//! Pipelined MAIL and RCPT form a batch, about which the session asks policy once and the upstream once; the replies
+//! are sent in order.
 //!
-//! [`Step`] and its questions are in `step.rs`, their answers beside the command that asks; all work on the state in
-//! `state.rs`.
+//! [`Step`] and its questions are in `step.rs`. The functions that take the answers are in the file of the command that
+//! asks, and all of them change the state in `state.rs`.
 
 mod admit;
 mod auth;
@@ -23,6 +24,7 @@ mod pipeline;
 mod rcpt;
 mod record;
 mod refusal;
+mod refusal_reply;
 mod replies;
 mod state;
 mod step;
@@ -36,7 +38,7 @@ pub use message_outcome::MessageOutcome;
 pub use options::{Options, Requirement, Security, Tls};
 pub use pipeline::Request;
 pub use record::{Delivery, Record, Refused, RefusedBy};
-pub use replies::{refusal_reply, suspended_reply};
+pub use refusal_reply::{refusal_reply, suspended_reply};
 pub use step::{Admit, Body, Chunk, Delayed, GroupLookup, Login, Relay, Session, StartTls, Step};
 
 use crate::smtp::command::{self, Command, Hello};
@@ -54,8 +56,8 @@ use std::sync::Arc;
 const MAX_BATCH: usize = 500;
 
 impl Session {
-    /// Begins a session, with the question whether this client may connect. `id` names it in replies, headers and logs;
-    /// `tls` is set where TLS came first.
+    /// Begins a session, with the question whether this client may connect. `id` names the session in replies, headers
+    /// and logs; `tls` is set if the connection begins with TLS.
     pub fn begin(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Step {
         let mut session = Self(Box::new(State::new(options, id, client, tls, now)));
         match session.0.may_name_clients() {
@@ -68,8 +70,8 @@ impl Session {
         }
     }
 
-    /// Handles the input at hand as far as the session can alone. `offered`: the upstream's extensions, as far as they
-    /// are known. `counts_commands`: policy is to be asked about every command line.
+    /// Handles the input that has arrived, until the session needs an answer or more input. `offered`: the upstream's
+    /// extensions, as far as they are known. `counts_commands`: policy is to be asked about every command line.
     pub fn step(mut self, input: &mut Input, now: Timestamp, offered: Extensions, counts_commands: bool) -> Step {
         self.0.now = now;
         self.0.offered = offered;
@@ -123,7 +125,8 @@ impl Session {
                     state.challenge = None;
                     let reply = Reply::new(500, format!("5.5.2 The line contains {}", ambiguity.name()));
                     state.push(PendingCommand::Fault(reply));
-                    // It is in doubt where lines end, or this is not text: nothing after it can be taken for a command.
+                    // Except after a bare CR, it is uncertain where lines end, or the input is no text: nothing after
+                    // it can be taken as a command.
                     state.closing = ambiguity != Ambiguity::BareCr;
                 }
                 Line::Complete(line) => {
@@ -148,22 +151,23 @@ impl Session {
         }
     }
 
-    /// Takes the octets for the client since the last call.
+    /// Takes the output for the client that was written since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0.output)
     }
 
-    /// Takes the records to log and count since the last call.
+    /// Takes the records for the log and the metrics that were added since the last call.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.0.records)
     }
 
-    /// Takes the charges and refunds since the last call. The driver applies them before it sends the output.
+    /// Takes the charges and refunds that were added since the last call. The driver applies them before it sends the
+    /// output.
     pub fn take_deferred_charges(&mut self) -> DeferredCharges {
         std::mem::take(&mut self.0.deferred_charges)
     }
 
-    /// Returns whether a transaction is under way, which a shutdown should not cut short.
+    /// Returns whether a transaction is under way, which a stopping server should let end.
     pub fn in_transaction(&self) -> bool {
         self.0.transaction.is_some()
     }
@@ -178,7 +182,7 @@ impl Session {
         self.0.transaction.as_ref().is_some_and(|transaction| transaction.chunked.is_some())
     }
 
-    /// The client's address, as a proxy named it with XCLIENT if one did.
+    /// Returns the client's address: the one that a proxy named with XCLIENT, else the one of the connection.
     pub fn client(&self) -> IpAddr {
         self.0.client
     }
@@ -187,7 +191,7 @@ impl Session {
         self.0.user.as_ref()
     }
 
-    /// The client's EHLO or HELO, with the name that a proxy gave by XCLIENT, if one did.
+    /// Returns the client's EHLO or HELO, with the name that a proxy gave by XCLIENT, if one did.
     pub fn hello(&self) -> Option<&Hello> {
         self.0.hello.as_ref()
     }
@@ -210,7 +214,7 @@ impl Session {
         self.close()
     }
 
-    /// Ends the session because the server stops, or needs its connection for another client.
+    /// Ends the session because the server stops, or because another connection needs its place.
     pub fn shut_down(mut self) -> Step {
         let reply = stopping(&self.0.options.hostname, self.0.is_evicted);
         self.0.reply(&reply);
@@ -220,8 +224,8 @@ impl Session {
         self.close()
     }
 
-    /// Notes that the session ends to make room for another connection: [`Session::shut_down`] and
-    /// [`MessageOutcome::Stopping`] then say so.
+    /// Notes that the session ends to make room for another connection. The replies of [`Session::shut_down`] and
+    /// [`MessageOutcome::Stopping`] then give this reason.
     pub fn evict(&mut self) {
         self.0.is_evicted = true;
     }
@@ -233,7 +237,7 @@ impl Session {
 
     fn close(mut self) -> Step {
         let state = &mut *self.0;
-        // Policy has charged these, and the upstream was not asked.
+        // Policy has charged these recipients, and the upstream was not asked: the charges are refunded.
         for pending in std::mem::take(&mut state.batch) {
             if let PendingCommand::Rcpt(_, charges) = pending {
                 state.deferred_charges.refund(charges);
@@ -242,9 +246,9 @@ impl Session {
         state.abandon(state.now);
         let unrecorded =
             [state.limit_refusals, state.upstream_refusals].map(|count| count.saturating_sub(MAX_RECORDED));
-        let refusals = unrecorded.iter().sum();
-        if refusals > 0 {
-            state.records.push(Record::Unrecorded { refusals });
+        let (refusals, limit_hits) = (unrecorded.iter().sum(), state.limit_hits.saturating_sub(MAX_RECORDED));
+        if refusals > 0 || limit_hits > 0 {
+            state.records.push(Record::Unrecorded { refusals, limit_hits });
         }
         Step::Close(self)
     }
@@ -284,11 +288,11 @@ impl Session {
         }
     }
 
-    /// Asks policy about a command where a limit counts command lines. The batch is empty.
+    /// Asks policy about a command if a limit counts command lines; otherwise executes the command. The batch is empty.
     fn authorize(self, command: Command) -> Step {
         match command {
             Command::Mail(_) | Command::Rcpt(_) => self.queue(command),
-            // Policy has stages of their own for these.
+            // About MAIL, RCPT, AUTH, DATA and BDAT policy is asked later, at their own stages; about QUIT never.
             Command::Auth { .. } | Command::Data | Command::Bdat(_) | Command::Quit => self.execute(command),
             command if self.0.counts_commands => self.ask_command(command),
             command => self.execute(command),
@@ -324,8 +328,8 @@ impl Session {
     }
 }
 
-/// Returns whether the next octet cannot begin a command: a TLS handshake, or another protocol. Such a client may never
-/// send a line end.
+/// Returns whether the next octet cannot begin a command. It then begins a TLS handshake or another protocol, and such
+/// a client may never send a line end.
 fn is_noise(input: &Input) -> bool {
     let first = input.next();
     first.is_some_and(|byte| !(b' '..=b'~').contains(&byte) && byte != b'\r' && byte != b'\n')

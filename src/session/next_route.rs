@@ -1,14 +1,15 @@
-//! Route of the next transaction: a limit's action has chosen an upstream after the present transaction had begun.
+//! Route of the next transaction: the upstream that a limit's action chose after the current transaction had begun.
 
 use std::sync::Arc;
 
 /// The upstream that gets the mail from the next MAIL on.
 pub(super) struct NextRoute {
     upstream: Arc<str>,
-    /// Sender and user of the transaction in which the limit chose: other senders on the same connection are not
-    /// rerouted. `None`: the limit chose outside of a transaction, and the route holds for the next sender.
+    /// Sender and user of the transaction in which the limit chose the upstream: mail of other senders on the same
+    /// connection is not rerouted. `None`: the limit chose outside of a transaction, and the route is for the next
+    /// sender.
     owner: Option<(String, Option<Arc<str>>)>,
-    /// True if the present transaction goes by this route.
+    /// True if the current transaction uses this route.
     is_taken: bool,
 }
 
@@ -17,9 +18,9 @@ impl NextRoute {
         Self { upstream, owner, is_taken: false }
     }
 
-    /// Returns the upstream if the route is for this sender and user, and notes whether it is.
+    /// Returns the upstream if the route is for this sender and user. Sets `is_taken`.
     pub fn take(&mut self, sender: &str, user: Option<&Arc<str>>) -> Option<Arc<str>> {
-        // A sender cannot escape the route by writing its address in other letter case.
+        // A sender cannot avoid the route by writing its address in other letter case.
         let is_same =
             |(owner, of): &(String, Option<Arc<str>>)| owner.eq_ignore_ascii_case(sender) && of.as_ref() == user;
         self.is_taken = self.owner.as_ref().is_none_or(is_same);

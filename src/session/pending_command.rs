@@ -1,4 +1,4 @@
-//! Pipelined command on its way from policy to the upstream to its reply.
+//! Pipelined command and its progress: first policy decides on it, then the upstream, then the client gets the reply.
 
 use crate::policy::budgets::RefundableCharge;
 use crate::policy::request::{Event, Stage};
@@ -7,16 +7,16 @@ use crate::smtp::reply::Reply;
 
 /// A command of the batch and its progress.
 pub(super) enum PendingCommand {
-    /// MAIL: policy is to be asked.
+    /// MAIL, on which policy has to decide.
     Mail(Mail),
-    /// RCPT: policy is to be asked, then the upstream. With the charges for it that may have to be refunded.
+    /// RCPT, on which policy has to decide, then the upstream. With the charges for it, which may have to be refunded.
     Rcpt(Rcpt, Vec<RefundableCharge>),
-    /// DATA or the first BDAT: policy is to be asked, then the upstream. Always alone in its batch, since it depends on
-    /// the replies to the recipients.
+    /// DATA or the first BDAT, on which policy has to decide, then the upstream. It is always alone in its batch, since
+    /// it depends on the replies to the recipients.
     Data,
-    /// Answered.
+    /// Command whose reply is decided.
     Answered(Reply),
-    /// Answered: the client's own error of syntax or order.
+    /// Command whose reply is decided, since it is the client's own error of syntax or order.
     Fault(Reply),
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Request to the upstream.
 pub enum Request<'a> {
-    /// MAIL, unless it has been sent, and these recipients. Expects one answer per recipient.
+    /// MAIL, unless the upstream has it already, and these recipients. Expects one answer per recipient.
     Envelope {
         mail: Option<&'a Mail>,
         recipients: Vec<&'a Rcpt>,
@@ -55,7 +55,7 @@ impl Relay {
         self.0.shut_down()
     }
 
-    /// Takes one answer per recipient, in order, or the answer to DATA.
+    /// Takes the upstream's answers: one per recipient of the request, in order, or the answer to DATA.
     pub fn answer(self, answers: Vec<Answer>) -> Step {
         let mut session = self.0;
         let mut answers = answers.into_iter();
@@ -113,7 +113,8 @@ impl State {
         self.batch.push(pending);
     }
 
-    /// Writes the replies of a batch. Replies to a refused piece of a message wait until its octets have come.
+    /// Writes the replies of the batch. If its last command is a refused BDAT, the replies wait until all octets of
+    /// that piece have arrived.
     pub(super) fn answer_batch(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.drop_chunk(chunk);
@@ -129,19 +130,21 @@ impl State {
                         break;
                     }
                 }
-                // Never called with a question open; if it is, the client gets a reply all the same.
+                // This function is called only when all commands are answered. If one is not, the client still gets a
+                // reply.
                 PendingCommand::Mail(_) | PendingCommand::Rcpt(..) | PendingCommand::Data => self.reply(&undecided()),
             }
         }
         self.check_error_limits();
     }
 
-    /// Returns whether policy is to be asked about anything of the batch.
+    /// Returns whether policy is to be asked about any command of the batch.
     pub(super) fn has_questions(&self) -> bool {
         !self.batch.iter().all(PendingCommand::is_answered) || (self.counts_commands && !self.batch.is_empty())
     }
 
-    /// Applies a verdict to a command: refused commands get their reply, the others go on to the upstream.
+    /// Applies a verdict to a command. A refused command gets its reply; a RCPT or DATA that passes will be sent to the
+    /// upstream.
     pub(super) fn apply_verdict(
         &mut self,
         pending: PendingCommand,
@@ -180,7 +183,7 @@ impl State {
                 PendingCommand::Answered(no_transaction())
             }
             (Ruling::Refuse(refusal), pending) => {
-                // Limits in shadow mode have charged the event, which another limit refuses.
+                // Limits in shadow mode have charged the event. It is refunded, since another limit refuses the event.
                 self.deferred_charges.refund(charges);
                 let (from, to) = self.parties(&pending);
                 PendingCommand::Answered(self.refused(*refusal, stage, from, to))
@@ -192,7 +195,7 @@ impl State {
         }
     }
 
-    /// Sender and recipient of a command.
+    /// Returns the sender and the recipient of a command.
     fn parties(&self, pending: &PendingCommand) -> (Option<String>, Option<String>) {
         match pending {
             PendingCommand::Mail(mail) => (Some(mail.sender.to_string()), None),
@@ -232,7 +235,7 @@ impl State {
             }
             _ => {
                 self.error_limits.count_refusal();
-                // Keep the charges per message: other recipients may still get it.
+                // Keep the charges for the message: other recipients may still get the message.
                 let (of_message, of_recipient) =
                     charges.into_iter().partition(|charged| charged.until == RefundWhen::MessageSent);
                 self.keep_charges(of_message);
@@ -252,7 +255,8 @@ impl State {
         reply
     }
 
-    /// Returns the reply to DATA when the upstream refuses the message or answers nonsense.
+    /// Returns the reply to the client's DATA if the upstream refuses the message, or answers DATA with an impossible
+    /// code.
     fn data_refused(&mut self, answer: Answer) -> Reply {
         let (reply, by) = match answer {
             Answer::Reply(reply) if reply.code() >= 400 => {
@@ -261,7 +265,7 @@ impl State {
                 }
                 (reply.enhanced(), RefusedBy::Upstream)
             }
-            // A success is nonsense: the message has not been sent yet.
+            // A success is impossible here: the message has not been sent yet.
             Answer::Reply(reply) | Answer::MailRefused(reply) => {
                 (upstream_away(&self.id, None), RefusedBy::Away(format!("it answered DATA with {reply}")))
             }

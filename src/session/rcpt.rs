@@ -7,11 +7,12 @@ use super::transaction::Upstream;
 use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;
 
-/// Octets of the envelope for each recipient that a message may have. An address takes some 30, and its ORCPT 40;
-/// either may be far longer (RFC 5321 §4.5.3.1, RFC 3461 §4.2), but not in all of a thousand recipients.
+/// Octets that the envelope may have for each recipient that a message may have. A typical address has 30 octets, and
+/// its ORCPT parameter 40. Both may be much longer (RFC 5321 §4.5.3.1, RFC 3461 §4.2), but not for all of a thousand
+/// recipients.
 const OCTETS_PER_RECIPIENT: usize = 256;
 
-/// Octets that the envelope may have with any maximum of recipients: a hundred of the longest (RFC 5321 §4.5.3.1.8).
+/// Octets that the envelope may always have: enough for 100 of the longest recipients (RFC 5321 §4.5.3.1.8).
 const MIN_ENVELOPE_OCTETS: usize = 100 * 1024;
 
 impl State {
@@ -45,7 +46,7 @@ impl State {
                 false => PendingCommand::Rcpt(rcpt, Vec::new()),
             };
         };
-        // DATA was charged for the former recipients, not for further ones.
+        // DATA was charged for the recipients before it, not for further ones.
         if transaction.message_charged && transaction.chunked.is_none() {
             return PendingCommand::Fault(Reply::new(503, "5.5.1 DATA has been said already; say it again, or RSET"));
         }
@@ -63,20 +64,20 @@ impl State {
         self.refuse_rcpt(refusal)
     }
 
-    /// Refuses a recipient without asking policy or the upstream. Counts it, so that a client cannot send such
-    /// recipients for ever.
+    /// Refuses a recipient without asking policy or the upstream. Counts the refusal, so that a client cannot send such
+    /// recipients without end.
     fn refuse_rcpt(&mut self, reply: Reply) -> PendingCommand {
         self.error_limits.count_refusal();
         PendingCommand::Answered(reply)
     }
 
-    /// Octets of the recipients that are accepted or pending.
+    /// Returns the octets of the recipients that are accepted or pending.
     fn envelope_octets(&self) -> usize {
         let accepted = self.transaction.as_ref().map_or(0, |transaction| transaction.octets);
         accepted + self.batch.iter().filter_map(PendingCommand::rcpt).map(Rcpt::octets).sum::<usize>()
     }
 
-    /// Maximum octets of the recipients: they are kept in memory until the message begins.
+    /// Returns the maximum octets of the recipients, which are kept in memory until the message begins.
     fn max_envelope_octets(&self) -> usize {
         self.max_recipients().saturating_mul(OCTETS_PER_RECIPIENT).max(MIN_ENVELOPE_OCTETS)
     }

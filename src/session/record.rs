@@ -22,13 +22,14 @@ pub enum Record {
     ClientNamed {
         peer: IpAddr,
     },
-    /// Refusals that got no line of their own in the log.
+    /// Refusals, and exceeded limits that did not refuse, that got no line of their own in the log.
     Unrecorded {
         refusals: u32,
+        limit_hits: u32,
     },
     Refused {
         refused: Refused,
-        /// True if the refusal gets a line: not after very many in one session.
+        /// True if the refusal gets a log line: false after the first `MAX_RECORDED` refusals of a session.
         is_logged: bool,
     },
     /// A limit was exceeded without refusing: in shadow or soft mode, or by its other actions.
@@ -36,6 +37,8 @@ pub enum Record {
         hit: LimitHit,
         stage: Stage,
         is_logged: bool,
+        /// False if the limit refuses the command, or for another rate of a limit that the command exceeds.
+        is_counted: bool,
     },
     /// The client left during a delay of this length.
     LeftDuringDelay {
@@ -78,9 +81,18 @@ pub enum RefusedBy {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub from: String,
-    /// Recipients that policy or the upstream were asked about, and those of them that were accepted.
+    /// Number of recipients that policy or the upstream were asked about.
     pub asked: usize,
-    pub accepted: usize,
+    /// The recipients that were accepted.
+    pub recipients: Vec<Arc<str>>,
+    /// The message's `Message-ID`, if it has come: without control characters, and bounded.
+    pub message_id: Option<String>,
+    /// Name that the client gave with EHLO or HELO.
+    pub helo: Option<Box<str>>,
+    /// TLS version.
+    pub tls: Option<String>,
+    /// Mechanism of the login.
+    pub mechanism: Option<&'static str>,
     /// Size in octets.
     pub size: u64,
     /// Reply to the client, if it got one.

@@ -1,11 +1,12 @@
 //! Refusals by limits and suspensions: the reply and the record.
 
 use super::record::{Record, Refused, RefusedBy};
-use super::replies::{refusal_reply, suspended_reply};
+use super::refusal_reply::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
 use crate::policy::request::Stage;
-use crate::policy::verdict::{Refusal, Suspended, Verdict};
+use crate::policy::verdict::{Mode, Refusal, Suspended, Verdict};
 use crate::smtp::reply::Reply;
+use std::sync::Arc;
 
 impl State {
     /// Records a refusal by a limit. Returns the reply.
@@ -45,9 +46,15 @@ impl State {
     /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
     /// client cannot fill it.
     pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
+        let mut counted: Vec<Arc<str>> = Vec::new();
         for hit in std::mem::take(&mut verdict.limit_hits) {
             self.limit_hits += 1;
-            self.records.push(Record::LimitExceeded { hit, stage, is_logged: self.limit_hits <= MAX_RECORDED });
+            let is_logged = self.limit_hits <= MAX_RECORDED;
+            // A lower rung warns beside the refusal of a higher one; the command counts as refused.
+            let is_refused = hit.mode == Mode::Enforce && verdict.is_refused_by(&hit.limit);
+            let is_counted = !is_refused && !counted.contains(&hit.limit);
+            counted.push(hit.limit.clone());
+            self.records.push(Record::LimitExceeded { hit, stage, is_logged, is_counted });
         }
         self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
         self.records.extend(verdict.notices.drain(..).map(Record::Noticed));

@@ -36,6 +36,8 @@ pub(super) struct State {
     /// Extensions that the upstream offered when this client said EHLO.
     pub announced: Extensions,
     pub user: Option<Arc<str>>,
+    /// Mechanism of the last login that was tried; `XCLIENT` if a proxy named the user.
+    pub mechanism: Option<&'static str>,
     pub groups: Arc<[Box<str>]>,
     pub challenge: Option<Challenge>,
     pub transaction: Option<Transaction>,
@@ -45,7 +47,7 @@ pub(super) struct State {
     pub chunk: Option<command::Chunk>,
     /// Octets of a refused piece that are still to come and are discarded (RFC 3030 §2).
     pub discard: u64,
-    /// Replies to that piece's BDAT: sent when its octets have come.
+    /// Replies of the batch that ended with the BDAT of that piece. They are sent when its octets have arrived.
     pub replies_after_discard: Vec<PendingCommand>,
     /// The command that ended a batch: handled after the batch.
     pub next_command: Option<Command>,
@@ -60,11 +62,11 @@ pub(super) struct State {
     pub counts_commands: bool,
     pub session_counters: SessionCounters,
     pub deferred_charges: DeferredCharges,
-    /// Refusals by limits and suspensions. Not all get a line in the log.
+    /// Number of refusals by limits and suspensions. Not all get a line in the log.
     pub limit_refusals: u32,
-    /// Refusals by the upstream. Not all get a line in the log.
+    /// Number of refusals by the upstream. Not all get a line in the log.
     pub upstream_refusals: u32,
-    /// Exceeded limits that did not refuse. Not all get a line in the log.
+    /// Number of exceeded limits that did not refuse. Not all get a line in the log.
     pub limit_hits: u32,
     pub closing: bool,
     /// The session ends to make room for another connection.
@@ -81,7 +83,7 @@ pub(super) enum Challenge {
     },
 }
 
-/// Refusals of one session that get a line in the log each; the rest are counted.
+/// Maximum refusals of one session that get a log line each; further refusals are only counted.
 pub(super) const MAX_RECORDED: u32 = 100;
 
 impl State {
@@ -97,6 +99,7 @@ impl State {
             offered: Extensions::default(),
             announced: Extensions::default(),
             user: None,
+            mechanism: None,
             groups: Arc::default(),
             challenge: None,
             transaction: None,
@@ -147,8 +150,8 @@ impl State {
         exceeded.is_some()
     }
 
-    /// Returns the error limit that the client has exceeded, in words. A client with accepted recipients may still send
-    /// them the message, however many other recipients were refused.
+    /// Returns the text of the error limit that the client has exceeded. A client with accepted recipients may still
+    /// send them the message, even if many other recipients were refused.
     pub fn exceeded_error_limit(&self) -> Option<&'static str> {
         let may_go_on = self.transaction.as_ref().is_some_and(|transaction| !transaction.recipients.is_empty());
         let limits = &self.error_limits;
@@ -169,8 +172,8 @@ impl State {
         self.records.push(Record::Refused { refused, is_logged: count <= MAX_RECORDED });
     }
 
-    /// Returns a reference for a refusal, which stands in the reply and in the log. Refusals without a log line share
-    /// the last one's.
+    /// Returns a reference for a refusal, to write in the reply and in the log. Refusals without a log line get the
+    /// reference of the last refusal that has one.
     pub fn next_reference(&mut self) -> String {
         self.limit_refusals += 1;
         format!("{}-{}", self.id, self.limit_refusals.min(MAX_RECORDED))
@@ -210,7 +213,7 @@ impl State {
         self.options.auth != Requirement::None && protected
     }
 
-    /// The sender of the transaction.
+    /// Returns the sender of the transaction.
     pub fn sender(&self) -> Option<String> {
         self.transaction.as_ref().map(|transaction| transaction.mail.sender.to_string())
     }
@@ -222,8 +225,8 @@ impl State {
         }
     }
 
-    /// Returns the context that policy gets: what is known of the session and its transaction, or of `mail`, which may
-    /// begin one.
+    /// Returns the facts for policy: those of the session and its transaction, or of `mail`, which may begin a
+    /// transaction.
     pub fn facts(&self, mail: Option<&Mail>) -> Facts {
         let mail = mail.or(self.transaction.as_ref().map(|transaction| &transaction.mail));
         let helo = self.hello.as_ref().map(|hello| &*hello.name).or(self.helo.as_deref());

@@ -16,7 +16,7 @@ pub struct Session(pub(super) Box<State>);
 
 /// The next thing that the session needs from its driver.
 pub enum Step {
-    /// Call [`Session::step`] again with the input at hand.
+    /// Call [`Session::step`] again with the input that has arrived.
     Next(Session),
     /// Send the output, read more input, then call [`Session::step`].
     Read(Session),
@@ -34,9 +34,9 @@ pub enum Step {
     Pause(Session),
     /// Send these commands to the upstream.
     Relay(Relay),
-    /// Send the output, then pass the message on.
+    /// Send the output, then forward the message to the upstream.
     Body(Body),
-    /// Pass a piece of the message on.
+    /// Forward a piece of the message to the upstream.
     Chunk(Chunk),
     /// Send the output, then close.
     Close(Session),
@@ -49,7 +49,7 @@ pub struct StartTls(pub(super) Session);
 pub struct Login {
     pub(super) session: Session,
     pub(super) credentials: Credentials,
-    /// Charges that stay only if the password is wrong.
+    /// Charges that are refunded unless the password is wrong.
     pub(super) charges: Vec<RefundableCharge>,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Purpose {
     },
 }
 
-/// An answer of policy that is delayed: nothing has been replied, and the upstream has not been asked.
+/// Verdicts of policy whose replies are delayed: the client has no reply yet, and the upstream has not been asked.
 pub struct Delayed {
     pub(super) admit: Box<Admit>,
     pub(super) verdicts: Vec<Verdict>,
@@ -91,13 +91,13 @@ pub struct Delayed {
     pub(super) time: Duration,
 }
 
-/// Question to the upstream: its answers to the batch.
+/// Question to the upstream: its answers to the commands of the batch.
 pub struct Relay(pub(super) Session);
 
-/// Request to pass on a message: the client and the upstream wait for it, the reply to DATA is written.
+/// Request to forward a message: the reply to DATA is in the output, and the upstream is ready for the message.
 pub struct Body(pub(super) Session);
 
-/// Request to pass on a piece of a message: the client sends it, and the upstream waits for it (RFC 3030 §2).
+/// Request to forward a piece of a message: the client sends it, and the upstream waits for it (RFC 3030 §2).
 pub struct Chunk {
     pub(super) session: Session,
     pub(super) chunk: command::Chunk,

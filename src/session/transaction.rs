@@ -25,12 +25,14 @@ pub(super) struct Transaction {
     pub message_charged: bool,
     /// Octets received by BDAT so far; `None` before the first BDAT.
     pub chunked: Option<u64>,
+    /// The message's `Message-ID`, as far as it is known.
+    pub message_id: Option<String>,
     pub upstream: Upstream,
 }
 
 /// State of the transaction at the upstream.
 pub(super) enum Upstream {
-    /// MAIL has not been sent: it goes out with the first recipient.
+    /// MAIL has not been sent to the upstream. Weir sends it together with the first recipient.
     Unaware,
     /// The upstream accepted MAIL.
     Aware,
@@ -53,6 +55,7 @@ impl Transaction {
             charges: Vec::new(),
             message_charged: false,
             chunked: None,
+            message_id: None,
             upstream: Upstream::Unaware,
         }
     }

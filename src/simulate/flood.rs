@@ -1,4 +1,5 @@
-//! Flood: the mail of a compromised account, added to the history: `alice 1/s 100rcpt from 2026-03-01T10:00`.
+//! Flood: simulated spam from a compromised account, which the simulation adds to the history. The administrator writes
+//! it as `alice 1/s 100rcpt from 2026-03-01T10:00`.
 
 use super::history::Message;
 use super::replay::Outcome;
@@ -7,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Compromised account, and how much of its mail passed.
+/// Flood of one account, and counts of its mail that was delivered.
 #[derive(Clone, Debug)]
 pub struct Flood {
     pub user: Arc<str>,
@@ -16,18 +17,18 @@ pub struct Flood {
     from: Timestamp,
     /// Messages sent so far.
     sent: u64,
-    /// Recipients who got mail in total; in the next field, before the first refusal.
+    /// Number of recipients to whom mail was delivered.
     delivered: u64,
     before_refusal: Option<(u64, Timestamp)>,
 }
 
-/// Maximum of recipients in a day: no real account sends to so many.
+/// Maximum recipients of the flood in a day: no real account sends to so many.
 const MAX_RECIPIENTS: f64 = 1e9;
 
-/// Client address of the flood, from the range for documentation (RFC 5737): the history has no mail from it.
+/// Client address of the flood. It is reserved for documentation (RFC 5737), so the history has no mail from it.
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// Duration of a flood: an administrator notices it within a day.
+/// Duration of a flood: it is assumed that an administrator notices it within a day.
 const DURATION: Duration = Duration::from_secs(86_400);
 
 impl std::str::FromStr for Flood {
@@ -46,7 +47,7 @@ impl std::str::FromStr for Flood {
         let bad = || format!("\"{speed}\" is not a speed such as 1/s, 30/m or 500/h; {form}");
         let (amount, unit) = speed.split_once('/').ok_or_else(bad)?;
         let amount = parse_amount(amount, Units::Things).map_err(|_| bad())?;
-        // The unit `s` means `1s`; `10s` is taken as it is.
+        // The period after the slash is a unit such as `s`, which means `1s`, or a duration such as `10s`.
         let one = if ["s", "m", "h", "d"].contains(&unit) { "1" } else { "" };
         let unit = parse_duration(&format!("{one}{unit}")).map_err(|_| bad())?;
         let interval = Duration::try_from_secs_f64(unit.as_secs_f64() / amount).map_err(|_| bad())?;
@@ -62,13 +63,13 @@ impl std::str::FromStr for Flood {
 }
 
 impl Flood {
-    /// Returns the time of the next message; `None` after the last.
+    /// Returns the time of the flood's next message; `None` after the last one.
     pub fn next_at(&self) -> Option<Timestamp> {
         let after = Duration::try_from_secs_f64(self.interval.as_secs_f64() * self.sent as f64).ok()?;
         (after < DURATION).then(|| self.from.after(after))
     }
 
-    /// Returns the next message. Its recipients have never had mail from anyone.
+    /// Returns the flood's next message, sent at `at`. No earlier message has its recipients.
     pub fn next(&mut self, at: Timestamp) -> Message {
         let first = self.sent * self.recipients;
         self.sent += 1;
@@ -76,10 +77,11 @@ impl Flood {
         Message::new(at, self.user.clone(), CLIENT, (0..self.recipients).map(stranger).collect())
     }
 
-    /// Counts the outcome of a message.
+    /// Counts the outcome of a message of the flood.
     pub fn note(&mut self, at: Timestamp, outcome: &Outcome) {
         if outcome.is_refused() && self.before_refusal.is_none() {
-            // Recipients are refused in order: those before the first refused one have passed.
+            // The recipients before the first refused one are delivered before the refusal, unless the whole message is
+            // refused.
             let passed = match outcome.message {
                 None => outcome.recipients.iter().take_while(|refusal| refusal.is_none()).count(),
                 Some(_) => 0,
@@ -108,8 +110,8 @@ impl Flood {
         )
     }
 
-    /// Summary for programs: recipients reached before the first refusal (null: there was none), reached in total, and
-    /// tried.
+    /// Returns a summary for programs: number of recipients delivered to before the first refusal (null if there was
+    /// none), seconds until that refusal, recipients delivered to in total, and recipients tried.
     pub fn json(&self) -> serde_json::Value {
         let before = self.before_refusal.map(|(count, _)| count);
         let after = self.before_refusal.map(|(_, at)| at.since(self.from).as_secs_f64());

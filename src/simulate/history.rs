@@ -1,4 +1,5 @@
-//! History: reads rows of CSV or JSON lines, plain or gzipped, and groups them into messages.
+//! History of mail, as input of a simulation: reads CSV or JSON lines, plain or gzipped, one row for each recipient,
+//! and groups the rows into messages.
 
 use crate::time::{Timestamp, parse_time};
 use csv::ByteRecord;
@@ -12,29 +13,29 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Message: the rows with the same time, sender, user, client and message id.
+/// Message of the history: the rows with the same time, sender, user, client and message id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub at: Timestamp,
-    /// Login name, in lower case; without a login, the sender.
+    /// Login name in lower case; the sender if the row has no login name.
     pub user: Arc<str>,
     pub client: Option<IpAddr>,
     pub recipients: Vec<Arc<str>>,
-    /// In octets.
+    /// Size in octets.
     pub size: Option<u64>,
-    /// Message id of the row: tells apart messages of one sender at the same time.
+    /// Message id in the rows, to distinguish messages of one sender at the same time.
     id: Option<Box<str>>,
     pub sender: Arc<str>,
 }
 
-/// Reader that returns messages in order of time.
+/// Reader that returns the messages in order of time.
 pub struct History {
     rows: Rows,
-    /// Messages of one time, complete.
+    /// Complete messages, all of the same time, to be returned next.
     ready: VecDeque<Message>,
-    /// First row of a later time.
+    /// First row of the time after that of `ready`, already read.
     next: Option<Message>,
-    /// Time of the last good row.
+    /// Time of the last row that could be used.
     latest: Option<Timestamp>,
     pub bad: BadRows,
     progress: ProgressBar,
@@ -44,22 +45,24 @@ pub struct History {
 #[derive(Debug, Default)]
 pub struct BadRows {
     pub count: u64,
-    /// Total of rows read.
+    /// Number of rows read, bad or not.
     pub rows: u64,
-    /// Line number and reason of the first bad rows.
+    /// Line number and reason for each of the first bad rows.
     pub named: Vec<(u64, String)>,
 }
 
-/// Maximum of bad rows that are named, and of characters of each reason.
+/// Maximum number of bad rows in `named`.
 const MAX_NAMED: usize = 10;
+/// Maximum characters of the reason for a bad row.
 const MAX_REASON_LENGTH: usize = 160;
 
 /// Rows of the input.
 struct Rows {
     input: Box<dyn std::io::BufRead>,
     format: Format,
-    /// Last line read, and its number.
+    /// Last line read.
     line: Vec<u8>,
+    /// Number of that line, from 1.
     number: u64,
 }
 
@@ -68,7 +71,7 @@ enum Format {
     Json,
 }
 
-/// Position of each value in a CSV record.
+/// Index of each column in a CSV line.
 struct Columns {
     t: usize,
     sender: usize,
@@ -79,14 +82,14 @@ struct Columns {
     message: Option<usize>,
 }
 
-/// Maximum length of a line, in octets. Each value in it has its own bound elsewhere.
+/// Maximum length of a line, in octets.
 const MAX_LINE: u64 = 64 << 10;
 
-/// Reason why a history cannot be read at all.
+/// Error that stops the reading of a history.
 #[derive(Debug)]
 pub enum ReadError {
     Io(std::io::Error),
-    /// The header has no column of this name.
+    /// The first line of the CSV has no column of this name.
     Column(&'static str),
 }
 
@@ -104,7 +107,7 @@ impl std::fmt::Display for ReadError {
 }
 
 impl History {
-    /// Opens a file; `-` is standard input.
+    /// Opens a file, or standard input if the path is `-`.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let (input, length): (Box<dyn Read>, _) = if path == Path::new("-") {
             (Box::new(std::io::stdin()), None)
@@ -131,12 +134,12 @@ impl History {
         Ok(history)
     }
 
-    /// Returns the time of the next message; `None` after the last.
+    /// Returns the time of the history's next message; `None` after the last one.
     pub fn next_at(&self) -> Option<Timestamp> {
         self.ready.front().map(|message| message.at)
     }
 
-    /// Returns the next message; `None` after the last.
+    /// Returns the history's next message; `None` after the last one.
     pub fn next_message(&mut self) -> Result<Option<Message>, ReadError> {
         let message = self.ready.pop_front();
         if self.ready.is_empty() {
@@ -148,8 +151,8 @@ impl History {
         Ok(message)
     }
 
-    /// Collects all rows of the next time. They come in any order: logs have whole seconds, and several senders in
-    /// each.
+    /// Reads all rows of the next time and groups them into messages. The rows of several messages may alternate: logs
+    /// have whole seconds, and several senders in a second.
     fn gather(&mut self) -> Result<(), ReadError> {
         let Some(first) = self.next.take() else { return Ok(()) };
         let at = first.at;
@@ -191,7 +194,7 @@ impl History {
                 Err(why) => {
                     self.bad.count += 1;
                     if self.bad.named.len() < MAX_NAMED {
-                        // Replace control characters: the file must not control the terminal.
+                        // Replace control characters: text from the file must not control the administrator's terminal.
                         let plain = why.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
                         self.bad.named.push((self.rows.number, plain.take(MAX_REASON_LENGTH).collect()));
                     }
@@ -229,7 +232,7 @@ impl Rows {
         let input: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) };
         let input = Box::new(BufReader::with_capacity(1 << 16, input));
         let mut rows = Self { input, format: Format::Json, line: Vec::new(), number: 0 };
-        // Skip empty lines before the header or the first row of JSON.
+        // Skip empty lines before the CSV header or the first JSON row.
         while rows.read_line()? && rows.line.is_empty() {}
         let byte_order_mark = "\u{feff}".as_bytes();
         if rows.line.starts_with(byte_order_mark) {
@@ -242,7 +245,8 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Reads a line without its end; false at the end of the input. Of a line that is too long, only the start is kept.
+    /// Reads a line into `line`, without its line end. Returns false at the end of the input. If the line is too long,
+    /// only its first [`MAX_LINE`] octets are kept.
     fn read_line(&mut self) -> Result<bool, ReadError> {
         self.line.clear();
         self.number += 1;
@@ -255,9 +259,9 @@ impl Rows {
         Ok(read > 0)
     }
 
-    /// Returns the next row, or the reason why it is bad; `None` after the last.
+    /// Returns the next row, or the reason why that row cannot be used; `None` after the last row.
     fn next(&mut self) -> Result<Option<Result<Message, String>>, ReadError> {
-        // `begin` has already read the first row of JSON.
+        // `begin` has already read the first JSON row into `line`.
         while self.line.is_empty() {
             if !self.read_line()? {
                 return Ok(None);
@@ -273,8 +277,8 @@ impl Rows {
     }
 }
 
-/// Splits a line of CSV. A quoted value cannot go on in the next line: an unclosed quote would swallow the rest of the
-/// file.
+/// Splits a CSV line into values. A quoted value ends with its line: otherwise, after a missing quote, the rest of the
+/// file would be read as one value.
 fn record(line: &[u8]) -> ByteRecord {
     let mut record = ByteRecord::new();
     if memchr::memchr(b'"', line).is_none() {
@@ -316,7 +320,7 @@ fn row_of_json(line: &[u8]) -> Result<Message, String> {
     row([&t, &sender, &recipient, &value("client")?, &value("user")?, &value("size")?, &value("message")?])
 }
 
-/// Makes a message with one recipient from the texts of a row. An optional value that is missing is an empty text.
+/// Makes a message with one recipient from the values of a row. A missing optional value is passed as an empty text.
 fn row([t, sender, recipient, client, user, size, message]: [&str; 7]) -> Result<Message, String> {
     let at = parse_time(t).map_err(|error| error.to_string())?;
     let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Box::from);
@@ -355,13 +359,13 @@ fn lower_case(text: &str) -> Arc<str> {
 }
 
 impl Message {
-    /// Returns a message that is not from a history.
+    /// Creates a message that does not come from a history.
     pub fn new(at: Timestamp, user: Arc<str>, client: IpAddr, recipients: Vec<Arc<str>>) -> Self {
         let sender = (*user).into();
         Self { at, user, client: Some(client), recipients, size: None, id: None, sender }
     }
 
-    /// Returns whether a row of the same time belongs to this message.
+    /// Returns whether a row with the same time belongs to this message.
     fn is_that_of(&self, row: &Self) -> bool {
         (&self.sender, &self.user, self.client, &self.id) == (&row.sender, &row.user, row.client, &row.id)
     }

@@ -1,4 +1,5 @@
-//! Simulation: replays the mail of the past through a policy, and counts what its limits would have done.
+//! Simulation: sends recorded mail of the past through a policy, and counts the refusals that each limit would have
+//! caused.
 
 mod flood;
 mod history;
@@ -20,19 +21,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Replay of a history, with its totals.
+/// Simulation of a policy with a history and possibly a flood.
 pub struct Simulation {
     policy: Policy,
-    /// Titles of the limits, in their order.
+    /// Names of the limits for the report, in the order of the policy.
     titles: Vec<String>,
     replay: Replay,
     totals: Totals,
-    /// Collected for a plot.
+    /// Messages of each user, if a plot is to be drawn.
     traffic: Option<Traffic>,
     flood: Option<Flood>,
 }
 
-/// Sums over all messages.
+/// Totals over all messages of the simulation.
 #[derive(Default)]
 struct Totals {
     messages: u64,
@@ -57,12 +58,12 @@ impl Totals {
     }
 }
 
-/// Reason why a replay stops before the end of the history.
+/// Error that stops a simulation before the end of the history.
 #[derive(Debug)]
 pub enum ReplayError {
     /// The rest of the history cannot be read.
     History(ReadError),
-    /// The decisions cannot be written.
+    /// The file of decisions cannot be written.
     Output(std::io::Error),
 }
 
@@ -74,14 +75,15 @@ impl Simulation {
         Self { policy, titles, replay, totals: Totals::default(), traffic: None, flood }
     }
 
-    /// Collects traffic for [`Simulation::draw`]. The error: no limit can be drawn.
+    /// Makes [`Simulation::run`] collect the traffic for [`Simulation::draw`]. Returns an error if no limit of the
+    /// policy can be drawn.
     pub fn collect_traffic(&mut self) -> Result<(), String> {
         plot::check(&self.policy)?;
         self.traffic = Some(Traffic::default());
         Ok(())
     }
 
-    /// Draws the collected traffic into a file, if there is any.
+    /// Draws the traffic into a file, if it was collected.
     pub fn draw(&self, path: &Path) -> Result<(), String> {
         self.traffic.as_ref().map_or(Ok(()), |traffic| traffic.draw(path, &self.policy))
     }
@@ -90,7 +92,8 @@ impl Simulation {
         self.totals.messages == 0
     }
 
-    /// Replays everything. Writes each decision to `decisions`, if given, as a line of JSON.
+    /// Sends all messages of the history and the flood through the policy. Writes each decision to `decisions`, if
+    /// given, as a line of JSON.
     pub fn run(&mut self, history: &mut History, mut decisions: Option<&mut impl Write>) -> Result<(), ReplayError> {
         while let Some((message, is_flood)) = self.next(history).map_err(ReplayError::History)? {
             let outcome = self.replay.send(&message);
@@ -108,7 +111,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// Returns the next message of the history or the flood, and whether it is the flood's.
+    /// Returns the next message of the history or the flood, whichever is earlier, and whether the message is from the
+    /// flood.
     fn next(&mut self, history: &mut History) -> Result<Option<(Message, bool)>, ReadError> {
         let at = self.flood.as_ref().and_then(Flood::next_at);
         if let (Some(flood), Some(at)) = (&mut self.flood, at)

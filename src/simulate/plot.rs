@@ -1,5 +1,6 @@
-//! Plot of arrival envelopes (figure 4 of the Vienna paper), as SVG with one panel for each limit: the maximum that the
-//! busiest users sent in a window of each length, and the maximum that the limit allows.
+//! Plot of arrival envelopes (figure 4 of the Vienna paper) as SVG, with one panel for each limit. A panel shows, for
+//! each length of a time window, the maximum that the busiest users sent in any window of that length, and the maximum
+//! that the limit admits.
 
 use super::history::Message;
 use crate::policy::Policy;
@@ -12,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages of each user.
+/// Messages of each user, in order of time.
 #[derive(Default)]
 pub struct Traffic(HashMap<Arc<str>, Vec<Sent>>);
 
-/// Message: time in microseconds since 1970, and number of recipients.
+/// A message: its time in microseconds since 1970, and its number of recipients.
 type Sent = (i64, u64);
 
-/// Number of users drawn in a panel.
+/// Maximum number of users that a panel shows.
 const BUSIEST: usize = 5;
 
 /// Width and height of a panel, in pixels.
@@ -34,7 +35,7 @@ impl Traffic {
         }
     }
 
-    /// Draws a panel for each limit that has an envelope.
+    /// Draws a panel for each limit that can be drawn (see [`drawable`]) and writes the SVG to a file.
     pub fn draw(&self, path: &Path, policy: &Policy) -> Result<(), String> {
         let limits = drawable(policy);
         let mut svg = String::new();
@@ -107,15 +108,15 @@ impl Traffic {
     }
 }
 
-/// Label of a window on the axis, in one unit.
+/// Returns a duration as a label for the axis: a whole number and one unit.
 fn about(seconds: f64) -> String {
     let units = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0)];
     let (unit, size) = units.into_iter().find(|(_, size)| seconds >= 2.0 * size).unwrap_or(("s", 1.0));
     format!("{:.0}{unit}", seconds / size)
 }
 
-/// Returns the indices of limits that can be compared with a user's traffic: they have a rate, count per user, and
-/// count all messages or recipients.
+/// Returns the indices of the limits that can be compared with a user's traffic: limits with a rate that count all
+/// messages or all recipients of each user.
 fn drawable(policy: &Policy) -> Vec<usize> {
     let is_drawable = |limit: &Limit| {
         let has_envelope = matches!(limit.quota, Quota::Rate { .. }) && limit.watch.is_none();
@@ -125,7 +126,7 @@ fn drawable(policy: &Policy) -> Vec<usize> {
     (0..policy.limits.len()).filter(|place| is_drawable(&policy.limits[*place])).collect()
 }
 
-/// Checks that at least one limit can be drawn.
+/// Returns an error if no limit of the policy can be drawn.
 pub fn check(policy: &Policy) -> Result<(), String> {
     match drawable(policy).is_empty() {
         true => {
@@ -145,14 +146,16 @@ fn span(sent: &[Sent]) -> Duration {
     ends.map_or(Duration::ZERO, |((first, _), (last, _))| Duration::from_micros(last.abs_diff(*first)))
 }
 
-/// Returns windows from 1 second to the whole span, at even steps of the logarithm.
+/// Returns the lengths of windows to draw, from 1 second to `span`; each is longer than the one before by the same
+/// factor.
 fn windows(span: Duration) -> Vec<Duration> {
     const STEPS: i32 = 60;
     let factor = span.as_secs_f64().powf(1.0 / f64::from(STEPS));
     (0..=STEPS).map(|step| Duration::from_secs_f64(factor.powi(step))).collect()
 }
 
-/// Returns the maximum that was sent in any window of this length; both ends of a window are included.
+/// Returns the maximum number of messages or recipients (as `count` says) in any window of this length. Messages at
+/// both ends of the window are included.
 fn most_in(sent: &[Sent], count: Count, window: Duration) -> u64 {
     let window = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
     let (mut most, mut sum, mut first) = (0, 0, 0);

@@ -1,5 +1,5 @@
-//! Replay: sends messages of the past through the present policy. Uses the server's own decision function, with the
-//! time of each message.
+//! Replay: sends messages of the past through a policy. Decides with the same function as the server, at the time of
+//! each message.
 
 use super::history::Message;
 use super::tally::{Marks, Tally};
@@ -13,20 +13,20 @@ use std::sync::Arc;
 /// State of a replay.
 pub struct Replay {
     store: InMemoryStore,
-    /// Whether any limit needs a decision at DATA, and at the end of the message.
+    /// Whether any limit needs a decision at DATA (first value), and at the end of the message (second value).
     needs_decision: [bool; 2],
     counters: SessionCounters,
-    /// Results of each limit for the current message.
+    /// Results of each limit for the message that is being sent.
     marks: Marks,
-    /// Totals of each limit, in their order.
+    /// Totals of each limit, in the order of the policy.
     pub tallies: Vec<Tally>,
 }
 
 /// Outcome of one message.
 pub struct Outcome {
-    /// Refusal of each recipient, in order.
+    /// Refusal of each recipient, in the order of the recipients; `None` for accepted ones.
     pub recipients: Vec<Option<Refused>>,
-    /// Refusal of the whole message, at DATA or its end.
+    /// Refusal of the whole message, at DATA or at the end of the message.
     pub message: Option<Refused>,
 }
 
@@ -38,7 +38,7 @@ pub enum Refused {
 }
 
 impl Outcome {
-    /// Returns the number of recipients who get the message.
+    /// Returns the number of recipients to whom the message is delivered.
     pub fn delivered(&self) -> usize {
         match self.message {
             None => self.recipients.iter().filter(|refusal| refusal.is_none()).count(),
@@ -51,12 +51,13 @@ impl Outcome {
     }
 }
 
-/// Disables limits that count what a history has only in part. Returns for each limit what the history lacks.
+/// Disables the limits that count events that a history does not record, such as connections. Returns for each limit
+/// the name of the events that it needs and the history lacks, if any.
 pub fn disable_incomplete(policy: &mut Policy) -> Vec<Option<&'static str>> {
     let missing = |limit: &Limit| {
         let is_of_connection = |quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
         match limit.count {
-            // A history has MAIL, RCPT and DATA, but no other commands.
+            // A history records messages and recipients, which stand for MAIL, RCPT and DATA, but no other commands.
             Count::Commands => Some("commands"),
             _ if limit.quotas().any(is_of_connection) => Some("connections"),
             _ => None,
@@ -73,7 +74,7 @@ pub fn disable_incomplete(policy: &mut Policy) -> Vec<Option<&'static str>> {
 }
 
 impl Replay {
-    /// `missing` is the result of [`disable_incomplete`].
+    /// Begins a replay with empty budgets. `missing` is the result of [`disable_incomplete`].
     pub fn new(policy: &Policy, missing: &[Option<&'static str>]) -> Self {
         let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
         let has_octets = policy.counts(Count::Bytes);
@@ -86,7 +87,8 @@ impl Replay {
         }
     }
 
-    /// Sends a message: MAIL and all RCPT, then DATA and its end if a recipient was accepted.
+    /// Sends a message through the policy: MAIL and all RCPT, then, if a recipient was accepted, DATA and the end of
+    /// the message.
     pub fn send(&mut self, message: &Message) -> Outcome {
         let facts = Facts {
             client: message.client,
@@ -139,7 +141,7 @@ impl Replay {
         verdicts
     }
 
-    /// Adds the results for a message to the totals.
+    /// Adds the results of all limits for a message to the totals.
     fn add_totals(&mut self, message: &Message, facts: &Facts) {
         for (place, (limit, tally)) in self.store.policy.limits.iter().zip(&mut self.tallies).enumerate() {
             tally.add(limit, self.marks.of(place), message);

@@ -1,4 +1,4 @@
-//! Report of a simulation: text for people, lines of JSON for programs.
+//! Report of a simulation: as text for people, and as lines of JSON for programs.
 
 use super::Simulation;
 use super::history::Message;
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::time::Duration;
 
 impl Simulation {
-    /// Returns a line of JSON for each limit, and one for the flood.
+    /// Returns a line of JSON for each limit, and one for the flood, if there is one.
     pub fn json_summary(&self) -> String {
         let limits = self.policy.limits.iter().enumerate().zip(&self.replay.tallies);
         let mut lines: Vec<String> =
@@ -97,7 +97,7 @@ impl Simulation {
     }
 }
 
-/// Says why a limit never held.
+/// Returns the report of a limit that applied to no message, with the reason.
 fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
     let unknown: Vec<String> = tally.unknown(limit).iter().map(|what| format!("the {what}")).collect();
     let why = match unknown.is_empty() {
@@ -107,7 +107,8 @@ fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
     format!("\n{title}: held for no message: {why}\n")
 }
 
-/// Writes a line for each recipient, and one more if the message was refused after its recipients.
+/// Writes the decisions on a message as lines of JSON: one for each recipient, and one more if the message was refused
+/// at DATA or at its end.
 pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outcome: &Outcome) -> std::io::Result<()> {
     let recipients = message.recipients.iter().map(|recipient| Some(&**recipient)).zip(&outcome.recipients);
     let whole = outcome.message.is_some().then_some((None, &outcome.message));
@@ -135,7 +136,7 @@ pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outc
     Ok(())
 }
 
-/// Returns the rate that refuses, if its limit has several.
+/// Returns the rate that caused the refusal, if the limit has several rates.
 fn one_of_several(policy: &Policy, refusal: &Refusal) -> Option<String> {
     let rates = policy.limits.iter().filter(|limit| limit.name == refusal.limit).count();
     (rates > 1).then(|| rate(&refusal.quota))
@@ -145,9 +146,9 @@ fn rate(quota: &Quota) -> String {
     format!("{} / {}", quota.amount(), quota.period())
 }
 
-/// Returns the user with the most refusals, and their number.
+/// Returns the user with the most refused events, and the number of these events.
 fn worst(tally: &Tally) -> Option<(&str, u64)> {
-    // Of equal users, take the first by name, so that the report is always the same.
+    // If several users have the same number, the first by name is taken, so that the report is always the same.
     let worst = tally.refused_by_user.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     worst.map(|(user, count)| (&**user, *count))
 }

@@ -1,4 +1,4 @@
-//! Totals of each limit over a replay; for a limit that never held, also the reasons.
+//! Totals of each limit over a replay; for a limit that applied to no message, also the reasons.
 
 use super::history::Message;
 use crate::policy::limit::{Count, Limit};
@@ -12,42 +12,44 @@ use std::sync::Arc;
 /// Totals of one limit.
 #[derive(Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Recipients or messages for which the limit held.
+    /// Number of recipients (for a limit at RCPT) or messages (for other limits) to which the limit applied.
     pub events: u64,
-    /// Events that the limit refused; in shadow and soft mode: would have refused.
+    /// Number of these recipients or messages that the limit refused, or would have refused if it were not in shadow or
+    /// soft mode.
     pub refused: u64,
-    /// Events that the limit warned of.
+    /// Number of recipients or messages for which the limit gave a warning.
     pub warned: u64,
-    /// Refused events by user.
+    /// Number of refused recipients or messages of each user.
     pub refused_by_user: HashMap<Arc<str>, u64>,
     pub first: Option<(Timestamp, Arc<str>)>,
-    /// Fact that the history lacks; the limit is disabled because of it.
+    /// Name of the events that the limit needs and the history lacks; the limit is disabled if this is set.
     missing: Option<&'static str>,
-    /// For a limit that never held: number of messages whose skip reasons were collected, and the facts that the
-    /// history lacks.
+    /// Number of messages for which the reason was collected why the limit did not apply, while it has applied to no
+    /// message.
     reasons_asked: u64,
+    /// Facts that the limit needs and the history lacks, according to these reasons.
     unknown: BTreeSet<String>,
-    /// The limit needs only known facts, and its conditions do not match.
+    /// Whether the limit, for some message, needed only facts that the history has, and its conditions did not match.
     is_for_others: bool,
 }
 
-/// Results of all limits for one message, in their order.
+/// Results of all limits for one message, in the order of the policy.
 pub struct Marks(Vec<Mark>);
 
 #[derive(Clone, Copy, Default)]
 pub struct Mark {
-    /// The limit held for the message.
+    /// Whether the limit applied to the message.
     holds: bool,
-    /// Number of events that the limit counted.
+    /// Number of events (MAIL, RCPT, DATA, end) that the limit counted.
     counted: u64,
-    /// The limit refused MAIL, and so all recipients.
+    /// Whether the limit refused MAIL, and thereby all recipients.
     refused_mail: bool,
-    /// Number of other events that the limit refused.
+    /// Number of events after MAIL that the limit refused.
     refused: u64,
     warned: u64,
 }
 
-/// Maximum of messages whose skip reasons are collected for a limit.
+/// Maximum number of messages for which a limit's reasons for not applying are collected.
 const MAX_REASONS_ASKED: u64 = 100;
 
 impl Marks {
@@ -67,7 +69,7 @@ impl Marks {
         self.0[limit].counted += 1;
     }
 
-    /// Records the limits that refused an event or would have, and those that warned.
+    /// Records for each limit whether it refused an event, would have refused it in another mode, or warned.
     pub fn note(&mut self, event: &Event, verdict: &Verdict) {
         let mut refuse = |limit: usize| match event {
             Event::Mail => self.0[limit].refused_mail = true,
@@ -90,12 +92,12 @@ impl Tally {
         Self { missing, ..Self::default() }
     }
 
-    /// Adds the results for one message.
+    /// Adds the results of the limit for one message.
     pub fn add(&mut self, limit: &Limit, mark: Mark, message: &Message) {
         if self.missing.is_some() {
             return;
         }
-        // Limits at RCPT count recipients; all others count messages.
+        // The totals of limits at RCPT count recipients; those of all other limits count messages.
         let (events, refused, warned) = match limit.stage {
             Stage::Rcpt if mark.refused_mail => (mark.counted, message.recipients.len() as u64, mark.warned),
             Stage::Rcpt => (mark.counted, mark.refused, mark.warned),
@@ -113,16 +115,16 @@ impl Tally {
         }
     }
 
-    /// Returns whether to collect another skip reason of the limit.
+    /// Returns whether to collect the reasons why the limit did not apply to another message.
     pub fn wants_reason(&self) -> bool {
         self.events == 0 && self.missing.is_none() && self.reasons_asked < MAX_REASONS_ASKED
     }
 
-    /// Records why the limit did not hold for a message: one reason for each stage.
+    /// Records why the limit did not apply to a message. There is one reason for each stage of the message.
     pub fn add_reasons(&mut self, reasons: impl Iterator<Item = SkipExplanation>) {
         self.reasons_asked += 1;
         for reason in reasons.filter(|reason| reason.why != SkipReason::Elsewhere) {
-            // The recipient is unknown only before RCPT, so it is not missing from the history.
+            // The recipient is unknown only at the stages before RCPT; the history does not lack it.
             self.unknown.extend(
                 reason.unknown().filter(|name| !name.starts_with("recipient")).map(|name| without_widths(&name)),
             );
@@ -132,14 +134,14 @@ impl Tally {
         }
     }
 
-    /// Returns the facts that the history lacks, for a limit that never held. Empty if the limit's conditions do not
-    /// match.
+    /// Returns, for a limit that applied to no message, the facts that it needs and the history lacks. Empty if the
+    /// reason is that the limit's conditions did not match.
     pub fn unknown(&self, limit: &Limit) -> Vec<String> {
         match self.missing {
             Some(missing) => vec![missing.to_owned()],
             None if self.is_for_others => Vec::new(),
             None if !self.unknown.is_empty() => self.unknown.iter().cloned().collect(),
-            // The history has no events of the kind that the limit counts.
+            // No other reason is known: the history has no events of the kind that the limit counts.
             None => vec![missing_events(limit).to_owned()],
         }
     }
@@ -153,7 +155,7 @@ fn missing_events(limit: &Limit) -> &'static str {
     }
 }
 
-/// Removes the network widths from a field's name.
+/// Removes the widths of networks from the name of a field: `client/24` becomes `client`.
 fn without_widths(field: &str) -> String {
     field.split('/').next().unwrap_or(field).to_owned()
 }

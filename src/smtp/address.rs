@@ -1,14 +1,14 @@
-//! Parser of mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3). Strict; the address is kept and
-//! passed on as written.
+//! Strict parser of mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3). Weir sends each address to
+//! the upstream in the spelling that the client used.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// A parsed reverse-path or forward-path: no part of it can end a command line or begin another parameter.
+/// A parsed reverse-path (MAIL) or forward-path (RCPT). Its text cannot end a command line or begin another parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// `<>`: the sender of bounces.
+    /// `<>`, the sender of bounces.
     Null,
     /// `<postmaster>`, which needs no domain (RFC 5321 §4.5.1).
     Postmaster(Arc<str>),
@@ -16,7 +16,7 @@ pub enum Path {
     Mailbox(Mailbox),
 }
 
-/// A mailbox, as it was written.
+/// A mailbox in the spelling that the client used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mailbox {
     text: Arc<str>,
@@ -24,19 +24,19 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// The local part as written: with its quotes, if it has any.
+    /// Returns the local part as the client wrote it, with its quotes if it has any.
     pub fn local_part(&self) -> &str {
         &self.text[..self.at]
     }
 
-    /// The domain or address literal as written.
+    /// Returns the domain or address literal as the client wrote it.
     pub fn domain(&self) -> &str {
         &self.text[self.at + 1..]
     }
 }
 
 impl Path {
-    /// Octets between the angle brackets.
+    /// Returns the number of octets between the angle brackets.
     pub fn octets(&self) -> usize {
         match self {
             Self::Null => 0,
@@ -54,7 +54,7 @@ impl Path {
         }
     }
 
-    /// Returns whether a server without SMTPUTF8 accepts it.
+    /// Returns whether the path is in ASCII, so that a server without SMTPUTF8 accepts it.
     pub fn is_ascii(&self) -> bool {
         match self {
             Self::Null | Self::Postmaster(_) => true,
@@ -63,7 +63,7 @@ impl Path {
     }
 }
 
-/// The address without angle brackets: empty for the null path.
+/// Writes the address without angle brackets; writes nothing for the null path.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -79,9 +79,10 @@ impl fmt::Display for Path {
 const MAX_PATH: usize = 256;
 const MAX_DOMAIN: usize = 255;
 
-/// Reads a path at the start of `text`. Returns the path and the rest of the text.
+/// Parses a path at the start of `text`. Returns the path and the text after it.
 ///
-/// Brackets are required. A source route (`<@a,@b:c@d>`) is read and dropped, as RFC 5321 appendix C allows.
+/// The angle brackets are required. A source route (`@a,@b:` in `<@a,@b:c@d>`) is checked and left out, as RFC 5321
+/// appendix C allows.
 pub fn parse_path(text: &str) -> Option<(Path, &str)> {
     let inner = text.strip_prefix('<')?;
     if let Some(rest) = inner.strip_prefix('>') {
@@ -112,7 +113,7 @@ fn skip_route(text: &str) -> Option<&str> {
     all_domains.then_some(rest)
 }
 
-/// The length of the dot-string or quoted-string that `text` begins with.
+/// Returns the length of the local part (dot-string or quoted-string) at the start of `text`.
 fn local_part_length(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     if bytes.first() == Some(&b'"') {
@@ -136,13 +137,13 @@ fn quoted_string_length(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns whether this is an octet of `atext`. RFC 6531 adds all octets beyond ASCII.
+/// Returns whether this octet may be in an atom of a local part (`atext`). RFC 6531 adds all octets above 127.
 fn is_atext(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
 }
 
-/// Returns whether a character beyond ASCII is allowed in an address. Not allowed are characters that end lines, are
-/// invisible, or change the direction of writing: a log line must show the true address.
+/// Returns whether this is a character outside ASCII that may be in an address. Characters that end lines, are
+/// invisible, or change the direction of writing are not allowed: a log line must show the true address.
 pub fn is_fit(c: char) -> bool {
     let is_invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{70f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -153,8 +154,8 @@ pub fn is_fit(c: char) -> bool {
     !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !is_invisible && is_character
 }
 
-/// Returns whether this is a domain of letters, digits, hyphens and underscores (common, though not in RFC 5321). One
-/// label is enough.
+/// Returns whether this is a domain name of ASCII letters, digits, hyphens and underscores (RFC 5321 does not allow
+/// underscores, but they are common). It need not have a dot.
 pub fn is_domain(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -165,8 +166,8 @@ pub fn is_domain(text: &str) -> bool {
     text.len() <= MAX_DOMAIN && text.split('.').all(label)
 }
 
-/// Returns whether this is a domain with letters beyond ASCII (U-labels, RFC 6531 §3.3). The characters that IDNA
-/// treats as dots are not allowed.
+/// Returns whether this is a domain name that may have letters outside ASCII (U-labels, RFC 6531 §3.3). Characters
+/// other than `.` that IDNA treats as dots are not allowed.
 fn is_unicode_domain(text: &str) -> bool {
     let is_letter = |c: char| match c.is_ascii() {
         true => c.is_ascii_alphanumeric() || c == '-' || c == '_',
@@ -192,8 +193,8 @@ pub fn is_address_literal(text: &str) -> bool {
     }
 }
 
-/// Returns whether Weir accepts this HELO name. Real clients send any name here, and RFC 5321 §4.1.4 forbids refusing
-/// them for it; only names that would break a header are refused.
+/// Returns whether Weir accepts this name in EHLO or HELO. Many clients send no valid host name, and RFC 5321 §4.1.4
+/// forbids refusing their mail for that. So Weir refuses only names that could break a header line.
 pub fn is_host_name(name: &str) -> bool {
     let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
     (1..=255).contains(&name.len()) && name.bytes().all(harmless)

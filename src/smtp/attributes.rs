@@ -1,13 +1,13 @@
-//! Writer of XCLIENT and XFORWARD, by which a server tells the next one of its client (Postfix's XCLIENT_README and
-//! XFORWARD_README).
+//! Writer of XCLIENT and XFORWARD commands, with which Weir tells the upstream who the client is (Postfix's
+//! XCLIENT_README and XFORWARD_README).
 
 use std::net::IpAddr;
 
-/// Attributes that a server accepts, as its reply to EHLO names them: one bit for each of [`NAMES`].
+/// Set of attributes that a server accepts, as listed in its reply to EHLO. One bit for each name in [`NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u16);
 
-/// Attributes of either command. Weir sends no others.
+/// Attributes of XCLIENT or XFORWARD that Weir knows.
 const NAMES: [&str; 10] = ["NAME", "ADDR", "PORT", "PROTO", "HELO", "LOGIN", "DESTADDR", "DESTPORT", "SOURCE", "IDENT"];
 
 /// Maximum octets of a command line, with its CRLF (RFC 5321 §4.5.3.1.4).
@@ -22,7 +22,7 @@ const UNAVAILABLE: &str = "[UNAVAILABLE]";
 impl Attributes {
     pub const NONE: Self = Self(0);
 
-    /// Reads the words of a line of EHLO's reply.
+    /// Reads the words of the XCLIENT or XFORWARD line in a reply to EHLO. Unknown words are ignored.
     pub fn named<'a>(words: impl Iterator<Item = &'a str>) -> Self {
         let bit = |word: &str| NAMES.iter().position(|name| name.eq_ignore_ascii_case(word)).map_or(0, |at| 1 << at);
         Self(words.fold(0, |bits, word| bits | bit(word)))
@@ -36,14 +36,15 @@ impl Attributes {
         NAMES.iter().position(|known| *known == name).is_some_and(|at| self.0 & 1 << at != 0)
     }
 
-    /// Names of the attributes, as EHLO writes them.
+    /// Returns the names of the attributes, separated by spaces, as in a reply to EHLO.
     pub fn names(self) -> String {
         NAMES.into_iter().filter(|name| self.has(name)).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Writes the command lines for these values, in this order, without the attributes that the server does not accept.
-/// `None` is an unknown value. An overlong value counts as unknown, since a part of it could be another client's value.
+/// Returns the command lines that send these values in this order. Attributes that the server does not accept (not in
+/// `taken`) are left out. The value `None` means unknown. A value that is too long is sent as unknown, since its
+/// beginning alone could be the value of another client.
 pub fn commands(verb: &str, taken: Attributes, values: &[(&str, Option<String>)]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for (name, value) in values.iter().filter(|(name, _)| taken.has(name)) {
@@ -61,7 +62,7 @@ pub fn commands(verb: &str, taken: Attributes, values: &[(&str, Option<String>)]
     lines
 }
 
-/// Returns the value of ADDR. `None` for 0.0.0.0, which stands for a client whose address a proxy did not give.
+/// Returns the value of ADDR. `None` for 0.0.0.0, which means that a proxy did not give the client's address.
 pub fn address(address: IpAddr) -> Option<String> {
     match address.to_canonical() {
         address if address.is_unspecified() => None,

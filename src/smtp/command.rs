@@ -1,11 +1,11 @@
-//! Parser of a client's commands. Strict; its error is the reply that the client gets.
+//! Strict parser of a client's commands. Its error is the reply that the client gets.
 
 use super::address::is_host_name;
 use super::envelope::{Mail, Rcpt};
 use super::reply::Reply;
 use super::xclient::Xclient;
 
-/// A command with its arguments checked.
+/// A client's command, with checked arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Hello(Hello),
@@ -23,29 +23,30 @@ pub enum Command {
     Quit,
 }
 
-/// EHLO or HELO.
+/// Arguments of EHLO or HELO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// EHLO rather than HELO.
+    /// True for EHLO, false for HELO.
     pub extended: bool,
-    /// The client's name: printable, without spaces or brackets that could end a comment in a header.
+    /// The host name that the client gave: printable, without spaces, and without parentheses, which could end a
+    /// comment in a header.
     pub name: Box<str>,
 }
 
-/// A piece of a message in octets (RFC 3030 §2).
+/// Arguments of BDAT, which announces a piece of a message (RFC 3030 §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub size: u64,
-    /// LAST: the piece ends the message.
+    /// Whether BDAT has the word LAST: the piece is the last one of the message.
     pub last: bool,
 }
 
-/// First words of HTTP clients, port scanners and PROXY headers.
+/// First words of lines that HTTP clients, port scanners and proxies (PROXY header) send.
 const FOREIGN: [&str; 11] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI", "PROXY"];
 
-/// Returns whether a line that is no command, or the beginning of an overlong line, belongs to another protocol, mostly
-/// HTTP. An attacker can make a browser send such a request with SMTP commands in its body.
+/// Returns whether a line belongs to another protocol, mostly HTTP. The line is one that is no SMTP command, or the
+/// beginning of an overlong line. An attacker can make a browser send an HTTP request with SMTP commands in its body.
 pub fn is_foreign(line: &[u8]) -> bool {
     let mut words = line.split(|b| *b == b' ');
     let verb = words.next().unwrap_or_default();
@@ -55,14 +56,14 @@ pub fn is_foreign(line: &[u8]) -> bool {
     is_known || is_header || has_target
 }
 
-/// Reply to input of another protocol. The session ends with it.
+/// Reply to input of another protocol. Weir closes the connection after this reply.
 pub fn not_smtp() -> Reply {
     Reply::new(421, "4.5.2 This is SMTP")
 }
 
-/// Reads a command line, without its CRLF. The error is the reply: 500 for no command, 501 for wrong arguments, 502 for
-/// commands that Weir does not implement, 555 for unknown parameters. After 421 the following input cannot be trusted
-/// to be commands.
+/// Parses a command line, without its CRLF. The error is the reply: 500 if the line is no command, 501 for wrong
+/// arguments, 502 for commands that Weir does not implement, 555 for unknown parameters, 421 if the input after this
+/// line may not be commands.
 pub fn parse(line: &[u8]) -> Result<Command, Reply> {
     let text = std::str::from_utf8(line).ok().filter(|text| !text.contains(char::is_control));
     let Some(text) = text else {
@@ -127,7 +128,7 @@ fn bdat(arguments: &str) -> Result<Command, Reply> {
     };
     let plain = !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit());
     let size = Some(size).filter(|_| plain).and_then(|size| size.parse().ok());
-    // Without a size, the octets that follow cannot be told from commands.
+    // Without a size, Weir cannot know where the message piece ends and commands continue.
     let size = size.ok_or_else(|| Reply::new(421, "4.5.4 BDAT needs a number of octets, and LAST or nothing"))?;
     Ok(Command::Bdat(Chunk { size, last }))
 }

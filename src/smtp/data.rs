@@ -1,9 +1,9 @@
-//! Reader of a message's octets, after DATA or in BDAT pieces: finds the end, counts the octets and refuses ambiguous
-//! ones.
+//! Reader of a message's octets, after DATA or in BDAT pieces: finds the end of the message, counts its octets, and
+//! refuses octets that servers interpret differently.
 //!
-//! Octets after DATA are passed on unchanged: dots stay stuffed, since the upstream reads DATA by the same rules.
-//! Octets that only some servers take for the end of the message are an error: the upstream never sees them (SMTP
-//! smuggling).
+//! Octets after DATA are passed on to the upstream unchanged: dots stay stuffed, since the upstream also gets the
+//! message after DATA. Octets that only some servers take for the end of the message are an error, and are never sent
+//! to the upstream: otherwise a client could hide a second message in the first one (SMTP smuggling).
 
 use super::line::Ambiguity;
 use memchr::memchr3;
@@ -15,7 +15,7 @@ enum State {
     LineStart,
     /// After a dot at the beginning of a line.
     Dot,
-    /// After such a dot and a CR.
+    /// After a dot at the beginning of a line, and a CR.
     DotCr,
     /// Within a line.
     Inside,
@@ -23,7 +23,7 @@ enum State {
     Cr,
 }
 
-/// Reads a message in DATA format.
+/// Reader of a message in DATA format (dots stuffed, ended by a line with one dot).
 #[derive(Debug)]
 pub struct Reader {
     state: State,
@@ -31,43 +31,45 @@ pub struct Reader {
     is_continuation: bool,
 }
 
-/// Result of reading a piece of input.
+/// Result of reading a piece of the client's input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// All octets belong to the message and may be passed on, except the last `held`, which may belong to the end mark.
+    /// All octets but the last `held` belong to the message and may be passed on. The last `held` octets may belong to
+    /// the end mark.
     Message { held: usize },
-    /// The message ended: the first `message` octets of the piece belong to it, the next `mark` to the end mark.
+    /// The message ends in this piece. The first `message` octets of the piece belong to the message, the next `mark`
+    /// octets to the end mark.
     End { message: usize, mark: usize },
-    /// The piece has ambiguous octets. No octet of it may be passed on.
+    /// The piece has octets that servers interpret differently. No octet of the piece may be passed on.
     Refused(Ambiguity),
 }
 
-/// A reader starts at the beginning of a line.
+/// Reader before the first octet of a message: at the beginning of a line.
 impl Default for Reader {
     fn default() -> Self {
         Self { state: State::LineStart, size: 0, is_continuation: false }
     }
 }
 
-/// Returns whether a line that begins with this octet continues the header line above it: white space (RFC 5322
-/// §2.2.3). Programs that use C's `isspace` treat VT and FF as white space, too.
+/// Returns whether this octet is white space: a line that begins with white space continues the header line before it
+/// (RFC 5322 §2.2.3). VT and FF are included, since programs that use C's `isspace` treat them as white space, too.
 fn continues_header(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t' | 0x0b | 0x0c)
 }
 
 impl Reader {
-    /// Octets of the message so far, dots unstuffed, as SIZE counts them (RFC 1870 §5).
+    /// Returns the octets of the message so far, without the stuffed dots, as SIZE counts them (RFC 1870 §5).
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Returns whether the message's first line, dots unstuffed, would continue a header line that is put above the
-    /// message.
+    /// Returns whether the message's first line, without a stuffed dot, begins with white space. It would then continue
+    /// the `Received:` line that Weir puts before the message.
     pub fn is_continuation(&self) -> bool {
         self.is_continuation
     }
 
-    /// Reads a piece. Octets reported as held must be passed in again, followed by more.
+    /// Reads a piece of input. The next piece must begin with the octets that were reported as held.
     pub fn read(&mut self, bytes: &[u8]) -> Piece {
         let mut at = 0;
         while at < bytes.len() {
@@ -86,7 +88,8 @@ impl Reader {
                 (State::LineStart, b'.') => State::Dot,
                 (State::Dot, b'\r') => State::DotCr,
                 (State::LineStart | State::Inside, b'\r') => State::Cr,
-                // A dot at the beginning of a line is not counted: the receiver removes it, stuffed or not.
+                // A dot at the beginning of a line is not counted: the receiver removes it, even if no client stuffed
+                // it.
                 (state @ (State::LineStart | State::Dot | State::Inside), _) => {
                     if self.size == 0 && state != State::Inside {
                         self.is_continuation = continues_header(byte);
@@ -103,7 +106,8 @@ impl Reader {
         self.hold()
     }
 
-    /// Holds back octets that may begin the end mark: they are read again with the octets that follow.
+    /// Reports octets at the end of the piece that may begin the end mark as held, and returns to the state before
+    /// them: they are read again with the next piece.
     fn hold(&mut self) -> Piece {
         let held = match self.state {
             State::Dot => 1,
@@ -116,8 +120,8 @@ impl Reader {
     }
 }
 
-/// Converter of a message in BDAT pieces (RFC 3030) to DATA format, in which it goes to the upstream. As strict as
-/// [`Reader`].
+/// Converter of a message from BDAT pieces (RFC 3030) to DATA format, in which Weir sends all messages to the upstream.
+/// Refuses the same octets as [`Reader`].
 #[derive(Debug)]
 pub struct Chunks {
     state: State,
@@ -132,18 +136,19 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// Octets of the message so far.
+    /// Returns the octets of the message so far, as the client sent them.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Returns whether the message's first line would continue a header line that is put above the message.
+    /// Returns whether the message's first line begins with white space. It would then continue the `Received:` line
+    /// that Weir puts before the message.
     pub fn is_continuation(&self) -> bool {
         self.is_continuation
     }
 
-    /// Reads octets of a piece, and appends them to `out` in DATA format: stuffs dots at the beginning of a line, and
-    /// holds a CR until its LF comes. After an error no more of the message may be passed on.
+    /// Reads octets of a BDAT piece, and appends them to `out` in DATA format: stuffs dots at the beginning of a line,
+    /// and appends a CR only together with its LF. After an error the caller must not pass on any more of the message.
     pub fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Ambiguity> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -177,7 +182,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Ends the message. Adds a missing CRLF to the last line, since DATA cannot transfer a line without one.
+    /// Ends the message. If the last line has no CRLF, appends one to `out`, since the end mark of DATA needs it.
     pub fn end(&self, out: &mut Vec<u8>) -> Result<(), Ambiguity> {
         match self.state {
             State::LineStart => {}
@@ -193,7 +198,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Converts a message that comes in these pieces.
+    /// Converts a message that the client sends in these BDAT pieces.
     fn in_data_format(pieces: &[&[u8]]) -> Result<Vec<u8>, Ambiguity> {
         let (mut chunks, mut out) = (Chunks::default(), Vec::new());
         pieces.iter().try_for_each(|piece| chunks.read(piece, &mut out))?;
@@ -227,10 +232,10 @@ mod tests {
         }
     }
 
-    /// The message passed on, its size, and the octets after the end mark.
+    /// The octets that were passed on, the message's size as SIZE counts it, and the octets after the end mark.
     type Message = (Vec<u8>, u64, Vec<u8>);
 
-    /// Reads the pieces as a connection would. `None` if the message did not end.
+    /// Reads the pieces in the way a connection does. `None` if the message did not end.
     fn read(pieces: &[&[u8]]) -> Result<Option<Message>, Ambiguity> {
         let (mut reader, mut message, mut waiting) = (Reader::default(), Vec::new(), Vec::new());
         for (n, piece) in pieces.iter().enumerate() {
@@ -304,7 +309,7 @@ mod tests {
             (b" \r\n", true, true),
             (b"\x0bx\r\n", true, true),
             (b"\x0cx\r\n", true, true),
-            // The receiver removes the first dot after DATA; after BDAT it belongs to the message.
+            // In DATA format the receiver removes the first dot; in a BDAT piece the dot belongs to the message.
             (b". x\r\n", true, false),
             (b".\tx\r\n", true, false),
             (b".. x\r\n", false, false),

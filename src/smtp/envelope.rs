@@ -1,24 +1,25 @@
-//! Parser of MAIL and RCPT with their parameters: checks them, and keeps them as written, to be passed on.
+//! Parser of MAIL and RCPT with their parameters. Checks the parameters, and keeps them in the client's spelling, to be
+//! sent to the upstream.
 
 use super::address::{self, Path};
 use super::extensions::Extensions;
 use super::reply::Reply;
 
-/// MAIL with the parameters that Weir knows.
+/// Arguments of MAIL: the sender, and the parameters that Weir knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mail {
     pub sender: Path,
-    /// Declared size in octets (RFC 1870).
+    /// SIZE: message size in octets as declared by the client (RFC 1870).
     pub size: Option<u64>,
-    /// BODY, if it was given (RFC 6152).
+    /// BODY: encoding of the body (RFC 6152).
     pub body: Option<Body>,
-    /// Addresses and headers may be UTF-8 (RFC 6531).
+    /// SMTPUTF8: addresses and headers may be in UTF-8 (RFC 6531).
     pub smtp_utf8: bool,
     /// REQUIRETLS: every hop must use TLS (RFC 8689).
     pub require_tls: bool,
-    /// RET=FULL or RET=HDRS: the part of the message that a bounce quotes (RFC 3461 §4.3).
+    /// RET, FULL or HDRS: whether a bounce quotes the whole message or its header (RFC 3461 §4.3).
     pub ret: Option<Box<str>>,
-    /// ENVID: the message's identifier in bounces, as xtext (RFC 3461 §4.4).
+    /// ENVID: identifier of the message that bounces repeat, encoded as xtext (RFC 3461 §4.4).
     pub envid: Option<Box<str>>,
 }
 
@@ -28,7 +29,7 @@ pub enum Body {
     EightBitMime,
 }
 
-/// RCPT with the parameters that Weir knows.
+/// Arguments of RCPT: the recipient, and the parameters that Weir knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rcpt {
     pub recipient: Path,
@@ -38,17 +39,19 @@ pub struct Rcpt {
     pub orcpt: Option<Box<str>>,
 }
 
-/// Maximum octets of ENVID and ORCPT (RFC 3461 §4.4 and §4.2).
+/// Maximum octets of ENVID (RFC 3461 §4.4).
 const MAX_ENVID: usize = 100;
+/// Maximum octets of ORCPT (RFC 3461 §4.2).
 const MAX_ORCPT: usize = 500;
 
 impl Mail {
-    /// Returns whether a server with these extensions supports all parameters and accepts the declared size.
+    /// Returns whether a server that offers these extensions supports all parameters and accepts the declared size.
     pub fn is_within(&self, offered: &Extensions) -> bool {
         self.unsupported(offered).is_none() && !self.is_too_large_for(offered)
     }
 
-    /// Returns whether the declared size exceeds the maximum size of a server with these extensions (RFC 1870 §6.1).
+    /// Returns whether the declared size exceeds the maximum size of a server that offers these extensions (RFC 1870
+    /// §6.1).
     pub fn is_too_large_for(&self, offered: &Extensions) -> bool {
         let max = offered.size.filter(|max| *max > 0);
         self.size.zip(max).is_some_and(|(size, max)| size > max)
@@ -59,7 +62,7 @@ impl Mail {
         Self { sender, size: None, body: None, smtp_utf8: false, require_tls: false, ret: None, envid: None }
     }
 
-    /// Reads the arguments of MAIL. The error is the reply.
+    /// Parses the arguments of MAIL. The error is the reply that the client gets.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let (sender, parameters) =
             path_after("FROM:", arguments).ok_or_else(|| Reply::new(501, "5.1.7 Say MAIL FROM:<address>"))?;
@@ -77,7 +80,7 @@ impl Mail {
                 ("REQUIRETLS", None) => std::mem::replace(&mut mail.require_tls, true),
                 ("RET", Some(value)) => mail.ret.replace(ret(value)?).is_some(),
                 ("ENVID", Some(value)) => mail.envid.replace(envid(value)?).is_some(),
-                // RFC 4954 §5: accepted, and not passed on, as the upstream has no reason to trust it.
+                // AUTH (RFC 4954 §5) is accepted, but not sent to the upstream, which has no reason to trust its value.
                 ("AUTH", Some(value)) => {
                     submitter(value)?;
                     std::mem::replace(&mut seen_auth, true)
@@ -94,7 +97,8 @@ impl Mail {
         Ok(mail)
     }
 
-    /// Returns the first parameter that a server with these extensions does not support.
+    /// Returns the name of the first parameter that the client used and a server with these extensions does not
+    /// support. `None` if the server supports all of them.
     pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
         let wanted = [
             (self.body == Some(Body::EightBitMime), offered.eight_bit_mime, "BODY"),
@@ -108,7 +112,7 @@ impl Mail {
 }
 
 impl Rcpt {
-    /// Octets of the address and the parameters.
+    /// Returns the total octets of the address and of the parameter values.
     pub fn octets(&self) -> usize {
         let parameters = [&self.notify, &self.orcpt].map(|value| value.as_ref().map_or(0, |value| value.len()));
         self.recipient.octets() + parameters.iter().sum::<usize>()
@@ -119,7 +123,7 @@ impl Rcpt {
         Self { recipient, notify: None, orcpt: None }
     }
 
-    /// Reads the arguments of RCPT. The error is the reply.
+    /// Parses the arguments of RCPT. The error is the reply that the client gets.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let (recipient, parameters) =
             path_after("TO:", arguments).ok_or_else(|| Reply::new(501, "5.1.3 Say RCPT TO:<address>"))?;
@@ -142,7 +146,8 @@ impl Rcpt {
         Ok(rcpt)
     }
 
-    /// Returns the first parameter that a server with these extensions does not support.
+    /// Returns the name of the first parameter that the client used and a server with these extensions does not
+    /// support. `None` if the server supports all of them.
     pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
         first_unsupported(&[
             (self.notify.is_some(), offered.dsn, "NOTIFY"),
@@ -150,13 +155,14 @@ impl Rcpt {
         ])
     }
 
-    /// Returns whether a server without SMTPUTF8 accepts it.
+    /// Returns whether the recipient and ORCPT are in ASCII, so that a server without SMTPUTF8 accepts them.
     pub fn is_ascii(&self) -> bool {
         self.recipient.is_ascii() && self.orcpt.as_ref().is_none_or(|orcpt| orcpt.is_ascii())
     }
 }
 
-/// Returns the first parameter that is given and not supported. Each item: is given, is supported, name.
+/// Returns the name of the first parameter that the client gave and the server does not support. Each item says whether
+/// the client gave the parameter, whether the server supports it, and its name.
 fn first_unsupported(wanted: &[(bool, bool, &'static str)]) -> Option<&'static str> {
     wanted.iter().find(|(is_given, is_supported, _)| *is_given && !is_supported).map(|(.., name)| *name)
 }
@@ -173,8 +179,8 @@ fn twice(verb: &str, name: &str) -> Reply {
     Reply::new(501, format!("5.5.4 {verb} parameter {name} given twice"))
 }
 
-/// Reads the path after `FROM:` or `TO:`, and the parameters. A space before the path is accepted: it is common and
-/// harmless, though RFC 5321 §3.3 forbids it.
+/// Parses the path after `FROM:` or `TO:` and returns it with the words of the parameters. Spaces before the path are
+/// accepted: many clients send one, and it is harmless, though RFC 5321 §3.3 forbids it.
 fn path_after<'a>(keyword: &str, arguments: &'a str) -> Option<(Path, impl Iterator<Item = &'a str>)> {
     let head = arguments.get(..keyword.len())?;
     if !head.eq_ignore_ascii_case(keyword) {
@@ -193,7 +199,8 @@ fn split(parameter: &str) -> (String, Option<&str>) {
 }
 
 fn size(value: &str) -> Result<u64, Reply> {
-    // RFC 1870: at most 20 digits. A size that does not fit u64 exceeds any limit.
+    // RFC 1870 allows at most 20 digits. A size that does not fit into u64 becomes the largest u64, which exceeds any
+    // limit.
     let digits = (1..=20).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
     if !digits {
         return Err(Reply::new(501, "5.5.4 SIZE is a number of octets"));
@@ -236,7 +243,8 @@ fn notify(value: &str) -> Result<Box<str>, Reply> {
 fn orcpt(value: &str) -> Result<Box<str>, Reply> {
     let is_type = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let good = value.split_once(';').is_some_and(|(kind, address)| {
-        // RFC 6533 §3: addresses of type utf-8 are plain UTF-8, or escaped as \x{NN}, which is valid xtext.
+        // RFC 6533 §3: an address of type utf-8 is plain UTF-8, or has characters escaped as \x{NN}, which is valid
+        // xtext.
         let fits = is_xtext(address) || kind.eq_ignore_ascii_case("utf-8") && is_unicode_text(address);
         is_type(kind) && !address.is_empty() && fits
     });
@@ -246,7 +254,7 @@ fn orcpt(value: &str) -> Result<Box<str>, Reply> {
     Err(Reply::new(501, "5.5.4 ORCPT is an address type, a semicolon and an address as xtext"))
 }
 
-/// Checks the value of AUTH: the original submitter as xtext, or `<>` (RFC 4954 §5).
+/// Checks the value of MAIL's parameter AUTH: the original submitter as xtext, or `<>` (RFC 4954 §5).
 fn submitter(value: &str) -> Result<(), Reply> {
     if value == "<>" || !value.is_empty() && is_xtext(value) {
         return Ok(());
@@ -254,8 +262,8 @@ fn submitter(value: &str) -> Result<(), Reply> {
     Err(Reply::new(501, "5.5.4 AUTH is <> or an address as xtext"))
 }
 
-/// Returns whether this is xtext: printable ASCII without `=`, and `+` only before two hexadecimal digits (RFC 3461
-/// §4). Lower-case digits are accepted, since they are common.
+/// Returns whether this is xtext: printable ASCII without space and `=`, and `+` only before two hexadecimal digits
+/// (RFC 3461 §4). Lower-case digits, which the RFC does not allow, are accepted, since they are common.
 fn is_xtext(text: &str) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

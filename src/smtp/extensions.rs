@@ -1,44 +1,45 @@
-//! Extensions that a server offers in its reply to EHLO (RFC 5321 §4.1.1.1).
+//! Parser of the extensions that a server offers in its reply to EHLO (RFC 5321 §4.1.1.1).
 
 use super::attributes::Attributes;
 use super::reply::Reply;
 use std::str::FromStr;
 
-/// The extensions of an upstream that matter to Weir.
+/// The extensions that an upstream offers, of those that Weir uses or offers to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
-    /// RFC 2920.
+    /// PIPELINING (RFC 2920).
     pub pipelining: bool,
-    /// RFC 3207.
+    /// STARTTLS (RFC 3207).
     pub start_tls: bool,
-    /// RFC 6152.
+    /// 8BITMIME (RFC 6152).
     pub eight_bit_mime: bool,
-    /// RFC 6531.
+    /// SMTPUTF8 (RFC 6531).
     pub smtp_utf8: bool,
-    /// RFC 3461.
+    /// DSN (RFC 3461).
     pub dsn: bool,
-    /// RFC 8689.
+    /// REQUIRETLS (RFC 8689).
     pub require_tls: bool,
-    /// RFC 1870: maximum message size in octets; 0 if the server gives none.
+    /// SIZE (RFC 1870): maximum message size in octets; 0 if the server offers SIZE without a maximum.
     pub size: Option<u64>,
-    /// RFC 9422: maximum recipients of a message.
+    /// LIMITS RCPTMAX (RFC 9422): maximum recipients of a message.
     pub max_recipients: Option<usize>,
-    /// RFC 9422: maximum messages of a connection.
+    /// LIMITS MAILMAX (RFC 9422): maximum messages on a connection.
     pub max_messages: Option<u32>,
-    /// RFC 4954: the mechanisms of AUTH.
+    /// Mechanisms of AUTH (RFC 4954).
     pub auth_plain: bool,
     pub auth_login: bool,
-    /// RFC 7677.
+    /// AUTH SCRAM-SHA-256 (RFC 7677).
     pub auth_scram_sha_256: bool,
-    /// XOAUTH2, a mechanism of Google and Microsoft.
+    /// AUTH XOAUTH2, a mechanism of Google and Microsoft.
     pub auth_xoauth2: bool,
-    /// Attributes of a client that the server accepts (Postfix's XCLIENT_README and XFORWARD_README).
+    /// Attributes of a client that the server accepts in XCLIENT (Postfix's XCLIENT_README).
     pub xclient: Attributes,
+    /// Attributes of a client that the server accepts in XFORWARD (Postfix's XFORWARD_README).
     pub xforward: Attributes,
 }
 
 impl Extensions {
-    /// Reads the reply to EHLO: the first line is a greeting, each further line an extension.
+    /// Parses the reply to EHLO: the first line is a greeting, each further line is an extension.
     pub fn from_ehlo(reply: &Reply) -> Self {
         let mut offered = Self::default();
         for line in reply.texts().skip(1) {
@@ -77,7 +78,8 @@ impl Extensions {
         offered
     }
 
-    /// Returns the extensions that both offer: Weir can promise these where either upstream may get the message.
+    /// Returns the extensions that both upstreams offer, with the lower of their limits. Weir can offer these to a
+    /// client whose message may go to either upstream.
     pub fn common(&self, other: &Self) -> Self {
         // 0 means no limit.
         let lower = |a: Option<u64>, b: Option<u64>| match (a.filter(|a| *a > 0), b.filter(|b| *b > 0)) {
@@ -97,12 +99,12 @@ impl Extensions {
             require_tls: self.require_tls && other.require_tls,
             size: lower(self.size, other.size),
             max_recipients: fewer(self.max_recipients, other.max_recipients),
-            // The other extensions concern only Weir and each upstream.
+            // The other extensions are used only between Weir and an upstream, and are not offered to clients.
             ..Self::default()
         }
     }
 
-    /// Returns whether `other` offers clients at least all of these.
+    /// Returns whether `other` includes all of these extensions that concern clients, with limits that are not lower.
     pub fn is_within(&self, other: &Self) -> bool {
         let flags = [
             (self.pipelining, other.pipelining),
@@ -120,7 +122,7 @@ impl Extensions {
             && recipients(self.max_recipients) <= recipients(other.max_recipients)
     }
 
-    /// Names of the extensions, as EHLO writes them, in one line.
+    /// Returns the extensions in one line, in the words of a reply to EHLO, separated by commas.
     pub fn names(&self) -> String {
         let flags = [
             (self.pipelining, "PIPELINING"),

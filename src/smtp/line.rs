@@ -1,54 +1,56 @@
-//! Reader of command lines: strictly CRLF, of bounded length.
+//! Reader of a client's command lines, which must end in CRLF and have a bounded length.
 
 use memchr::{memchr, memchr2};
 
-/// Maximum octets of a command line, with its CRLF. RFC 5321 §4.5.3.1.4 asks for 512, and for more with each extension;
-/// Postfix accepts 2048, which is enough for DSN parameters.
+/// Maximum octets of a command line, with its CRLF. RFC 5321 §4.5.3.1.4 requires at least 512, and extensions require
+/// more; Postfix accepts 2048, which is enough for DSN parameters.
 pub const MAX_COMMAND: usize = 2048;
 
-/// Maximum octets of a line of a SASL exchange, with its CRLF (RFC 4954 §4).
+/// Maximum octets of a line that the client sends in a SASL exchange, with its CRLF (RFC 4954 §4).
 pub const MAX_SASL: usize = 12_288;
 
-/// Maximum octets of an overlong line that are read and discarded.
+/// Maximum octets of an overlong line that are read and discarded before the line counts as endless.
 const MAX_SKIPPED: usize = 64 * 1024;
 
-/// Octets of an overlong line that are reported: its verb.
+/// Octets at the beginning of an overlong line that are reported, enough to see the verb.
 const REPORTED: usize = 32;
 
-/// Buffer of octets that were read from a client and are not used yet.
+/// Buffer of octets that were read from a client's connection and are not used yet.
 #[derive(Default)]
 pub struct Input {
     bytes: Vec<u8>,
     used: usize,
-    /// State of an overlong line: it has been reported, and its rest is discarded.
+    /// Set while an overlong line is being discarded. Its beginning was reported, its end has not been read yet.
     skipped: Option<Skipped>,
-    /// Octets to come that are to be discarded.
+    /// Number of octets that have not been read from the connection yet and will be discarded.
     to_discard: u64,
 }
 
-/// The part of an overlong line that has been discarded.
+/// State of discarding an overlong line.
 struct Skipped {
     octets: usize,
-    /// Its last octet is a CR; the LF may follow.
+    /// Whether the last octet read of the line is a CR; the LF may follow.
     ends_in_cr: bool,
 }
 
-/// Next line of the input.
+/// Result of reading the next line of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// A line, without its CRLF.
     Complete(&'a [u8]),
-    /// No end of line has come yet.
+    /// The end of the line has not been read yet.
     Incomplete,
-    /// A line longer than allowed, with its beginning. Reported once; its rest is discarded.
+    /// A line is longer than allowed. Holds its beginning. Returned once for each such line; the rest of the line is
+    /// discarded.
     TooLong(&'a [u8]),
-    /// A line so long that its end cannot be expected.
+    /// More than 64 KiB of an overlong line were discarded, and its end was not found.
     Endless,
-    /// A line that another server could read as two.
+    /// A line that another server could interpret as two lines.
     Ambiguous(Ambiguity),
 }
 
-/// Octets that SMTP servers read differently, which SMTP smuggling exploits (CVE-2023-51764 and its siblings).
+/// Octets that SMTP servers interpret differently. SMTP smuggling exploits such differences (CVE-2023-51764 and similar
+/// ones).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ambiguity {
     BareCr,
@@ -57,7 +59,7 @@ pub enum Ambiguity {
 }
 
 impl Ambiguity {
-    /// Name of the offending octet, for replies and logs.
+    /// Returns a description of the octet, for replies and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::BareCr => "a carriage return without line feed",
@@ -72,18 +74,18 @@ impl Input {
         self.used == self.bytes.len()
     }
 
-    /// Returns whether a line has begun and not ended.
+    /// Returns whether octets of a line have been read, but not its end.
     pub fn is_within_line(&self) -> bool {
         !self.is_empty() || self.skipped.is_some()
     }
 
-    /// First octet of the next line.
+    /// Returns the first octet of the next line, if it has been read.
     pub fn next(&self) -> Option<u8> {
         let is_line = self.skipped.is_none() && self.to_discard == 0;
         self.unused().first().copied().filter(|_| is_line)
     }
 
-    /// Discards the next `count` octets, those that have not come yet, too.
+    /// Discards the next `count` octets, also those that have not been read from the connection yet.
     pub fn discard(&mut self, count: u64) {
         self.to_discard = self.to_discard.saturating_add(count);
         let here = self.unused().len().min(usize::try_from(self.to_discard).unwrap_or(usize::MAX));
@@ -91,17 +93,17 @@ impl Input {
         self.to_discard -= here as u64;
     }
 
-    /// Number of octets to discard that have not come yet.
+    /// Returns the number of octets that will be discarded when they are read from the connection.
     pub fn to_discard(&self) -> u64 {
         self.to_discard
     }
 
-    /// Octets that have been read and not used.
+    /// Returns the octets that have been read and are not used yet.
     pub fn unused(&self) -> &[u8] {
         &self.bytes[self.used..]
     }
 
-    /// Marks `count` octets as used.
+    /// Marks the next `count` octets as used.
     pub fn consume(&mut self, count: usize) {
         self.used = (self.used + count).min(self.bytes.len());
         if self.is_empty() {
@@ -110,20 +112,20 @@ impl Input {
         }
     }
 
-    /// Discards all octets: input from before a TLS handshake must not be used after it (STARTTLS injection,
-    /// CVE-2011-0411).
+    /// Discards all octets. Called at a TLS handshake: octets that were sent before it, without encryption, must not be
+    /// used after it (STARTTLS injection, CVE-2011-0411).
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Frees memory that holds no unused octets.
+    /// Frees the memory of octets that are used.
     pub fn shrink(&mut self) {
         self.bytes.drain(..self.used);
         self.used = 0;
         self.bytes.shrink_to_fit();
     }
 
-    /// Returns the vector to read into, with at least `room` octets of spare capacity.
+    /// Returns the buffer to which new octets from the connection are appended, with room for at least `room` octets.
     pub fn space(&mut self, room: usize) -> &mut Vec<u8> {
         self.bytes.drain(..self.used);
         self.used = 0;
@@ -131,7 +133,7 @@ impl Input {
         &mut self.bytes
     }
 
-    /// Takes the next line of at most `max` octets with its CRLF.
+    /// Returns the next line and marks it as used. `max` is its maximum octets, with its CRLF.
     pub fn line(&mut self, max: usize) -> Line<'_> {
         self.discard(0);
         if let Some(Skipped { octets, ends_in_cr }) = self.skipped.take() {

@@ -1,7 +1,7 @@
 //! Parsers and writers of SMTP, for clients and upstreams. Pure: no sockets, no clock.
 //!
-//! CRLF is the only end of a line in a client's input. Input that two servers could read differently is an error, and
-//! is not repaired.
+//! Only CRLF ends a line in a client's input. Input that two servers could interpret differently is an error; Weir does
+//! not repair it.
 
 pub mod address;
 pub mod attributes;
@@ -10,6 +10,7 @@ pub mod data;
 pub mod envelope;
 pub mod extensions;
 pub mod line;
+pub mod message_id;
 pub mod reply;
 pub mod sasl;
 pub mod scram;

@@ -1,42 +1,41 @@
-//! Replies (RFC 5321 §4.2): Weir's own, and the upstream's, read in bounded memory and cleaned of octets that could
-//! break a line.
+//! Replies (RFC 5321 §4.2): Weir's own replies to clients, and the upstream's replies, which are read in bounded
+//! memory; octets that could break a line are replaced.
 
 use memchr::memchr;
 use std::fmt;
 use std::sync::Arc;
 
-/// A reply: a code and one or more lines of text, each of printable ASCII that begins with its enhanced code where it
-/// has one.
+/// A reply: a code and one or more lines of text in printable ASCII. A line's text begins with the enhanced code, if
+/// there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     code: u16,
-    /// Shared, since one refusal by an upstream may answer a thousand recipients.
+    /// Shared, since one refusal by an upstream may be the answer for a thousand recipients.
     lines: Arc<[Box<str>]>,
 }
 
-/// Maximum octets of a line's text: with code and CRLF within the 512 octets of RFC 5321 §4.5.3.1.5.
+/// Maximum octets of a line's text, so that with code and CRLF the line has at most 512 octets (RFC 5321 §4.5.3.1.5).
 const MAX_TEXT: usize = 500;
 
-/// Maximum lines of an upstream's reply that are kept: the first lines and the last. Policy texts have a few; the rest
-/// is discarded.
+/// Maximum lines that Weir keeps of an upstream's reply: the first 15 and the last. Real texts have only a few lines.
 const MAX_KEPT_LINES: usize = 16;
 
-/// Maximum lines of a reply to EHLO that are kept: each is an extension.
+/// Maximum lines that Weir keeps of a reply to EHLO, in which each line is an extension.
 const MAX_EXTENSIONS: usize = 256;
 
-/// Maximum octets of a reply in a log line.
+/// Maximum octets of a reply's text in a log line.
 const MAX_SHOWN: usize = 300;
 
-/// Maximum octets of a reply that are read before the upstream counts as broken.
+/// Maximum octets of a reply, kept or not. A longer reply is an error of the upstream.
 const MAX_READ: usize = 4 << 20;
 
 impl Reply {
-    /// Creates a reply of one line. `text` begins with the enhanced code.
+    /// Creates a reply of one line. `text` must begin with the enhanced code.
     pub fn new(code: u16, text: impl AsRef<str>) -> Self {
         Self { code, lines: [clean(text.as_ref().as_bytes())].into() }
     }
 
-    /// Creates a reply of several lines, for EHLO.
+    /// Creates a reply of several lines without enhanced codes, as for EHLO.
     pub fn lines<T: AsRef<str>>(code: u16, lines: impl IntoIterator<Item = T>) -> Self {
         Self { code, lines: lines.into_iter().map(|line| clean(line.as_ref().as_bytes())).collect() }
     }
@@ -45,31 +44,32 @@ impl Reply {
         self.code
     }
 
-    /// Returns whether the code is 2yz: success.
+    /// Returns whether the code begins with 2: success.
     pub fn is_positive(&self) -> bool {
         self.code / 100 == 2
     }
 
-    /// The text of each line, without the code.
+    /// Returns the text of each line, without the code.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.lines.iter().map(AsRef::as_ref)
     }
 
-    /// Returns the reply with the text of each line changed.
+    /// Returns the reply with `change` applied to the text of each line.
     pub fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self { code: self.code, lines: self.texts().map(|text| clean(change(text).as_bytes())).collect() }
     }
 
-    /// Returns the same text with another code and enhanced code, for an upstream's reply that would mislead the
-    /// client: a 421 closes the upstream's connection, not the client's.
+    /// Returns the reply with another code and enhanced code and the same text, for an upstream's reply whose code
+    /// would mislead the client: a 421 says that the upstream closes its connection to Weir, but Weir does not close
+    /// the client's.
     pub fn recoded(&self, code: u16, enhanced: &str) -> Self {
         let lines =
             self.texts().map(|text| clean(format!("{enhanced} {}", without_enhanced(text)).as_bytes())).collect();
         Self { code, lines }
     }
 
-    /// Returns the reply with an enhanced code in each line, as Weir has promised the client: lines without one get
-    /// X.0.0 (RFC 2034 §4).
+    /// Returns the reply with an enhanced code in each line, as Weir has announced to the client (ENHANCEDSTATUSCODES):
+    /// a line without one gets X.0.0, where X is the first digit of the code (RFC 2034 §4).
     pub fn enhanced(&self) -> Self {
         let class = self.code / 100;
         let enhance = |line: &str| match without_enhanced(line).len() == line.len() {
@@ -79,7 +79,7 @@ impl Reply {
         Self { code: self.code, lines: self.texts().map(enhance).collect() }
     }
 
-    /// Appends the octets that go to the client.
+    /// Appends the reply to `out` in the form that is sent to the client.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         for (n, line) in self.lines.iter().enumerate() {
             let mark = if n + 1 == self.lines.len() { ' ' } else { '-' };
@@ -88,7 +88,7 @@ impl Reply {
     }
 }
 
-/// Writes the reply in one line of bounded length, for the log.
+/// Writes the reply in one line of at most about [`MAX_SHOWN`] octets, for the log.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.lines.join(" ");
@@ -97,7 +97,8 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Returns the text as printable ASCII of bounded length, safe for a log line, a header and another server's parser.
+/// Returns at most [`MAX_TEXT`] octets of the text, with `?` for all but printable ASCII, so that a log line, a header
+/// and the client's parser are safe from it.
 fn clean(text: &[u8]) -> Box<str> {
     let printable = |b: &u8| if (b' '..=b'~').contains(b) { char::from(*b) } else { '?' };
     text.iter().take(MAX_TEXT).map(printable).collect::<String>().into()
@@ -115,11 +116,11 @@ fn without_enhanced(text: &str) -> &str {
 /// Error in an upstream's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Garbage {
-    /// A line that does not begin with a code from 200 to 599 and a space or hyphen.
+    /// A line that does not begin with a code from 200 to 599, followed by a space, a hyphen or the end of the line.
     NoCode,
-    /// Lines of one reply with different codes.
+    /// The lines of one reply have different codes.
     MixedCodes,
-    /// The reply is too long.
+    /// The reply has more than [`MAX_READ`] octets.
     TooLong,
 }
 
@@ -133,11 +134,11 @@ impl fmt::Display for Garbage {
     }
 }
 
-/// Reader of an upstream's replies. A bare LF ends a line, too, as in all other programs: replies contain nothing that
-/// could be smuggled.
+/// Reader of an upstream's replies. A bare LF also ends a line, as in other programs; this is safe, as no commands or
+/// messages can be smuggled in replies.
 #[derive(Default)]
 pub struct Reader {
-    /// Beginning of a line, at most the part that is kept.
+    /// Octets read of a line whose end has not been read yet; octets beyond the kept maximum are left out.
     pending: Vec<u8>,
     lines: Vec<Box<str>>,
     code: Option<u16>,
@@ -146,12 +147,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Keeps up to [`MAX_EXTENSIONS`] lines of the next reply, which may be the one to EHLO.
+    /// Makes the reader keep up to [`MAX_EXTENSIONS`] lines of the next reply, which may be the reply to EHLO.
     pub fn expect_extensions(&mut self) {
         self.is_ehlo = true;
     }
 
-    /// Reads octets. Returns how many were used, and the reply, if one is complete.
+    /// Reads octets from the upstream, until a reply is complete or all are used. Returns the number of octets used,
+    /// and the complete reply, if any.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), Garbage> {
         let mut used = 0;
         while used < bytes.len() {
@@ -173,7 +175,7 @@ impl Reader {
         Ok((used, None))
     }
 
-    /// Returns whether a reply has begun and not ended.
+    /// Returns whether a part of a reply has been read, but not its end.
     pub fn is_inside(&self) -> bool {
         self.read > 0
     }

@@ -1,4 +1,5 @@
-//! SASL messages of PLAIN, LOGIN and XOAUTH2 (RFC 4954, RFC 4616). SCRAM is in [`scram`](super::scram).
+//! Parsers and writers of the messages of the SASL mechanisms PLAIN, LOGIN and XOAUTH2 (RFC 4954, RFC 4616). SCRAM is
+//! in [`scram`](super::scram).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// User name and password. `Debug` prints neither.
+/// User name and password. `Debug` prints neither of them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Credentials {
     pub user: String,
@@ -19,22 +20,22 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Result of the check of a client's password.
+/// Result of checking a client's password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verified {
-    /// The password is right, and the user is in these groups.
+    /// The password is right, and the user is a member of these groups.
     Right {
         groups: Arc<[Box<str>]>,
     },
     Wrong,
-    /// The password cannot be checked now: too many other logins wait, the users file is being written, or there is
-    /// none.
+    /// The password cannot be checked now: too many other logins wait, the users file is just being written, or there
+    /// is no users file.
     Unavailable,
-    /// The client left before its turn: no password was checked.
+    /// The client closed the connection while its login waited: the password was not checked.
     ClientLeft,
 }
 
-/// User name and token of OAuth 2.0 (RFC 6750). `Debug` prints neither.
+/// User name and access token of OAuth 2.0 (RFC 6750). `Debug` prints neither of them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bearer {
     user: String,
@@ -47,55 +48,58 @@ impl fmt::Debug for Bearer {
     }
 }
 
-/// Maximum octets of a password. RFC 4616 §2 sets none; hashing longer ones would be work for nothing.
+/// Maximum octets of a password. RFC 4616 §2 sets no maximum; a client must not be able to make Weir hash very long
+/// ones.
 pub const MAX_PASSWORD: usize = 1024;
 
-/// Maximum octets of a token: a line of AUTH has 12,288 (RFC 4954 §4), in base64 and with the name.
+/// Maximum octets of a token. With the user name and in base64 it must fit into the 12,288 octets of an AUTH line (RFC
+/// 4954 §4).
 pub const MAX_TOKEN: usize = 8192;
 
 /// Maximum octets of a user name.
 const MAX_NAME: usize = 255;
 
-/// Returns whether this is a valid user name: letters and digits of any script, and ASCII signs except the colon. In
-/// headers, logs and the users file, a control character, a space or a mark that changes the direction of writing would
-/// be misread.
+/// Returns whether this is a valid user name: letters and digits of any script, and printable ASCII except space and
+/// colon. Control characters, spaces, colons and marks that change the direction of writing are refused, since programs
+/// or people would misread them in headers, logs and the users file.
 pub fn is_user_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.chars().all(|c| c.is_alphanumeric() || (c.is_ascii_graphic() && c != ':'))
 }
 
-/// Prompts of LOGIN: base64 of `Username:` and `Password:`, which clients expect (draft-murchison-sasl-login).
+/// Prompts of the server in LOGIN, which clients expect: base64 of `Username:` and `Password:`
+/// (draft-murchison-sasl-login).
 pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
 pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
 
 impl Credentials {
-    /// Creates credentials. `None` if they cannot be sent: an invalid user name, or a password that is empty, too long
-    /// or has a NUL.
+    /// Creates credentials. `None` if the user name is invalid, or the password is empty, too long or has a NUL.
     pub fn new(user: &str, password: &str) -> Option<Self> {
         let well_formed =
             is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
 
-    /// Returns the forms of the password that a stored hash may be made of: prepared; and as sent, where that differs,
-    /// since former versions hashed passwords as sent. A password that SASLprep prohibits has only the second form.
+    /// Returns the forms of the password to compare with a stored hash: normalized by SASLprep; and, if that differs,
+    /// as the client sent it, since earlier versions of Weir hashed passwords without SASLprep. A password that
+    /// SASLprep prohibits has only the form that the client sent.
     pub fn password_forms(&self) -> Vec<Cow<'_, str>> {
         let prepared = saslprep(&self.password).filter(|prepared| **prepared != self.password);
         prepared.into_iter().chain([Cow::Borrowed(&*self.password)]).collect()
     }
 }
 
-/// Prepares a password (RFC 4013), so that characters that look the same compare equal whichever keyboard typed them.
-/// `None`: the password is prohibited, or empty after preparation.
+/// Normalizes a password by SASLprep (RFC 4013), so that different encodings of the same character, as different
+/// keyboards send them, compare equal. `None` if SASLprep prohibits the password, or leaves nothing of it.
 pub fn saslprep(password: &str) -> Option<Cow<'_, str>> {
     stringprep::saslprep(password).ok().filter(|prepared| !prepared.is_empty())
 }
 
 impl Bearer {
-    /// Creates a bearer. `None` if it cannot be sent: an invalid user name, or a token that is empty, too long or not
-    /// printable ASCII.
+    /// Creates a bearer. `None` if the user name is invalid, or the token is empty, too long or not printable ASCII
+    /// without spaces.
     pub fn new(user: &str, token: &str) -> Option<Self> {
-        // RFC 6750 §2.1 allows fewer characters; these are enough to exclude one that ends the field.
+        // RFC 6750 §2.1 allows fewer characters. This check excludes those that would end the field in the message.
         let is_token = (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
         (is_user_name(user) && is_token).then(|| Self { user: user.to_owned(), token: token.to_owned() })
     }
@@ -105,25 +109,27 @@ impl Bearer {
     }
 }
 
-/// Writes the only message of XOAUTH2, as Google and Microsoft describe it: `user=NAME ^A auth=Bearer TOKEN ^A ^A`.
+/// Returns the only message of XOAUTH2, in base64, as Google and Microsoft describe it: `user=NAME ^A auth=Bearer TOKEN
+/// ^A ^A`.
 pub fn xoauth2(bearer: &Bearer) -> String {
     STANDARD.encode(format!("user={}\x01auth=Bearer {}\x01\x01", bearer.user, bearer.token))
 }
 
-/// Writes the only message of PLAIN.
+/// Returns the only message of PLAIN, in base64.
 pub fn plain(credentials: &Credentials) -> String {
     STANDARD.encode(format!("\0{}\0{}", credentials.user, credentials.password))
 }
 
-/// Writes the two messages of LOGIN: user name and password.
+/// Returns the two messages of LOGIN, user name and password, each in base64.
 pub fn login(credentials: &Credentials) -> [String; 2] {
     [&credentials.user, &credentials.password].map(|text| STANDARD.encode(text))
 }
 
-/// Reads the only message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` if it is
-/// malformed.
+/// Parses the only message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` if the
+/// message is malformed.
 ///
-/// An authorization identity other than the user's own is refused: no user may act as another user.
+/// An authorization identity (`authzid`) that differs from the user name is refused, too: no user may act as another
+/// user.
 pub fn parse_plain(message: &str) -> Option<Credentials> {
     let text = decode(message)?;
     let mut parts = text.splitn(3, '\0');
@@ -132,7 +138,7 @@ pub fn parse_plain(message: &str) -> Option<Credentials> {
     Credentials::new(user, password).filter(|_| same)
 }
 
-/// Reads the two messages of LOGIN: user name and password, each in base64.
+/// Parses the two messages of LOGIN: user name and password, each in base64.
 pub fn parse_login(user: &str, password: &str) -> Option<Credentials> {
     Credentials::new(&decode(user)?, &decode(password)?)
 }
@@ -186,7 +192,7 @@ mod tests {
             let credentials = Credentials::new("alice", password).unwrap();
             credentials.password_forms().into_iter().map(Cow::into_owned).collect::<Vec<_>>()
         };
-        // The examples of RFC 4013 section 3; the last two are prohibited.
+        // The examples of RFC 4013 §3. SASLprep prohibits the last two.
         assert_eq!(forms("I\u{ad}X"), ["IX", "I\u{ad}X"]);
         assert_eq!(forms("user"), ["user"]);
         assert_eq!(forms("USER"), ["USER"]);

@@ -1,8 +1,9 @@
-//! SCRAM-SHA-256, the client's side (RFC 5802, RFC 7677): the server never gets the password, and proves that it knows
-//! the password, too.
+//! SCRAM-SHA-256, the client's side, for logins at an upstream (RFC 5802, RFC 7677). The password is never sent to the
+//! server, and the server proves that it knows the password, too.
 //!
-//! Each message of the server turns one value into the next: [`ClientFirst`], [`Challenge`], [`Proof`].
-//! [`Salting::derive`] takes long, so the caller decides on which thread it runs. Channel binding is not offered.
+//! A login goes through three values: [`ClientFirst`], with the server's first message [`Challenge`], with the derived
+//! keys [`Proof`], which verifies the server's last message. [`Salting::derive`] may take most of a second, so the
+//! caller decides on which thread it runs. Channel binding is not offered.
 
 use super::sasl::Credentials;
 use base64::Engine as _;
@@ -11,35 +12,38 @@ use ring::{digest, hmac, pbkdf2};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// Minimum iterations (RFC 7677 §4): with fewer, an eavesdropper could guess the password cheaply.
+/// Minimum number of hash iterations (RFC 7677 §4): with fewer, an eavesdropper could quickly find the password by
+/// trying many.
 const MIN_ITERATIONS: u32 = 4096;
 
-/// Maximum iterations, under a second of work: an upstream must not be able to waste more (RFC 5802 §9).
+/// Maximum number of hash iterations, less than a second of processor time: an upstream must not be able to make Weir
+/// use more (RFC 5802 §9).
 const MAX_ITERATIONS: u32 = 1_000_000;
 
-/// Maximum characters of a server's error that are logged: those of RFC 5802 §7 have up to 39.
+/// Maximum characters of a server's error text in the log. The error texts of RFC 5802 §7 have up to 39.
 const MAX_ERROR: usize = 100;
 
-/// `gs2-header` of RFC 5802 §7: no channel binding, and no identity but the user's own.
+/// `gs2-header` of RFC 5802 §7: no channel binding, and no authorization identity other than the user name.
 const GS2_HEADER: &str = "n,,";
 
-/// First message of the client: user name and nonce.
+/// First message of the client: user name and nonce. The password is kept for the next message.
 pub struct ClientFirst {
     bare: String,
     nonce: String,
     password: String,
 }
 
-/// Challenge of the server.
+/// The server's challenge (its first message), and what is needed to answer it.
 pub struct Challenge {
     salting: Salting,
-    /// `AuthMessage`, up to the comma after the server's message.
+    /// `AuthMessage` of RFC 5802 §3, up to the comma after the server's message.
     auth_message: String,
-    /// Nonce of both sides.
+    /// The client's nonce followed by the server's.
     nonce: String,
 }
 
-/// Input of the key derivation. The same for each login, until the password or the server's salt changes.
+/// Input of the key derivation. It is the same for every login until the password, the server's salt or its iteration
+/// count changes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Salting {
     password: String,
@@ -47,49 +51,50 @@ pub struct Salting {
     iterations: NonZeroU32,
 }
 
-/// `ClientKey` and `ServerKey`.
+/// `ClientKey` and `ServerKey` of RFC 5802 §3, derived from the password.
 #[derive(Clone)]
 pub struct Keys {
     client: hmac::Tag,
     server: hmac::Tag,
 }
 
-/// Last message of the client, and the key to verify the server's answer.
+/// Last message of the client, and the key to verify the server's last message.
 pub struct Proof {
     message: String,
     auth_message: String,
     server_key: hmac::Key,
 }
 
-/// Error in a message of the server.
+/// Error in a message from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     Malformed,
     /// The server requires an extension (`m=`); Weir supports none.
     Extension,
-    /// Its nonce does not begin with the client's, or adds nothing: an answer to another login.
+    /// The server's nonce does not begin with the client's nonce, or adds nothing to it: the message may answer another
+    /// login.
     Nonce,
     Iterations,
-    /// The server reports an error (`e=`), here in printable ASCII.
+    /// The server reports an error (`e=`). Holds its text, reduced to printable ASCII.
     Refused(String),
-    /// The server does not know the password: it may be an impostor.
+    /// The server's signature is wrong: it does not know the password, so it may not be the real server.
     Signature,
 }
 
 impl ClientFirst {
-    /// Begins a login. `nonce` is random, printable, without commas, and used for one login only.
+    /// Begins a login. `nonce` must be random, printable, without commas, and new for each login.
     pub fn new(credentials: &Credentials, nonce: &str) -> Self {
         let user = prepared(&credentials.user).replace('=', "=3D").replace(',', "=2C");
         let password = prepared(&credentials.password);
         Self { bare: format!("n={user},r={nonce}"), nonce: nonce.to_owned(), password }
     }
 
-    /// The message to send first.
+    /// Returns the client's first message.
     pub fn message(&self) -> String {
         format!("{GS2_HEADER}{}", self.bare)
     }
 
-    /// Takes `server-first-message`.
+    /// Reads the server's first message (`server-first-message`).
     pub fn challenged(self, message: &str) -> Result<Challenge, Error> {
         let mut attributes = message.split(',').map(attribute);
         let mut take = |name| match attributes.next() {
@@ -123,7 +128,7 @@ impl Challenge {
         &self.salting
     }
 
-    /// Answers with the keys derived from its salting.
+    /// Computes the answer with `keys`, which the caller has derived from [`Challenge::salting`].
     pub fn prove(self, keys: &Keys) -> Proof {
         let bare = format!("c={},r={}", STANDARD.encode(GS2_HEADER), self.nonce);
         let auth_message = self.auth_message + &bare;
@@ -136,7 +141,8 @@ impl Challenge {
 }
 
 impl Salting {
-    /// Derives the keys with the server's number of iterations: from a millisecond to most of a second of work.
+    /// Derives the keys with the server's number of iterations. Takes from a millisecond to most of a second of
+    /// processor time.
     pub fn derive(&self) -> Keys {
         let mut salted = [0; digest::SHA256_OUTPUT_LEN];
         let password = self.password.as_bytes();
@@ -147,12 +153,13 @@ impl Salting {
 }
 
 impl Proof {
-    /// The message to send last.
+    /// Returns the client's last message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Takes `server-final-message`. Checks that the server knows the password, too, in constant time.
+    /// Checks by the server's last message (`server-final-message`) that the server knows the password, too. The
+    /// comparison takes constant time.
     pub fn verify(&self, message: &str) -> Result<(), Error> {
         let mut attributes = message.split(',').map(attribute);
         let signature = match attributes.next().flatten() {
@@ -194,13 +201,14 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Prepares a text by SASLprep (RFC 4013). A text that it prohibits, such as one with characters younger than Unicode
-/// 3.2, is sent as it is: servers that accept such a password have stored it so.
+/// Normalizes a user name or password by SASLprep (RFC 4013). A text that SASLprep prohibits, such as one with
+/// characters that are not in Unicode 3.2, is used unchanged: a server that allows such a password has stored it
+/// unchanged.
 fn prepared(text: &str) -> String {
     stringprep::saslprep(text).map_or_else(|_| text.to_owned(), |prepared| prepared.into_owned())
 }
 
-/// Reads `attr-val`: a letter, `=`, and a value that is not empty.
+/// Parses `attr-val` of RFC 5802 §7: a letter, `=`, and a value that is not empty.
 fn attribute(text: &str) -> Option<(char, &str)> {
     let (name, value) = text.split_once('=')?;
     let mut letters = name.chars();
@@ -208,12 +216,13 @@ fn attribute(text: &str) -> Option<(char, &str)> {
     (letters.next().is_none() && !value.is_empty() && !value.contains('\0')).then_some((name, value))
 }
 
-/// Returns a server's text as printable ASCII of bounded length, safe for a log line and a terminal.
+/// Returns at most [`MAX_ERROR`] characters of a server's text, with `?` for all but printable ASCII, so that a log
+/// line and a terminal are safe from it.
 fn printable(text: &str) -> String {
     text.chars().take(MAX_ERROR).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
 }
 
-/// Reads `posit-number`, an iteration count within the bounds.
+/// Parses an iteration count (`posit-number` of RFC 5802 §7) from [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
 fn count(digits: &str) -> Result<NonZeroU32, Error> {
     if digits.starts_with('0') || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(Error::Malformed);
@@ -230,7 +239,7 @@ fn key(value: &[u8]) -> hmac::Key {
 mod tests {
     use super::*;
 
-    /// RFC 7677 §3.
+    /// Example of RFC 7677 §3.
     const NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
     const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
@@ -321,11 +330,11 @@ mod tests {
     fn names_and_passwords_are_prepared_and_escaped() {
         let first = |user: &str, password: &str| ClientFirst::new(&Credentials::new(user, password).unwrap(), "n");
         assert_eq!(first("a=b,c", "p").message(), "n,,n=a=3Db=2Cc,r=n");
-        // RFC 4013 §3.
+        // Examples of RFC 4013 §3.
         for (password, prepared) in [("I\u{ad}X", "IX"), ("\u{aa}", "a"), ("\u{2168}", "IX"), ("a\u{a0}b", "a b")] {
             assert_eq!(first("u", password).password, prepared);
         }
-        // Prohibited, and younger than Unicode 3.2.
+        // A character that SASLprep prohibits, and one that is not in Unicode 3.2.
         for password in ["a\u{7}", "\u{1f600}"] {
             assert_eq!(first("u", password).password, password);
         }

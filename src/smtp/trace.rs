@@ -1,32 +1,32 @@
-//! `Received:` lines (RFC 5321 §4.4): writes the line that Weir adds, and counts those that a message has, to find mail
-//! loops.
+//! `Received:` lines (RFC 5321 §4.4): writes the line that Weir adds to a message, and counts the lines that the
+//! message already has, to find mail loops.
 
 use memchr::memchr;
 use std::net::IpAddr;
 
-/// Contents of a `Received:` line.
+/// Contents of the `Received:` line that Weir adds.
 #[derive(Clone, Debug)]
 pub struct Received<'a> {
     /// The client's HELO name.
     pub helo: &'a str,
     pub client: IpAddr,
-    /// This server's host name.
+    /// Host name of this Weir.
     pub by: &'a str,
-    /// EHLO rather than HELO.
+    /// Whether the client used EHLO, not HELO.
     pub extended: bool,
-    /// MAIL said SMTPUTF8.
+    /// Whether MAIL had the parameter SMTPUTF8.
     pub utf8: bool,
-    /// TLS version and cipher suite, where TLS was used.
+    /// TLS version and cipher suite, if the client used TLS.
     pub tls: Option<(&'a str, &'a str)>,
     pub user: Option<&'a str>,
     /// The session's id.
     pub id: &'a str,
-    /// Date and time as RFC 5322 §3.3 writes them.
+    /// Date and time in the format of RFC 5322 §3.3.
     pub date: &'a str,
 }
 
 impl Received<'_> {
-    /// The header line, folded, with its CRLF.
+    /// Returns the header line, folded, with its final CRLF.
     pub fn to_line(&self) -> String {
         let with = self.protocol();
         let mut line = format!("Received: from {} ({})\r\n", self.helo, literal(self.client));
@@ -41,7 +41,7 @@ impl Received<'_> {
         line
     }
 
-    /// Returns the keyword after `with` (RFC 3848, RFC 6531 §4.3). For HELO it is always SMTP.
+    /// Returns the protocol name after `with` (RFC 3848, RFC 6531 §4.3). After HELO it is always SMTP.
     fn protocol(&self) -> String {
         if !self.extended {
             return "SMTP".to_owned();
@@ -60,8 +60,9 @@ fn literal(address: IpAddr) -> String {
     }
 }
 
-/// Writes text for a comment (RFC 5322 §3.2.2): escapes characters that could end it, replaces all but printable ASCII,
-/// and cuts the text so that it fits a line.
+/// Returns the text in a form for a comment in a header (RFC 5322 §3.2.2): escapes characters that could end the
+/// comment, replaces all but printable ASCII by `?`, and cuts the text after 200 characters so that it fits into a
+/// line.
 fn comment(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(200) {
@@ -83,9 +84,9 @@ pub struct Hops {
 
 #[derive(Clone, Copy, Debug)]
 enum HeaderLine {
-    /// The line's first octets, this many, match the field name `Received`.
+    /// So many octets have been read of this line, and all match the field name `Received`.
     Name(usize),
-    /// The field name is complete. A colon may follow, also after blanks (RFC 5322 §4.5).
+    /// The whole field name `Received` has been read. A colon must follow, possibly after blanks (RFC 5322 §4.5).
     Named,
     Other,
     /// The header has ended, and the body has begun.
@@ -98,13 +99,13 @@ impl Default for HeaderLine {
     }
 }
 
-/// Maximum `Received:` lines. RFC 5321 §6.3: "normally at least 100".
+/// Maximum number of `Received:` lines. RFC 5321 §6.3 asks for "normally at least 100".
 const MAX_HOPS: usize = 100;
 
 const FIELD_NAME: &[u8] = b"received";
 
 impl Hops {
-    /// Takes the next octets of the message.
+    /// Reads the next octets of the message, in pieces of any length.
     pub fn read(&mut self, mut octets: &[u8]) {
         while !octets.is_empty() {
             self.line = match self.line {
@@ -136,7 +137,7 @@ impl Hops {
         }
     }
 
-    /// Returns whether the message is in a mail loop.
+    /// Returns whether the message has so many `Received:` lines that it must be in a mail loop.
     pub fn is_loop(&self) -> bool {
         self.count > MAX_HOPS
     }

@@ -1,15 +1,15 @@
-//! Answer of an upstream to one command of a client, as the relay gives it to the session.
+//! Answer of the upstream to one command of a client. The relay passes it to the client's session.
 
 use super::reply::Reply;
 
-/// The upstream's answer to one command.
+/// The upstream's answer to one command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Reply(Reply),
-    /// The upstream refused MAIL with this reply, and so the recipient.
+    /// The command is RCPT. The upstream refused the MAIL before it with this reply, so the recipient is refused, too.
     MailRefused(Reply),
-    /// The upstream cannot be reached, does not answer or answers nonsense, for this reason; or it closes the
-    /// connection with this reply.
+    /// The upstream cannot be used: it cannot be reached, does not answer in time, sends an invalid reply, or closes
+    /// the connection. `words` is its reply if it has closed the connection with one.
     Away {
         reason: String,
         words: Option<Reply>,

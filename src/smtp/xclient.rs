@@ -1,28 +1,28 @@
-//! Parser of XCLIENT, by which a proxy in front of Weir names the client (Postfix's XCLIENT_README).
+//! Parser of XCLIENT, with which a proxy in front of Weir tells who the client is (Postfix's XCLIENT_README).
 
 use super::address::is_host_name;
 use super::reply::Reply;
 use super::sasl::is_user_name;
 use std::net::IpAddr;
 
-/// Attributes of a client. A proxy may spread them over several commands.
+/// Attributes of a client in one XCLIENT command. A proxy may send several such commands with different attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Xclient {
-    /// ADDR.
+    /// ADDR: IP address of the client.
     pub address: Attribute<IpAddr>,
-    /// HELO.
+    /// HELO: name that the client gave in EHLO or HELO.
     pub helo: Attribute<Box<str>>,
-    /// LOGIN: the proxy has checked the password.
+    /// LOGIN: user name of the client, whose password the proxy has checked.
     pub login: Attribute<Box<str>>,
 }
 
 /// Value of an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attribute<T> {
-    /// The command does not give the attribute.
+    /// The command does not contain the attribute.
     #[default]
     Absent,
-    /// `[UNAVAILABLE]` or `[TEMPUNAVAIL]`.
+    /// The proxy does not know the value: `[UNAVAILABLE]` or `[TEMPUNAVAIL]`.
     Unknown,
     Known(T),
 }
@@ -36,7 +36,7 @@ impl<T> Attribute<T> {
         }
     }
 
-    /// Replaces the former value, unless the command does not give the attribute.
+    /// Replaces the value of an earlier command, unless this command does not contain the attribute.
     pub fn put_into(self, value_before: &mut Option<T>) {
         match self {
             Self::Absent => {}
@@ -46,11 +46,11 @@ impl<T> Attribute<T> {
     }
 }
 
-/// Names of the attributes, as in the reply to EHLO.
+/// Names of the attributes that Weir accepts, as in its reply to EHLO.
 pub const ATTRIBUTES: &str = "NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT";
 
 impl Xclient {
-    /// Reads the arguments of XCLIENT. The error is the reply.
+    /// Parses the arguments of XCLIENT. The error is the reply that the proxy gets.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let mut read = Self::default();
         let mut seen: Vec<String> = Vec::new();
@@ -78,7 +78,7 @@ impl Xclient {
             "HELO" => self.helo = Attribute::Known(Some(value).filter(|name| is_host_name(name))?.into()),
             "LOGIN" => self.login = Attribute::Known(Some(value).filter(|name| is_user_name(name))?.into()),
             "PROTO" => return ["SMTP", "ESMTP"].iter().any(|word| word.eq_ignore_ascii_case(value)).then_some(()),
-            // Checked, but not used.
+            // The values of these attributes are checked, but not used.
             "PORT" | "DESTPORT" => return value.parse::<u16>().ok().map(|_| ()),
             "DESTADDR" => return address(value).map(|_| ()),
             _ => {}
@@ -87,7 +87,7 @@ impl Xclient {
     }
 }
 
-/// Returns whether a client can have connected from this address.
+/// Returns whether a client can connect from this address.
 fn is_of_a_client(address: &IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast()
 }

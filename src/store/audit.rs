@@ -1,23 +1,24 @@
-//! Audit trail of exceptions: time, action, owner, administrator or limit, and reason.
+//! Audit trail of exceptions and resets. A record has the time, the action, the owner, who acted (an administrator or a
+//! limit), and the reason.
 
 use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::time::{Timestamp, format_wait};
 use std::sync::Arc;
 
-/// Record of one action, or of the end of an exception.
+/// Record of one action of an administrator or a limit, or of the end of an exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditRecord {
     pub at: Timestamp,
     pub act: Act,
-    /// Limit of the budget; `None` for suspensions, which have no limit.
+    /// Name of the limit to which the grant or reset applies; `None` for a suspension, which applies to no limit.
     pub limit: Option<Arc<str>>,
     pub owner: Owner,
     /// Rate of a grant.
     pub rate: Option<Arc<str>>,
-    /// Time when the exception ends, or would have ended.
+    /// Time when the exception ends or, if it was ended early, would have ended.
     pub until: Option<Timestamp>,
-    /// Levels of a budget that was reset, before the reset.
+    /// For a reset, the levels of the owner's budgets before it, as text.
     pub was: Option<Arc<str>>,
     pub by: By,
     pub reason: Arc<str>,
@@ -49,21 +50,23 @@ impl Act {
         }
     }
 
-    /// Parses a name.
+    /// Parses the name of an action.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|act| act.name() == name)
     }
 }
 
 impl AuditRecord {
-    /// Record of an action on a grant. Without `why` the author and the reason are the grant's own.
+    /// Returns the record of an action on a grant. If `why` is `None`, the author and the reason of the grant are
+    /// taken.
     pub fn of_grant(act: Act, grant: &Grant, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         let Grant { limit, owner, rate, term } = grant;
         let one = Self::of_term(act, owner, term, at, why);
         Self { limit: Some(limit.clone()), rate: Some(rate.clone()), ..one }
     }
 
-    /// Record of an action on a suspension, likewise.
+    /// Returns the record of an action on a suspension. If `why` is `None`, the author and the reason of the suspension
+    /// are taken.
     pub fn of_suspension(act: Act, suspension: &Suspension, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         Self::of_term(act, &suspension.owner, &suspension.term, at, why)
     }
@@ -73,7 +76,7 @@ impl AuditRecord {
         Self { at, act, limit: None, owner: owner.clone(), rate: None, until: Some(term.until), was: None, by, reason }
     }
 
-    /// Logs the record. A suspension that a limit begins is logged with the refusal.
+    /// Logs the record, except a suspension that a limit began: that is logged together with the refusal.
     pub(super) fn log(&self) {
         let Self { at, act, owner, until, by, reason, .. } = self;
         let (limit, rate, was) = (self.limit.as_deref(), self.rate.as_deref(), self.was.as_deref());

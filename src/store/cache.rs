@@ -4,8 +4,8 @@ mod eviction;
 mod folding;
 mod unread;
 
+use super::commit_queue::{Commit, NEVER_WRITTEN, Queue};
 use super::hashed_key::{HashedKey, HashedKeyRef};
-use super::queue::{Commit, NEVER_WRITTEN, Queue};
 use crate::policy::budgets::{Budget, Change, Key, Loaded};
 use crate::time::Timestamp;
 use std::collections::HashMap;
@@ -14,82 +14,86 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Cache of budgets, in many shards. A decision locks the shards that it needs, in ascending order. It holds no lock
-/// over an `.await` or over access to the disk. Decisions on one budget wait for each other; decisions on different
-/// budgets hardly ever do.
+/// Cache of budgets, divided into many shards with one lock each. A transaction (one decision on budgets) locks the
+/// shards of its budgets, in ascending order. It holds no lock over an `.await` or an access to the disk. Transactions
+/// on the same budget wait for each other; transactions on different budgets do so only if two of their budgets are in
+/// the same shard.
 pub struct BudgetCache {
     shards: Box<[Mutex<Shard>]>,
-    /// Approximate memory that the budgets take.
+    /// Approximate memory that all budgets take, in octets.
     octets: AtomicUsize,
-    /// Time of the latest decision, in microseconds; `i64::MIN` before the first.
+    /// Latest time at which a transaction ran, in microseconds since 1970; `i64::MIN` before the first transaction.
     latest: AtomicI64,
-    /// Number of budgets dropped so far.
+    /// Number of budgets dropped from memory since the start.
     dropped: AtomicUsize,
-    /// Shard that the next sweep for room looks at.
+    /// Index of the shard in which eviction goes on when memory is needed next.
     sweep_at: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Shard {
     budgets: HashMap<Key, Slot, foldhash::fast::RandomState>,
-    /// Budgets changed since the writer last took this list to fold them.
+    /// Budgets that have changed since the writer last took this list.
     changed: Vec<HashedKey>,
-    /// Budgets that the loader is reading, with the transactions that wait for them.
+    /// Budgets that the loader is reading, each with the channels of the transactions that wait for it.
     loading: HashMap<Key, Vec<oneshot::Sender<()>>>,
-    /// Budgets whose row could not be read.
+    /// Budgets whose row in the table could not be read.
     unread: Vec<HashedKey>,
-    /// Number of slots added without a budget, counted anew each time such slots are dropped.
+    /// Number of slots that were inserted without a budget since the last time such slots were dropped, plus those that
+    /// were left at that time.
     empty: usize,
 }
 
 struct Slot {
     budget: Option<Budget>,
     stage: Stage,
-    /// A transaction has used the budget since the last sweep for room.
+    /// Whether a transaction has used the budget since eviction last looked at it.
     recently_used: bool,
-    /// Epoch in which the filter was last written or read: see [`Queue::epoch`].
+    /// Epoch of the queue in which the budget's filter was last written to the file or read from it: see
+    /// [`Queue::epoch`].
     written_epoch: u64,
 }
 
-/// How far a budget is on its way into the file.
+/// Relation between a budget in memory and its row in the file's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The row in the file equals the budget.
+    /// The row equals the budget.
     Folded,
     /// The writer is writing the row.
     Folding,
     Changed,
-    /// The row could not be read. The budget counts from zero, in memory alone, until the row can be read and both can
-    /// be added.
+    /// The row could not be read. The budget counts from zero, in memory only, until the row can be read and is added
+    /// to it.
     Unread,
-    /// The budget counts present things, such as sessions; no file keeps it.
+    /// The budget counts what exists at present, such as open sessions. It is never written to the file.
     Volatile,
 }
 
-/// Outcome of a transaction.
+/// Result of [`BudgetCache::transact`].
 pub enum Transacted<R> {
-    /// No durable budget was changed: there is nothing to wait for.
+    /// No budget of the file was changed, so the caller need not wait for a commit.
     Unchanged(R),
     Changed(R, Commit),
-    /// Nothing was done, because the change could not have become durable.
+    /// The transaction was not run, because its changes could not become durable.
     Refused,
-    /// Some budgets are not in memory. The caller has those of `to_load` read; the loader is reading the others
-    /// already. `waits` has one receiver for each.
+    /// The transaction was not run, because some budgets are not in memory. The caller asks the loader to read those in
+    /// `to_load`; the loader is already reading the others. `waits` has one receiver for each missing budget.
     NotLoaded {
         to_load: Vec<HashedKey>,
         waits: Vec<oneshot::Receiver<()>>,
     },
 }
 
-/// Number of shards: a power of two, so large that two decisions seldom meet.
+/// Number of shards, a power of two. It is so large that two transactions on different budgets seldom need the same
+/// shard.
 pub const SHARDS: usize = 256;
 
-/// Memory of a budget beside its key and its filter, in octets: the slot, its entry in the map, and the allocator's
-/// overhead.
+/// Octets of memory that a budget takes in addition to its key and its filter: the slot, the entry in the hash map, and
+/// the allocator's overhead.
 const SLOT_OVERHEAD_OCTETS: usize = 112;
 
-/// Maximum time that the clock of decisions may be ahead of a transaction that has not waited; if it is further ahead,
-/// the wall clock was set back.
+/// A transaction that has not waited may find that the latest transaction ran at a time up to this much later. A larger
+/// difference means that the wall clock was set back.
 const MAX_REORDERING: Duration = Duration::from_secs(10);
 
 impl Default for BudgetCache {
@@ -104,7 +108,7 @@ impl Default for BudgetCache {
     }
 }
 
-/// The locked shards of a transaction.
+/// The shards that a transaction has locked, each with its index.
 struct LockedShards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl LockedShards<'_> {
@@ -119,20 +123,21 @@ impl LockedShards<'_> {
     }
 }
 
-/// Returns the shard of a hash. Each shard holds a range of the order.
+/// Returns the index of the shard for a hash. Each shard holds a range of hashes.
 fn shard_of(order: i64) -> usize {
     const SHIFT: u32 = u64::BITS - SHARDS.trailing_zeros();
     (order.cast_unsigned() >> SHIFT) as usize
 }
 
 impl BudgetCache {
-    /// Runs `act` on these budgets if all are in memory, stores the changes and queues them for the writer. With
-    /// `has_to_be_durable`, a transaction on a budget whose row could not be read is refused.
+    /// Runs `act` on these budgets if all are in memory, stores the changed budgets, and appends the changes to the
+    /// writer's queue. With `has_to_be_durable`, the transaction is refused if the row of one of the budgets could not
+    /// be read.
     ///
-    /// `now` is the time at which the transaction `began`. Transactions wait for each other and for the file, so one
-    /// may run after others that began later. It then runs at the time of the latest decision, because budgets must not
-    /// see time go back. If that time is ahead by more than the wait and [`MAX_REORDERING`], the clock was set back,
-    /// and the transaction runs at `now`.
+    /// `now` is the time when the transaction began, `began` the same moment by the monotonic clock. A transaction may
+    /// wait for others and for the file, and so run after others that began later. It then runs at the latest time at
+    /// which a transaction ran, because for a budget time must not go back. If that time is after `now` by more than
+    /// the wait plus [`MAX_REORDERING`], the clock was set back, and the transaction runs at `now`.
     pub fn transact<R>(
         &self,
         (now, began): (Timestamp, Instant),
@@ -179,12 +184,13 @@ impl BudgetCache {
         }
     }
 
-    /// Returns a copy of a budget; `None` if the key is not in memory.
+    /// Returns a copy of a budget. The outer `None` means that the key is not in memory, the inner one that there is no
+    /// such budget.
     pub fn peek(&self, hashed_key: HashedKeyRef<'_>) -> Option<Option<Budget>> {
         self.lock(shard_of(hashed_key.order)).budgets.get(hashed_key.key.as_str()).map(|slot| slot.budget.clone())
     }
 
-    /// Returns the budgets that the caller has to have read, and a receiver for each budget that is not in memory.
+    /// Returns the budgets that the loader must be asked to read, and a receiver for each budget that is not in memory.
     fn not_loaded(
         &self,
         held: &mut LockedShards<'_>,
@@ -197,7 +203,7 @@ impl BudgetCache {
                 continue;
             }
             let hashed_key = hashed_key.owned();
-            // No file keeps volatile budgets.
+            // A volatile budget is never in the file.
             if hashed_key.key.is_volatile() {
                 let slot =
                     Slot { budget: None, stage: Stage::Volatile, recently_used: true, written_epoch: NEVER_WRITTEN };
@@ -215,7 +221,7 @@ impl BudgetCache {
         (to_load, waits)
     }
 
-    /// Subtracts one from a volatile budget.
+    /// Subtracts 1 from the level of a volatile budget, as when a session ends.
     pub fn release(&self, hashed_key: HashedKeyRef<'_>) {
         let mut shard = self.lock(shard_of(hashed_key.order));
         let Some(slot) = shard.budgets.get_mut(hashed_key.key.as_str()) else { return };
@@ -231,13 +237,14 @@ impl BudgetCache {
         }
     }
 
-    /// Inserts budgets that were read from the file and wakes the transactions that wait for them. `epoch` is the
-    /// queue's when the read began. Returns rows that were loaded after their waiters had timed out.
+    /// Inserts budgets that were read from the file, and wakes the transactions that wait for them. `epoch` is the
+    /// queue's epoch when the read began. Returns the budgets that came too late: their transactions had stopped
+    /// waiting and count in memory.
     pub fn insert(&self, read: Vec<(HashedKey, Option<Budget>)>, epoch: u64) -> Vec<(HashedKey, Option<Budget>)> {
         let mut late = Vec::new();
         for (hashed_key, budget) in read {
             let mut shard = self.lock(shard_of(hashed_key.order));
-            // Dropping the senders wakes the waiters.
+            // Dropping the senders wakes the waiting transactions.
             shard.loading.remove(&hashed_key.key);
             if shard.budgets.contains_key(&hashed_key.key) {
                 late.push((hashed_key, budget));
@@ -260,16 +267,17 @@ impl BudgetCache {
         (0..SHARDS).map(|index| self.lock(index).budgets.len()).sum()
     }
 
-    /// Returns the time of the latest decision; `None` before the first.
+    /// Returns the latest time at which a transaction ran; `None` before the first transaction.
     pub fn latest(&self) -> Option<Timestamp> {
         Some(self.latest.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
     }
 
-    /// Returns the time at which a transaction runs. The caller holds the locks of its budgets.
+    /// Returns the time at which a transaction is to run: see [`BudgetCache::transact`]. The caller holds the locks of
+    /// the transaction's budgets.
     fn decision_time(&self, now: Timestamp, began: Instant) -> Timestamp {
         let latest = Timestamp::from_micros(self.latest.fetch_max(now.micros(), Ordering::Relaxed));
         let ahead = latest.since(now);
-        // In most cases no second clock has to be read.
+        // The first condition is almost always enough, and spares the reading of another clock.
         if ahead < MAX_REORDERING || ahead < MAX_REORDERING + began.elapsed() {
             return now.max(latest);
         }
@@ -293,7 +301,8 @@ impl BudgetCache {
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        // The lock is poisoned only if a fault of Weir's own panics in a decision: that one budget then begins anew.
+        // The lock is poisoned only if a bug in Weir causes a panic during a decision. The budgets of that decision
+        // then begin from zero.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -304,7 +313,7 @@ impl LockedShards<'_> {
     }
 }
 
-/// Marks these budgets as changed and queues the changes for the writer.
+/// Marks these budgets as changed and appends the changes to the writer's queue.
 fn queue_changes(
     held: &mut LockedShards<'_>,
     changes: Vec<(HashedKeyRef<'_>, Change)>,
@@ -330,7 +339,7 @@ fn queue_changes(
             any = true;
         }
         if before != Stage::Changed
-            // Share the map's key instead of another copy.
+            // Use the key in the map, whose text can be shared, instead of a new copy.
             && let Some((key, _)) = shard.budgets.get_key_value(hashed_key.key.as_str())
         {
             shard.changed.push(HashedKey { order: hashed_key.order, key: key.clone() });
@@ -339,7 +348,7 @@ fn queue_changes(
     match appending {
         Some(appending) if any => {
             let commit = appending.finish(began);
-            // An unread budget is in memory alone, so the transaction as a whole is not durable.
+            // A change of an unread budget is not written, so the transaction as a whole is not durable.
             if all { commit } else { Commit::NEVER }
         }
         Some(_) | None => Commit::NEVER,

@@ -1,11 +1,11 @@
 //! State shared by the threads of a store.
 
 use super::cache::BudgetCache;
+use super::commit_queue::{Queue, WriterJob};
 use super::health::{Attempt, HealthMonitor};
 use super::new_budgets::{Excess, NewBudgets};
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
-use super::queue::{Queue, WriterJob};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::policy::budgets::Key;
@@ -26,48 +26,49 @@ pub struct Core {
     pub new_budgets: NewBudgets,
     pub health: HealthMonitor,
     pub metrics: Arc<Metrics>,
-    /// Device and inode of the file and of its write-ahead log when it was opened; empty until the file could be
-    /// opened.
+    /// Device and inode of the opened state file and of its write-ahead log. Not set until the file could be opened.
     pub identity: OnceLock<Option<[(u64, u64); 2]>>,
-    /// Approximate octets written to the write-ahead log: the maintenance thread checkpoints by this.
+    /// Approximate octets written to the write-ahead log since the start. By this number the maintenance thread decides
+    /// when to checkpoint.
     pub wal_written: AtomicUsize,
-    /// The write-ahead log is too long: readers of the file must end their transactions soon, so that the log can be
-    /// reset.
+    /// Whether the write-ahead log is too long. Then the loader must end its read transactions soon, so that SQLite can
+    /// reset the log.
     pub is_wal_long: AtomicBool,
-    /// Do not truncate the write-ahead log on reset: the load will refill it.
+    /// Whether the write-ahead log keeps its length when SQLite resets it, because the load will soon fill it again.
     pub keep_wal: AtomicBool,
-    /// Held while the writer or the loader sets or clears [`Attempt::CatchUp`], so that a request cannot be lost in
-    /// between.
+    /// Held by the loader and the writer while they set or clear the error of [`Attempt::CatchUp`], so that the writer
+    /// does not clear it just after the loader has requested another catch-up.
     pub catch_up_lock: Mutex<()>,
-    /// Time before which no stored time can be compared with now, in microseconds: see [`Store::set_clock_doubt`].
-    /// `i64::MIN`: the clock is certain.
+    /// If the time may be wrong, the time when Weir's steady clock started or last followed a jump, in microseconds
+    /// since 1970: see [`Store::set_clock_doubt`]. `i64::MIN` if the clock is certain.
     pub clock_doubt: AtomicI64,
-    /// The loader has not answered in time: no transaction waits for the loader until it answers.
+    /// Whether the loader has not answered in time. Until it answers again, no transaction waits for it.
     pub is_loader_stuck: AtomicBool,
 }
 
-/// Reason for degraded health after the disk has recovered.
+/// Reason for degraded health after the disk has recovered, while charges made before are still not in the file.
 pub const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
 
-/// Consequences of replacing the limits.
+/// Consequences of replacing the policy.
 pub struct Replaced {
-    /// The former limits. Commands under way are still decided by them. Dropping the last reference may take long.
+    /// The replaced policy. Decisions that have begun still use it. Dropping the last reference may take long.
     pub former: Arc<Policy>,
-    /// The former limits that are no longer in force or now mean something else: see
-    /// [`Limit::kinds`](crate::policy::limit::Limit::kinds). Their budgets are kept for [`KEEP`].
+    /// The limits that are no longer in force or now count something else, each as name, count, algorithm and fields,
+    /// such as `l/recipients/ewma/user` (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)). Their budgets are
+    /// kept for [`KEEP`].
     pub gone: Vec<String>,
-    /// The grants without effect under the new limits, each with the reason.
+    /// The grants that have no effect under the new policy, each with the reason.
     pub inert: Vec<String>,
 }
 
-/// A commit that takes longer degrades the health: replies wait for it.
+/// Maximum time that a transaction, and so a reply, waits for a commit. A slower commit degrades the health.
 pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time that budgets outlive their limit, which may come back.
+/// Time for which the budgets of a removed limit are kept, as the administrator may restore the limit.
 pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
 
 impl Core {
-    /// Makes the shared state with nothing in memory; the file is still to be opened.
+    /// Creates the shared state, with no budgets in memory. The file is not opened yet.
     pub fn new(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Self {
         Self {
             options: options.clone(),
@@ -88,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Drops budgets from memory if there is no room.
+    /// Drops budgets from memory if they take too much of it. Degrades the health if changes are lost by that.
     pub fn make_room(&self) {
         let lost = self.cache.make_room(self.health.is_write_failing());
         match lost {
@@ -101,7 +102,8 @@ impl Core {
         }
     }
 
-    /// Has the writer write everything that changed in memory alone. Health stays degraded until that is done.
+    /// Makes the writer write all changes that are only in memory to the file. The health is degraded until that is
+    /// done.
     pub fn catch_up(&self) {
         let _catch_up = self.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
@@ -112,7 +114,7 @@ impl Core {
         Some(self.clock_doubt.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
     }
 
-    /// Counts and logs new keys that have to share a budget, and returns them.
+    /// Counts and logs the new keys that have to share a budget. Returns these keys.
     pub fn share(&self, excess: Vec<Excess>, policy: &Policy) -> impl Iterator<Item = Key> {
         for Excess { limit, is_to_be_logged, .. } in &excess {
             self.metrics.new_budgets_shared.with_label_values(&[limit]).inc();
@@ -147,15 +149,16 @@ impl Core {
         let former = std::mem::replace(&mut *slot, policy.clone());
         drop(slot);
         let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
-        // If the present time may be wrong, a kind keeps the time that the last walk recorded: a time too early would
-        // delete its budgets too early.
+        // If the present time may be wrong, it is not recorded as the time when these kinds of limits were last in
+        // force: with a time that is too early, their budgets would be deleted too early.
         if let Some(now) = self.cache.latest().filter(|_| self.clock_doubt().is_none()) {
             self.queue.send_job(WriterJob::RecordKinds(kinds.clone(), now));
         }
         Replaced { former, gone: self.warn_removed_limits(kinds.into_iter()), inert: warn_inert_grants(&policy) }
     }
 
-    /// Logs and returns the limits that are no longer in force or now mean something else.
+    /// Logs and returns those of the given kinds (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)) of which no
+    /// limit is in force.
     pub fn warn_removed_limits(&self, former: impl Iterator<Item = String>) -> Vec<String> {
         let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();
         let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();

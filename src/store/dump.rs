@@ -1,5 +1,5 @@
-//! Offline work on a state file: inspect it, dump and load it as JSON lines, copy it. All but loading also work while
-//! Weir is using the file.
+//! Commands on a state file: show its sizes and contents, dump it as lines of JSON, load such lines into it, copy it.
+//! All but loading also work while a Weir is using the file.
 
 use super::audit::AuditRecord;
 use super::file::{self, File, OpenError};
@@ -20,17 +20,18 @@ use std::path::{Path, PathBuf};
 pub enum DumpError {
     Open(OpenError),
     Sqlite(PathBuf, rusqlite::Error),
-    /// Some budgets could not be read; the others were.
+    /// Some budgets could not be read; the other budgets were read.
     Damaged {
         path: PathBuf,
         reason: String,
     },
-    /// The input to be loaded cannot be read.
+    /// The input with the lines to load cannot be read.
     Input(std::io::Error),
-    /// A line of the input is wrong: its number, the expected kind of line, and the reason.
+    /// A line of the input is wrong. Holds the number of the line, what it was expected to be (such as "a budget"), and
+    /// why it is not.
     Line(u64, &'static str, String),
     Output(std::io::Error),
-    /// A file of the target's name exists already, or the copy cannot be made.
+    /// The copy cannot be written, or a file of its name exists already.
     Target(PathBuf, std::io::Error),
 }
 
@@ -58,25 +59,30 @@ impl From<OpenError> for DumpError {
     }
 }
 
-/// Contents of a state file.
+/// Sizes and contents of a state file.
 pub struct Info {
-    /// Octets of the file, of its unused pages, and of its write-ahead log.
+    /// Octets of the file, with its unused pages.
     pub octets: i64,
+    /// Octets of the unused pages of the file.
     pub unused: i64,
+    /// Octets of the write-ahead log.
     pub log: i64,
-    /// Number of journal entries, and their octets.
+    /// Number of journal entries.
     pub entries: i64,
+    /// Octets of all journal entries.
     pub journal: i64,
-    /// Budgets of each limit.
+    /// Statistics of the budgets of each limit. The key is the limit's name, count, algorithm and fields, such as
+    /// `l/recipients/ewma/user`.
     pub kinds: BTreeMap<String, Kind>,
-    /// Exceptions that hold, or held until a moment ago.
+    /// Grants in the file. Some may have expired and not been deleted yet.
     pub grants: Vec<Grant>,
+    /// Suspensions in the file. Some may have expired and not been deleted yet.
     pub suspensions: Vec<Suspension>,
     /// Number of records in the audit trail.
     pub records: usize,
 }
 
-/// Numbers of loaded lines.
+/// Numbers of loaded budgets, exceptions and audit records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub budgets: u64,
@@ -87,12 +93,13 @@ pub struct Loaded {
 /// Statistics of a limit's budgets.
 pub struct Kind {
     pub budgets: u64,
-    /// Last charge of the budget that has been idle for longest, and of the budget charged last.
+    /// Of the times at which the limit's budgets were last changed, the earliest.
     pub oldest: Timestamp,
+    /// Of the times at which the limit's budgets were last changed, the latest.
     pub latest: Timestamp,
 }
 
-/// Reader of a state file: the budgets of its journal, and the read failures so far.
+/// Reader of a whole state file. Keeps the budgets found in its journal, and the failures of reading.
 struct StateReader<'a> {
     path: &'a Path,
     file: File,
@@ -100,7 +107,7 @@ struct StateReader<'a> {
     missed: ReadFailures,
 }
 
-/// Failed reads: their number and the last reason.
+/// Number of failed reads of the table, and the last error.
 #[derive(Default)]
 struct ReadFailures {
     failures: usize,
@@ -110,14 +117,15 @@ struct ReadFailures {
 /// Exceptions and their audit trail.
 type Exceptions = (Vec<Grant>, Vec<Suspension>, Vec<AuditRecord>);
 
-/// Number of ranges in which the table is read.
+/// Number of ranges of hashes in which the table of budgets is read, one after the other.
 const RANGES: i64 = 256;
 
-/// Bounds on dividing damaged ranges: a smaller range is not divided, and none is after so many failures.
+/// A range of hashes that cannot be read is divided, unless it has at most this many hashes.
 const MIN_RANGE: i64 = 1 << 40;
+/// After this many failed reads, no range is divided any more.
 const MAX_FAILURES: usize = 2_000;
 
-/// Octets of the longest line that is read: more than the largest filter takes.
+/// Maximum octets of an input line, more than a budget with the largest filter needs.
 const MAX_LINE_OCTETS: u64 = 16 << 20;
 
 impl<'a> StateReader<'a> {
@@ -126,14 +134,14 @@ impl<'a> StateReader<'a> {
         Ok(Self { path, file, journal: Replayed::default(), missed: ReadFailures::default() })
     }
 
-    /// Hands out every budget, each as it is at some moment since the call. Damaged budgets are left out.
+    /// Calls `take` with every budget, in its state at some moment after this call. Damaged budgets are left out.
     ///
-    /// The journal and every range of the table are read in transactions of their own. No transaction is open while
-    /// `take` runs: that may wait for a pager for hours, and the write-ahead log could not be reset meanwhile. A budget
-    /// of the journal is handed out as it was when the journal was read, whatever has become of its row since. Any
-    /// other budget is handed out as its row is when the range is read. No budget is missed, as a key stays in its
-    /// range, and none comes twice. One moment for all budgets would need a temporary copy of the whole file;
-    /// [`backup`] makes a permanent one.
+    /// The journal, and each range of the table, is read in its own transaction. No transaction is open while `take`
+    /// runs: `take` may wait for hours for a pager that shows the output, and SQLite could not reset the write-ahead
+    /// log during that time. A budget that is in the journal is passed to `take` in its state when the journal was
+    /// read, even if its row has changed since. Any other budget is passed in the state of its row when the range was
+    /// read. Every budget is passed exactly once, as its hash never changes. To read all budgets at the same moment, a
+    /// temporary copy of the whole file would be needed; [`backup`] makes a permanent copy.
     fn each(&mut self, mut take: impl FnMut(HashedKey, Budget)) -> Result<(), DumpError> {
         match self.in_transaction(|file| file.replay())? {
             Ok((journal, damaged, _)) => {
@@ -152,7 +160,7 @@ impl<'a> StateReader<'a> {
             })?;
             self.missed = missed;
             for (hashed_key, budget) in rows {
-                // The budget in the journal is newer than the row, or has been written to the row since.
+                // The budget in the journal is at least as new as the row was when the journal was read.
                 let budget = self.journal.0.remove(&hashed_key).unwrap_or(budget);
                 take(hashed_key, budget);
             }
@@ -163,7 +171,7 @@ impl<'a> StateReader<'a> {
         Ok(())
     }
 
-    /// Reads the exceptions and their audit trail as they are at one moment.
+    /// Reads the exceptions and their audit trail, all at the same moment.
     fn exceptions(&mut self) -> Result<Exceptions, DumpError> {
         let read =
             self.in_transaction(|file| file.exceptions().and_then(|known| Ok((known, file.audit_trail(usize::MAX)?))))?;
@@ -174,7 +182,7 @@ impl<'a> StateReader<'a> {
         Ok((grants, suspensions, records))
     }
 
-    /// Runs a read in one transaction, so that it sees one moment.
+    /// Runs `read` in one transaction, so that all it reads is of the same moment.
     fn in_transaction<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, DumpError> {
         self.file.begin_read().map_err(|error| DumpError::Sqlite(self.path.to_owned(), error))?;
         let read = read(&self.file);
@@ -188,7 +196,8 @@ impl<'a> StateReader<'a> {
     }
 }
 
-/// Reads a range of the table. If that fails, reads its halves, so that only the rows of damaged pages are missed.
+/// Reads a range of hashes from the table. If that fails, reads each half of the range, so that only the rows of
+/// damaged pages are missing.
 fn read_range(
     file: &File,
     (low, high): (i64, i64),
@@ -212,7 +221,7 @@ fn read_range(
     }
 }
 
-/// Inspects a state file, even while Weir is using it.
+/// Returns the sizes and contents of a state file. Works also while a Weir is using the file.
 pub fn info(path: &Path) -> Result<Info, DumpError> {
     let mut reader = StateReader::open(path)?;
     let sizes = reader.file.sizes().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
@@ -231,8 +240,8 @@ pub fn info(path: &Path) -> Result<Info, DumpError> {
     Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records: records.len() })
 }
 
-/// Writes every budget and every exception as a line of JSON, even while Weir is using the file. Budgets that change
-/// meanwhile are not all of the same moment. `out` may stall without harm to the writer of the file.
+/// Writes to `out` every budget, exception and audit record as a line of JSON. Works also while a Weir is using the
+/// file; the budgets are then not all of the same moment. A slow `out` does not delay that Weir.
 pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     let mut reader = StateReader::open(path)?;
     let mut outcome = Ok(());
@@ -249,16 +258,17 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     reader.end()
 }
 
-/// Loads budgets and exceptions that [`dump`] has written into a file that no Weir is using; creates the file if there
-/// is none. Existing budgets and exceptions are replaced. Loads all lines or nothing.
+/// Reads lines that [`dump`] has written from `input`, and writes their contents into the state file at `path`. No Weir
+/// may be using that file; it is created if it does not exist. A loaded budget or exception replaces the one of the
+/// same key. If a line is wrong, the file is not changed.
 pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
-    // No reply waits for this, so it can survive a power cut.
+    // No reply to a client waits for this commit, so it may take the time to be safe from a power cut.
     let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
     let mut file = File::open(&options)?;
     let sqlite = |error| DumpError::Sqlite(path.to_owned(), error);
     let (journal, damaged, _) = file.replay().map_err(sqlite)?;
     if let Some(seq) = damaged.first() {
-        // A starting Weir logs the loss; here the loss would be silent.
+        // A server that starts logs that it loses this entry. Here the administrator would not notice the loss.
         return Err(DumpError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
     }
     let lines = Lines { input, number: 0 };
@@ -278,7 +288,7 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
     }
 }
 
-/// Iterator over the parsed lines; skips empty lines.
+/// Iterator over the input, which parses its lines and skips empty ones.
 struct Lines<R> {
     input: R,
     number: u64,
@@ -310,7 +320,7 @@ impl<R: BufRead> Iterator for Lines<R> {
     }
 }
 
-/// Reason why loading stopped.
+/// Error that stopped the loading.
 enum LoadError {
     Dump(DumpError),
     Sqlite(rusqlite::Error),
@@ -322,14 +332,14 @@ impl From<rusqlite::Error> for LoadError {
     }
 }
 
-/// Copies a state file to a new file, even while Weir is using it.
+/// Copies a state file to a new file. Works also while a Weir is using the state file.
 pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
     let file = File::open_to_read(path)?;
     let wrong = |error| DumpError::Target(target.to_owned(), error);
     if target.exists() {
         return Err(wrong(std::io::Error::other("there is a file of this name already")));
     }
-    // The copy gets its final name when it is complete.
+    // The copy is written under another name, and renamed to its final name when it is complete.
     let mut half = target.as_os_str().to_owned();
     half.push(".new");
     let half = PathBuf::from(half);

@@ -1,12 +1,13 @@
-//! Grants, suspensions and resets: changed in memory at once, and written to the file by the writer.
+//! Grants, suspensions and resets: they are in force in memory at once, and the writer thread then writes them to the
+//! file.
 
 use super::audit::{Act, AuditRecord};
+use super::commit_queue::WriterJob;
 use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
-use super::queue::WriterJob;
 use super::{Store, Unavailable};
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, Loaded, Owner};
@@ -18,14 +19,15 @@ use std::time::Duration;
 use tokio::sync::oneshot::{Receiver, channel};
 use tokio::time::timeout;
 
-/// Age at which audit records are deleted.
+/// Age at which audit records are deleted from the file.
 const AUDIT_KEPT_FOR: Duration = Duration::from_secs(366 * 86_400);
 
 /// Time between two deletions of old audit records.
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
 
 impl Core {
-    /// Changes the exceptions and queues the change for the writer. The receiver tells when it is written.
+    /// Changes the exceptions in memory and asks the writer to write the change. The receiver gets a message when the
+    /// change is in the file, or is closed if it could not be written.
     fn change_exceptions<R>(&self, change: impl FnOnce(&mut Exceptions, &mut Batch) -> R) -> (R, Receiver<()>) {
         let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let mut policy = Policy::clone(&slot);
@@ -35,7 +37,7 @@ impl Core {
         let changed = change(exceptions, &mut batch);
         let done: Vec<AuditRecord> = batch.records.iter().skip(before).cloned().collect();
         batch.limit_size(exceptions);
-        // While the disk hangs, only this removes waiters that have given up.
+        // Remove the channels of commands that no longer wait: while the disk hangs, the writer does not do that.
         batch.waiting.retain(|waiting| !waiting.is_closed());
         let (sender, written) = channel();
         batch.waiting.push(sender);
@@ -56,7 +58,8 @@ impl Core {
         self.metrics.suspensions_in_force.set(number(suspensions.filter(|one| holds(&one.term)).count()));
     }
 
-    /// Loads the exceptions of the file. Changes made before the file could be opened are newer, and stay.
+    /// Loads the exceptions of the file. An exception that was changed in memory before the file could be opened is not
+    /// replaced.
     pub fn load_exceptions(&self, file: &File) {
         let (grants, suspensions) = match file.exceptions() {
             Ok(read) => read,
@@ -106,10 +109,10 @@ impl Core {
         warn_inert_grants(&policy);
     }
 
-    /// Waits until a batch is written, but not for long.
+    /// Waits until a change is in the file, for at most [`COMMIT_TIMEOUT`].
     async fn wait_until_written(&self, written: Receiver<()>) -> Kept {
         match timeout(COMMIT_TIMEOUT, written).await {
-            // Records in a file that has been removed are lost when the process ends.
+            // If the file has been removed from its path, the change is lost when the process ends.
             Ok(Ok(())) => self.health.reason(Attempt::FindFile).map_or(Kept::InFile, Kept::InMemory),
             Ok(Err(_)) => {
                 let reason =
@@ -124,20 +127,20 @@ impl Core {
         }
     }
 
-    /// Begins suspensions that limits order. Returns false if they are not in the file.
+    /// Begins suspensions that limits demand. Returns whether they are in the file.
     pub async fn suspend(&self, suspensions: &[Arc<Suspension>], now: Timestamp) -> bool {
         let time = (now, self.clock_doubt());
         let (_, written) = self.change_exceptions(|exceptions, batch| {
             suspensions.iter().for_each(|one| batch.suspend(exceptions, one, time))
         });
-        // Do not wait while the file cannot be written.
+        // While the file cannot be written, do not wait for it.
         !self.health.is_write_failing() && self.wait_until_written(written).await == Kept::InFile
     }
 }
 
-/// Actions of administrators.
+/// Actions that administrators command.
 impl Store {
-    /// Begins a grant. Returns the grant for the same budget that it replaces.
+    /// Begins a grant. Returns the grant of the same limit and owner that it replaces, if any.
     pub async fn grant(&self, grant: Grant) -> (Option<Arc<Grant>>, Kept) {
         let now = grant.term.since;
         let (former, written) = self.core.change_exceptions(|exceptions, batch| {
@@ -151,7 +154,7 @@ impl Store {
         (former, self.core.wait_until_written(written).await)
     }
 
-    /// Ends a grant before its time and returns it; `None` if there is none.
+    /// Ends a grant before its time and returns it. `None` if there is no such grant.
     pub async fn revoke(
         &self,
         limit: &str,
@@ -170,7 +173,7 @@ impl Store {
         Some((revoked?, self.core.wait_until_written(written).await))
     }
 
-    /// Begins a suspension. Returns the suspension of the same owner that it replaces.
+    /// Begins a suspension. Returns the suspension of the same owner that it replaces, if any.
     pub async fn suspend(&self, suspension: Suspension) -> (Option<Arc<Suspension>>, Kept) {
         let now = suspension.term.since;
         let (former, written) = self.core.change_exceptions(|exceptions, batch| {
@@ -183,8 +186,8 @@ impl Store {
         (former, self.core.wait_until_written(written).await)
     }
 
-    /// Ends a suspension before its time and returns it, whether an administrator or a limit began it; `None` if there
-    /// is none.
+    /// Ends an owner's suspension before its time and returns it, whether an administrator or a limit began it. `None`
+    /// if the owner is not suspended.
     pub async fn end_suspension(
         &self,
         owner: &Owner,
@@ -202,8 +205,8 @@ impl Store {
         Some((ended?, self.core.wait_until_written(written).await))
     }
 
-    /// Resets the budgets of an owner, as if nothing had ever been counted, and returns how full they were. The error
-    /// says why that is impossible.
+    /// Resets the budgets that a limit has for an owner to zero. Returns the levels that they had, as text. The error
+    /// says why they cannot be reset.
     pub async fn reset(
         &self,
         limit: &str,
@@ -240,9 +243,10 @@ impl Store {
         Ok((was, lag.map_or(kept, Kept::InMemory)))
     }
 
-    /// Returns the newest audit records, the latest at the end. The error says why they cannot be read.
+    /// Returns the newest `last` audit records, the newest at the end. The error says why they cannot be read.
     pub async fn trail(&self, last: usize) -> Result<Vec<AuditRecord>, String> {
-        // Read the batch first: a record written meanwhile is then found twice, not missed.
+        // Read the records that are not in the file first: one that is written before the file is read is then found
+        // twice, and not missed.
         let unwritten = self.core.pending_exceptions.batch().records.clone();
         let path = self.core.options.path.clone();
         let read = move || match File::open_to_read(&path) {
@@ -259,20 +263,20 @@ impl Store {
         Ok(trail.split_off(trail.len().saturating_sub(last)))
     }
 
-    /// Ends the exceptions that have expired, and deletes old audit records. Called now and then; an expired exception
-    /// has no effect in any case.
+    /// Removes expired exceptions, and deletes old audit records. The server calls it regularly; an expired exception
+    /// has no effect even before it is removed.
     ///
-    /// While the clock is in doubt ([`Store::set_clock_doubt`]), only exceptions that began since then are ended, and
-    /// no records are deleted.
+    /// While the time may be wrong ([`Store::set_clock_doubt`]), only exceptions that began after Weir's steady clock
+    /// started or last followed a jump are removed, and no records are deleted.
     pub fn end_exceptions(&self, now: Timestamp) {
         let Core { pending_exceptions, queue, .. } = &*self.core;
         let doubt = self.core.clock_doubt();
         if self.core.policy().exceptions.any_ended(now, doubt) {
-            // No command waits for this.
+            // Drop the receiver: no command waits for this change.
             drop(self.core.change_exceptions(|exceptions, batch| batch.end_expired(exceptions, now, doubt)));
         }
         if doubt.is_some() {
-            // Expired exceptions are still in memory, but do not count.
+            // Expired exceptions may still be in memory; the metrics must not count them.
             return self.core.count_in_force(&self.core.policy().exceptions, |term| term.holds(now));
         }
         let pruned = Timestamp::from_micros(pending_exceptions.pruned.load(Ordering::Relaxed));

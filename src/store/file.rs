@@ -1,4 +1,4 @@
-//! The state file: SQLite with the schema of `schema.sql`, and all SQL statements.
+//! The state file, an SQLite database with the schema of `schema.sql`. Most SQL statements are here.
 
 mod error;
 mod exceptions;
@@ -21,35 +21,35 @@ use std::time::Duration;
 /// An open state file.
 pub struct File {
     connection: Connection,
-    /// Sequence numbers of the first and the last journal entry. With an empty journal the first is one more than the
-    /// last.
+    /// Sequence numbers of the first and the last journal entry. If the journal is empty, `first` is `last` + 1.
     first: i64,
     last: i64,
-    /// The write-ahead log keeps its length on reset: the last value given to [`File::set_keep_wal`].
+    /// Whether the write-ahead log keeps its length when SQLite resets it: the last value given to
+    /// [`File::set_keep_wal`].
     keeps_wal: bool,
-    /// Lock against other processes while the file is open.
+    /// Lock that prevents other Weir processes from opening the file for writing.
     _lock: Option<std::fs::File>,
 }
 
-/// A row of the budgets table, without the values seen.
+/// A row of the table of budgets, without the filter.
 pub struct BudgetRow {
     pub hashed_key: HashedKey,
     pub state: State,
-    /// Start of the newer generation of the values seen.
+    /// Time when the filter's newer generation began, if the budget has a filter.
     pub epoch: Option<Timestamp>,
 }
 
-/// Time to wait for another program that holds the file. Replies wait as long, so it is short; then limits go on in
-/// memory.
+/// Time that an operation waits while another program has locked the file. Replies to clients wait for the same time,
+/// so it is short; after it budgets are kept in memory only.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Page cache of each connection, in KiB; SQLite wants a negative number for that unit.
+/// Size of each connection's page cache, in KiB; in `cache_size` SQLite takes a negative number as KiB.
 const CACHE_KIB: i64 = -16_384;
 
-/// Length to which the write-ahead log is truncated on reset under load, in octets.
+/// Octets to which the write-ahead log is truncated when SQLite resets it under load.
 const WAL_KEPT_OCTETS: i64 = 64 << 20;
 
-/// Reads budgets from the table over a new connection.
+/// Reads budgets from the table, with a new connection to the file.
 pub fn read_budgets(path: &Path, hashed_keys: &[HashedKey]) -> Result<Vec<Option<Budget>>, String> {
     let unreadable = |why: String| format!("budgets cannot be read: {why}");
     let file = File::open_to_read(path).map_err(|error| unreadable(error.to_string()))?;
@@ -58,16 +58,16 @@ pub fn read_budgets(path: &Path, hashed_keys: &[HashedKey]) -> Result<Vec<Option
 }
 
 impl File {
-    /// Opens the file for writing, and creates it if there is none.
+    /// Opens the file for writing. Creates it if it does not exist.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let path = &*options.path;
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
         let lock = lock(path)?;
-        // Before the first connection to the file: see `open_existing`.
+        // Must be before the first connection to the file: see `open_existing`.
         create_private(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let mut connection = Connection::open(path).map_err(sqlite)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
-        // Another program's file stays as it is.
+        // Identify the file before anything is written: another program's file must not be changed.
         schema::identify(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
         configure(&connection, options.durability).map_err(sqlite)?;
         schema::create_or_migrate(&mut connection).map_err(|unfit| OpenError::of(path, unfit))?;
@@ -76,20 +76,21 @@ impl File {
         Ok(Self { connection, first, last, keeps_wal: true, _lock: Some(lock) })
     }
 
-    /// Opens the file for reading, beside its writer.
+    /// Opens the file for reading, while another connection or process may write it.
     pub fn open_to_read(path: &Path) -> Result<Self, OpenError> {
         Self::open_existing(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 
-    /// Opens the file for checkpoints of its write-ahead log, beside its writer.
+    /// Opens the file for checkpoints of its write-ahead log, while the writer has another connection.
     pub fn open_for_checkpoint(path: &Path) -> Result<Self, OpenError> {
         Self::open_existing(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
     fn open_existing(path: &Path, flags: OpenFlags) -> Result<Self, OpenError> {
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
-        // SQLite's own message would not say why. Do not open the file here: closing it again would release all locks
-        // that SQLite holds on it for this process (POSIX), and another program could take it for unused.
+        // SQLite's own message would not say why the file cannot be opened. The check must not open the file: closing
+        // it would release all locks that SQLite holds on the file in this process (POSIX), and another program could
+        // assume that the file is unused.
         std::fs::metadata(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
@@ -103,7 +104,8 @@ impl File {
         Ok(Self { connection, first: 1, last: 0, keeps_wal: true, _lock: None })
     }
 
-    /// Reads the journal. Returns its budgets, the sequence numbers of damaged entries, and its octets.
+    /// Replays the journal. Returns the resulting budgets, the sequence numbers of damaged entries, and the octets of
+    /// all entries.
     pub fn replay(&self) -> rusqlite::Result<(Replayed, Vec<i64>, usize)> {
         let mut statement = self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq")?;
         let mut rows = statement.query([])?;
@@ -118,7 +120,7 @@ impl File {
         Ok((replayed, damaged, octets))
     }
 
-    /// Appends an entry to the journal and writes budgets to their table, in one transaction. On return they are as
+    /// Appends an entry to the journal and writes budgets to the table, in one transaction. On return both are as
     /// durable as configured.
     pub fn append(&mut self, entry: &[u8], rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let seq = self.last + 1;
@@ -132,7 +134,7 @@ impl File {
             let transaction = self.connection.transaction()?;
             insert(&transaction)?;
             upsert(&transaction, rows)?;
-            // Like `Transaction::commit`, which would prepare the statement each time.
+            // Does the same as `Transaction::commit`, which prepares the statement each time.
             transaction.prepare_cached("COMMIT")?.execute([])?;
         }
         self.last = seq;
@@ -144,15 +146,15 @@ impl File {
         self.last
     }
 
-    /// Writes budgets to their table in one transaction.
+    /// Writes budgets to the table, in one transaction.
     pub fn fold(&mut self, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         upsert(&transaction, rows)?;
         transaction.commit()
     }
 
-    /// Deletes journal entries up to and including `upto`, which are folded, but at most `at_most`. Returns true if
-    /// more are left.
+    /// Deletes journal entries up to and including `upto`, whose budgets are in the table, but at most `at_most`
+    /// entries. Returns true if some of them are left.
     pub fn discard(&mut self, upto: i64, at_most: i64) -> rusqlite::Result<bool> {
         let end = upto.min(self.first + at_most - 1);
         self.connection.prepare_cached("DELETE FROM journal WHERE seq <= ?1")?.execute([end])?;
@@ -160,7 +162,7 @@ impl File {
         Ok(end < upto)
     }
 
-    /// Deletes budgets that have not changed since the given times.
+    /// Deletes each of these budgets, unless its row has changed since the given time.
     pub fn delete_budgets(&mut self, rows: &[(HashedKey, Timestamp)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         let mut statement =
@@ -183,18 +185,18 @@ impl File {
         row.optional()
     }
 
-    /// Begins a read transaction: all reads see the file as it is now.
+    /// Begins a read transaction: all reads in it see the file at the same moment.
     pub fn begin_read(&self) -> rusqlite::Result<()> {
         self.connection.prepare_cached("BEGIN")?.execute([]).map(|_| ())
     }
 
     /// Ends the transaction that [`File::begin_read`] began.
     pub fn end_read(&self) {
-        // This fails only if there is no transaction: SQLite has ended it after an error.
+        // This fails only if SQLite has already ended the transaction, after an error.
         let _ = self.connection.prepare_cached("COMMIT").and_then(|mut end| end.execute([]));
     }
 
-    /// Reads the next budgets of the table after `last`, at most `at_most`.
+    /// Reads the budgets of the table that follow `last` in the order of the table, at most `at_most`.
     pub fn rows_after(&self, last: Option<&HashedKey>, at_most: usize) -> rusqlite::Result<Vec<BudgetRow>> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, substr(seen, 1, ?4) FROM budget WHERE (hash, key) > (?1, ?2) \
@@ -208,7 +210,7 @@ impl File {
         rows.collect()
     }
 
-    /// Hands out the budgets of a range of hashes, both ends included.
+    /// Calls `take` with each budget whose hash is from `low` to `high`.
     pub fn rows_between(&self, low: i64, high: i64, mut take: impl FnMut(HashedKey, Budget)) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, seen FROM budget WHERE hash BETWEEN ?1 AND ?2 ORDER BY hash, key",
@@ -230,20 +232,21 @@ impl File {
         Ok((page * number("page_count")?, page * number("freelist_count")?, entries, octets))
     }
 
-    /// Writes a copy of the file, as it is at one moment, to the path of an empty file.
+    /// Writes a copy of the file, all of the same moment, into the empty file at `path`.
     pub fn copy_to(&self, path: &Path) -> rusqlite::Result<()> {
         let path = path.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(path.to_owned()))?;
         self.connection.execute("VACUUM INTO ?1", [path]).map(|_| ())
     }
 
-    /// Returns the limits that budgets belong to, with the time when each was last in force.
+    /// Returns the recorded kinds of limits (see [`WriterJob::RecordKinds`](super::commit_queue::WriterJob)), each with
+    /// the time when a limit of this kind was last in force.
     pub fn kinds(&self) -> rusqlite::Result<Vec<(String, Timestamp)>> {
         let mut statement = self.connection.prepare("SELECT name, in_force FROM kind ORDER BY name")?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, Timestamp::from_micros(row.get(1)?))))?;
         rows.collect()
     }
 
-    /// Records that these limits are in force.
+    /// Records that these kinds of limits are in force at `now`.
     pub fn record_kinds(&mut self, names: &[String], now: Timestamp) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for name in names {
@@ -252,7 +255,7 @@ impl File {
         transaction.commit()
     }
 
-    /// Deletes the records of these limits.
+    /// Deletes the records of these kinds of limits.
     pub fn delete_kinds(&mut self, names: &[String]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for name in names {
@@ -261,41 +264,42 @@ impl File {
         transaction.commit()
     }
 
-    /// Checkpoints the write-ahead log as far as no commit has to wait. Returns the pages in the log, and how many of
-    /// them are copied.
+    /// Checkpoints the write-ahead log as far as possible without delaying a commit. Returns the number of pages in the
+    /// log, and how many of them have been copied into the file.
     pub fn checkpoint(&self) -> rusqlite::Result<(i64, i64)> {
         self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
 
-    /// Sets whether the write-ahead log keeps its length on reset; otherwise it is truncated to the part in use.
+    /// Sets whether the write-ahead log keeps its length when SQLite resets it. Otherwise SQLite truncates the log to
+    /// the part in use.
     pub fn set_keep_wal(&mut self, keep: bool) {
         if self.keeps_wal != keep {
-            // The pragma touches no file and cannot fail.
+            // This pragma only changes a number in memory and cannot fail.
             let _ = self.connection.pragma_update(None, "journal_size_limit", if keep { WAL_KEPT_OCTETS } else { 0 });
             self.keeps_wal = keep;
         }
     }
 
-    /// Reads the whole file and returns the first fault; `None` if there is none.
+    /// Checks the whole file for damage. Returns the first fault; `None` if there is none.
     pub fn quick_check(&self) -> rusqlite::Result<Option<String>> {
         let fault: String = self.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         Ok(Some(fault).filter(|fault| fault != "ok"))
     }
 
-    /// Returns a handle by which another thread can interrupt the connection.
+    /// Returns a handle with which another thread can interrupt a statement of this connection.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         self.connection.get_interrupt_handle()
     }
 }
 
-/// Returns device and inode of a file and of its write-ahead log; `None` if one of them is missing. A file that
-/// replaces one of them has another inode.
+/// Returns device and inode of a state file and of its write-ahead log; `None` if one of the two does not exist. If
+/// another file replaces one of them, its inode differs.
 pub fn identity(path: &Path) -> Option<[(u64, u64); 2]> {
     let one = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     Some([one(path)?, one(&wal_path(path))?])
 }
 
-/// Returns the path of the write-ahead log.
+/// Returns the path of the write-ahead log of the state file at `path`.
 pub fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
@@ -312,21 +316,22 @@ fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<State> {
 
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     let synchronous = match durability {
-        // In WAL mode a commit is then one write to the page cache, which outlives the process.
+        // In WAL mode a commit is then a write to the kernel's page cache, which outlives the process.
         Durability::Process => "NORMAL",
         Durability::Power => "FULL",
     };
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", synchronous)?;
-    // Another connection checkpoints, so that no commit waits for that.
+    // The maintenance thread checkpoints with another connection, so that no commit waits for a checkpoint.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", WAL_KEPT_OCTETS)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)
 }
 
-/// Writes budgets to their table.
+/// Writes budgets to the table, where they replace the rows of the same keys.
 pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
-    // The table has no other index, so SQLite replaces a row where it finds it; with ON CONFLICT it would search twice.
+    // As the table has no other index, SQLite finds and replaces a row with one search; with ON CONFLICT it would
+    // search twice.
     let mut statement = transaction
         .prepare_cached("INSERT OR REPLACE INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     rows.iter().try_for_each(|(hashed_key, Budget { state, seen })| {
@@ -336,21 +341,23 @@ pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> ru
     })
 }
 
-/// Creates a file, unless it exists, that no other user may read or lock: it tells who sends how much. SQLite gives its
-/// companion files the same owner and permissions.
+/// Creates a file, unless it exists, that no other user may read or lock, since the state shows how much each user
+/// sends. SQLite gives the write-ahead log and its other files the same owner and permissions.
 pub fn create_private(path: &Path) -> std::io::Result<std::fs::File> {
     let is_new = !path.exists();
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if is_new && rustix::process::geteuid().is_root() {
-        // Root loads or copies the file, but the server, which is not root and owns the folder, has to write it.
+        // When root loads or copies a state, the file gets the owner of its folder, which is the server's user: the
+        // server does not run as root and must be able to write the file.
         let folder = std::fs::metadata(folder)?;
         std::os::unix::fs::fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
     }
     Ok(file)
 }
 
-/// Locks a file beside the state file: each of two writers would trust its own memory.
+/// Locks a file next to the state file, so that only one Weir writes the state: two would each decide by their own
+/// memory.
 fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");

@@ -1,19 +1,20 @@
-//! Budget keys with their hash, by which the file and the cache sort budgets.
+//! Budget keys with their hash. The table of the file is sorted by the hash, and the cache is divided by it.
 
 use crate::policy::budgets::Key;
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Key of a budget with its hash, the order. The file sorts budgets by this order, and each shard of the cache holds a
-/// range of it: budgets written together lie together, and only numbers have to be sorted.
+/// Key of a budget with its hash (`order`). The table of the file is sorted by the hash, and each shard of the cache
+/// holds a range of hashes: so budgets that are written together are neighbours in the file, and sorting compares
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HashedKey<T = Arc<str>> {
     pub order: i64,
     pub key: Key<T>,
 }
 
-/// Uses the order, which is a hash already.
+/// Hashes only `order`, which is a hash already.
 impl<T> Hash for HashedKey<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.order.hash(state);
@@ -24,8 +25,8 @@ impl<T> Hash for HashedKey<T> {
 pub type HashedKeyRef<'a> = HashedKey<&'a str>;
 
 impl<T: AsRef<str>> HashedKey<T> {
-    /// Hashes a key. The hash is the same for ever, and has no secret: a client that chooses colliding keys only puts
-    /// them side by side.
+    /// Hashes a key. The hash is stored in the file, so it must never change. It has no secret: a client that chooses
+    /// keys with the same hash gains nothing, their rows are only neighbours.
     pub fn of(key: Key<T>) -> Self {
         let mut hasher = SipHasher13::new();
         hasher.write(key.as_str().as_bytes());

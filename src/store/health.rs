@@ -1,4 +1,4 @@
-//! Health of the state file: its present errors.
+//! Health of the store: the present errors of the state file.
 
 use crate::metrics::Metrics;
 use std::collections::BTreeMap;
@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     Good,
-    /// The state file has an error: limits go on, but their counts may not be durable.
+    /// The state file has an error. Limits are still enforced, but their counts may not be durable.
     Degraded(String),
 }
 
-/// Operation on the file that may fail, and succeed again by itself.
+/// Operation on the state file that may fail, and later succeed again without an administrator's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attempt {
     Open,
-    /// Finding the file at its path.
+    /// Finding at the configured path the same file that was opened.
     FindFile,
     Append,
-    /// Writing pending exceptions and audit records.
+    /// Writing changed exceptions and audit records.
     WriteExceptions,
     /// Writing the charges made while the file could not be written.
     CatchUp,
@@ -33,10 +33,10 @@ pub enum Attempt {
     HoldInMemory,
 }
 
-/// Attempts without which no charge is durable. While one fails, transactions do not wait.
+/// Attempts that are necessary for a durable charge. While one of them fails, transactions do not wait for a commit.
 const WRITE_ATTEMPTS: [Attempt; 3] = [Attempt::Open, Attempt::FindFile, Attempt::Append];
 
-/// The present errors. The lock is held to record an outcome, never over anything that waits.
+/// Keeps the present error of each attempt. The lock is held to record an outcome, never over anything that waits.
 pub struct HealthMonitor {
     reasons: Mutex<BTreeMap<Attempt, String>>,
     is_degraded: AtomicBool,
@@ -44,7 +44,7 @@ pub struct HealthMonitor {
     metrics: Arc<Metrics>,
 }
 
-/// Change of health, for the log.
+/// Change of health that is to be logged.
 pub enum HealthChange {
     Degraded(String),
     DegradedFurther(String),
@@ -71,14 +71,15 @@ impl HealthMonitor {
         }
     }
 
-    /// Records the outcome of an attempt. Logs the first failure and the last recovery.
+    /// Records the outcome of an attempt. Logs when an attempt begins to fail, and when no attempt fails any more.
     pub fn record(&self, attempt: Attempt, outcome: Result<(), String>) {
         self.update(attempt, outcome).into_iter().for_each(HealthChange::log);
     }
 
-    /// Records the outcome without logging, as the log may hang. Returns the change to be logged.
+    /// Records the outcome of an attempt. Returns the change to be logged, for callers that must not wait for the log
+    /// now.
     pub fn update(&self, attempt: Attempt, outcome: Result<(), String>) -> Option<HealthChange> {
-        // The common case takes no lock.
+        // In the common case no lock is taken.
         if outcome.is_ok() && !self.is_degraded() {
             return None;
         }
@@ -107,12 +108,12 @@ impl HealthMonitor {
         self.is_degraded.load(Ordering::Relaxed)
     }
 
-    /// Returns whether writing fails at present: limits are then kept in memory alone.
+    /// Returns whether the file cannot be written at present. Budgets are then changed only in memory.
     pub fn is_write_failing(&self) -> bool {
         self.is_write_failing.load(Ordering::Relaxed)
     }
 
-    /// Returns the error of an attempt; `None` if it succeeded last.
+    /// Returns the present error of an attempt; `None` if the attempt does not fail.
     pub fn reason(&self, attempt: Attempt) -> Option<String> {
         self.reasons.lock().unwrap_or_else(PoisonError::into_inner).get(&attempt).cloned()
     }

@@ -1,9 +1,11 @@
-//! Format of a journal entry: the changed budgets of one commit, in the order of their changes.
+//! Format of a journal entry, which holds the changed budgets of one commit in the order of their changes.
 //!
-//! An entry begins with the CRC-32 of the rest. Each record has a key's length (u16; its top bits say what follows of
-//! seen values), the key (UTF-8), the time (i64, microseconds) and the level (f64). Then come either the length of the
-//! seen values (u32) and these, or the number of the values learnt since the record before (u32) and these. All numbers
-//! are little-endian. Seen values are the time of the newer generation (i64), that generation, and the older one.
+//! An entry begins with the CRC-32 of all octets after it. Then comes a record for each changed budget: the length of
+//! the key (u16, with two flags in its top bits), the key (UTF-8), the time (i64, microseconds) and the level (f64). If
+//! the budget has a filter (of the distinct values that it has counted), one of two forms follows, as the flags say:
+//! the whole filter, after its length in octets (u32); or only the values that were learnt since the budget was last
+//! written, after their number (u32). All numbers are little-endian. The whole filter consists of the time when its
+//! newer generation began (i64), the newer generation, and the older generation.
 
 use super::hashed_key::HashedKey;
 use crate::engine::State;
@@ -13,23 +15,23 @@ use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bits in a key's length: all seen values follow, or only the values learnt.
+/// Flags in the length of a key: the whole filter follows, or only the newly learnt values.
 const WHOLE: u16 = 0x8000;
 const LEARNT: u16 = 0x4000;
 
-/// Octets of buffer that an entry keeps for reuse.
+/// Maximum octets of the buffer that an empty entry keeps for reuse.
 const KEPT_CAPACITY: usize = 64 << 10;
 
-/// Entry that is being written.
+/// Journal entry to which changes are appended.
 pub struct Entry {
     bytes: Vec<u8>,
     records: usize,
 }
 
-/// Part of the seen values that a record has.
+/// The part of a budget's filter that a record holds.
 pub enum Seen<'a> {
     Whole,
-    /// Only these values were learnt; the file has the others.
+    /// Only these newly learnt values; the file has the other values of the filter.
     Learnt(&'a [Value]),
 }
 
@@ -42,7 +44,7 @@ impl Default for Entry {
 impl Entry {
     pub fn push(&mut self, key: KeyRef<'_>, budget: &Budget, seen: Seen<'_>) {
         let key = key.as_str().as_bytes();
-        // A key has a configured name, addresses and a login of at most 1024 octets.
+        // A key is never so long: it holds the limit's name, addresses and a user name, whose lengths are bounded.
         let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT);
         let mark = match (&budget.seen, &seen) {
             (None, _) => 0,
@@ -57,7 +59,7 @@ impl Entry {
         match (&budget.seen, seen) {
             (Some(filter), Seen::Whole) => {
                 let bytes = seen_bytes(filter);
-                // A filter has at most some megabytes.
+                // The length fits into a u32, as a filter has at most some megabytes.
                 out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
                 out.extend_from_slice(&bytes);
             }
@@ -85,37 +87,37 @@ impl Entry {
         self.records
     }
 
-    /// Writes the checksum and returns the finished bytes.
+    /// Writes the checksum into the entry and returns all its octets.
     pub fn seal(&mut self) -> &[u8] {
         seal(&mut self.bytes);
         &self.bytes
     }
 }
 
-/// Writes the checksum into the space reserved before the protected bytes.
+/// Writes the checksum of `bytes` after the fourth octet into the first four octets.
 fn seal(bytes: &mut [u8]) {
     if let Some((sum, rest)) = bytes.split_first_chunk_mut() {
         *sum = crc32fast::hash(rest).to_le_bytes();
     }
 }
 
-/// Checks the checksum and returns the protected bytes; `None` if they are damaged.
+/// Checks the checksum in the first four octets and returns the octets after it. `None` if they are damaged.
 fn unseal(mut bytes: &[u8]) -> Option<&[u8]> {
     let sum = u32::from_le_bytes(take(&mut bytes)?);
     (crc32fast::hash(bytes) == sum).then_some(bytes)
 }
 
-/// Budgets after replaying the journal.
+/// Budgets that result from replaying the journal.
 #[derive(Default)]
 pub struct Replayed(pub HashMap<HashedKey, Budget, foldhash::fast::RandomState>);
 
-/// Error: an entry, or a part of it, is damaged; the rest was replayed.
+/// Error: a journal entry, or a part of it, is damaged. The other parts were replayed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Damaged;
 
 impl Replayed {
-    /// Applies an entry to the budgets. `base` reads a budget from the table: `None` if there is none or it cannot be
-    /// read.
+    /// Applies a journal entry to the budgets. `base` reads a budget from the table: `None` if the budget is not there
+    /// or cannot be read.
     pub fn apply(&mut self, bytes: &[u8], base: impl Fn(&HashedKey) -> Option<Budget>) -> Result<(), Damaged> {
         let mut bytes = unseal(bytes).ok_or(Damaged)?;
         let mut outcome = Ok(());
@@ -129,7 +131,7 @@ impl Replayed {
                     let before =
                         self.0.remove(&hashed_key).or_else(|| base(&hashed_key)).and_then(|budget| budget.seen);
                     if before.is_none() && !values.is_empty() {
-                        // The filter that learnt these values is lost; the level is not.
+                        // The rest of the filter to which these values belong is lost; the budget's level is not.
                         outcome = Err(Damaged);
                     }
                     before.map(|mut filter| {
@@ -156,7 +158,8 @@ enum RecordSeen {
 }
 
 impl Record {
-    /// Reads a record; `None` if it is damaged.
+    /// Reads a record from the beginning of `bytes`, and leaves in `bytes` what follows. `None` if the record is
+    /// damaged.
     fn read(bytes: &mut &[u8]) -> Option<Self> {
         let length = u16::from_le_bytes(take(bytes)?);
         let key = cut(bytes, usize::from(length & !(WHOLE | LEARNT)))?;
@@ -194,14 +197,14 @@ fn write_seen(seen: &Filter, out: &mut Vec<u8>) {
     older.write(out);
 }
 
-/// Reads seen values; `None` if they are damaged.
+/// Reads a whole filter; `None` if it is damaged.
 fn read_seen(mut bytes: &[u8]) -> Option<Arc<Filter>> {
     let epoch = Timestamp::from_micros(i64::from_le_bytes(take(&mut bytes)?));
     let (newer, older) = (Generation::read(&mut bytes)?, Generation::read(&mut bytes)?);
     Filter::from_parts(epoch, newer, older).filter(|_| bytes.is_empty()).map(Arc::new)
 }
 
-/// Encodes seen values for the table: the bytes after their CRC-32.
+/// Encodes a filter for the table: its CRC-32, then the filter in the form of the journal.
 pub fn seal_seen(seen: &Filter) -> Vec<u8> {
     let mut bytes = vec![0; size_of::<u32>()];
     write_seen(seen, &mut bytes);
@@ -209,21 +212,21 @@ pub fn seal_seen(seen: &Filter) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the bytes that [`seal_seen`] wrote; `None` if they are damaged.
+/// Decodes a filter that [`seal_seen`] has encoded; `None` if it is damaged.
 pub fn unseal_seen(bytes: &[u8]) -> Option<Arc<Filter>> {
     unseal(bytes).and_then(read_seen)
 }
 
-/// Octets of sealed seen values up to and including the time of the newer generation.
+/// Octets at the beginning of an encoded filter that hold the CRC-32 and the time when the newer generation began.
 pub const SEEN_HEAD: usize = 12;
 
-/// Reads the time of the newer generation from the head of sealed seen values.
+/// Reads the time when the newer generation began from the first [`SEEN_HEAD`] octets of an encoded filter.
 pub fn seen_epoch(head: &[u8]) -> Option<Timestamp> {
     let bytes = head.get(size_of::<u32>()..SEEN_HEAD)?;
     Some(Timestamp::from_micros(i64::from_le_bytes(bytes.try_into().ok()?)))
 }
 
-/// Puts a checksum before bytes; files up to version 2 had none.
+/// Returns the octets after their checksum, for the migration of files up to version 2, which had no checksums.
 pub fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = [&[0; 4], bytes].concat();
     seal(&mut sealed);
@@ -255,15 +258,15 @@ mod tests {
         Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
     }
 
-    /// Changes to a few budgets: the user, the seconds since the change before, the level, and the value learnt, if
-    /// any.
+    /// Changes to a few budgets. Each has the index of the user, the seconds since the change before, the new level,
+    /// and the value that the filter learns, if any.
     fn any_changes() -> impl Strategy<Value = Vec<(usize, i64, f64, Option<u8>)>> {
         proptest::collection::vec((0usize..4, 0i64..1_000_000, 0.0f64..1e9, proptest::option::of(any::<u8>())), 0..60)
     }
 
     proptest! {
-        /// Budgets change one after the other, and now and then a filter begins a new generation. Replaying the entry
-        /// gives the same budgets, even if the rows have some of the changes already.
+        /// Budgets change one after the other, and sometimes a filter begins a new generation. Replaying the entry
+        /// gives the same budgets, even if some of the changes are already in the table.
         #[test]
         fn an_entry_is_replayed_as_written(changes in any_changes(), in_rows in 0usize..60) {
             let rule = distinct::Rule::new(20.0, DAY, Some(DAY)).unwrap();

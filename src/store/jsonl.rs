@@ -2,9 +2,9 @@
 //!
 //! A budget is
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
-//! For limits that count distinct values, `seen` is their filter in base64. For the budget of a grant, `granted` is the
-//! time when the grant began. An exception begins with `{"exception":"grant"` or `"suspension"`, a record with
-//! `{"audit":"granted"` and so on.
+//! If the limit counts distinct values, `seen` is the budget's filter in base64. If the budget belongs to a grant,
+//! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
+//! `suspension`), that of an audit record has the key `audit` (`granted`, `revoked` and so on).
 
 use super::audit::{Act, AuditRecord};
 use super::hashed_key::HashedKey;
@@ -28,7 +28,7 @@ pub enum Line {
     AuditRecord(AuditRecord),
 }
 
-/// Values of `exception`.
+/// Values of the key `exception`.
 const GRANT: &str = "grant";
 const SUSPENSION: &str = "suspension";
 
@@ -86,11 +86,11 @@ fn owner(owner: &Owner) -> Map<String, Value> {
     owner.parts().map(|(field, value)| (field.to_owned(), json!(value))).collect()
 }
 
-/// JSON object of a line.
+/// A line, parsed as a JSON object.
 struct Object(Map<String, Value>);
 
 impl Line {
-    /// Parses a line. The error is the expected kind of line, and the reason.
+    /// Parses a line. The error is a pair: what the line was expected to be (such as "a budget"), and why it is not.
     pub fn read(text: &str) -> Result<Self, (&'static str, String)> {
         let bad = |what: &'static str| move |why: String| (what, why);
         let value: Value = serde_json::from_str(text).map_err(|error| error.to_string()).map_err(bad("a budget"))?;
@@ -112,7 +112,7 @@ impl Object {
         if !Count::ALL.iter().any(|known| known.name() == count) {
             return Err(format!("\"{count}\" is not a count"));
         }
-        // The field counted distinctly follows the name.
+        // After the name of the algorithm may come the field whose distinct values are counted.
         let first = algorithm.split(' ').next();
         if !Algorithm::ALL.iter().map(|known| known.name()).chain(["share"]).any(|known| Some(known) == first) {
             return Err(format!("\"{algorithm}\" is not an algorithm"));
@@ -190,7 +190,7 @@ impl Object {
         parse_time(self.word(name)?).map_err(|error| error.to_string())
     }
 
-    /// Returns the owner's fields in the order of keys.
+    /// Returns the fields of "owner" and their values, in the order in which budget keys have them.
     fn owners(&self) -> Result<Vec<(&str, &str)>, String> {
         let owner = self.0.get("owner").and_then(Value::as_object).ok_or("\"owner\" must be a JSON object")?;
         let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));

@@ -1,5 +1,5 @@
-//! The thread that reads budgets missing in memory from the file; each budget once, however many transactions ask for
-//! it.
+//! The thread that reads budgets that are not in memory from the file. Each budget is read once, however many
+//! transactions wait for it.
 
 use super::cache::SHARDS;
 use super::core::Core;
@@ -19,13 +19,14 @@ pub struct Loader {
     thread: JoinHandle<()>,
 }
 
-/// Time between two tries to read budgets that could not be read.
+/// Time after which budgets that could not be read are tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Time that a snapshot of the file lasts: meanwhile the write-ahead log cannot be reset.
+/// Maximum age of a snapshot of the file. It is short, because SQLite cannot reset the write-ahead log while the
+/// snapshot exists.
 const SNAPSHOT_TIME: Duration = Duration::from_millis(200);
 
-/// Number of requested keys from which no further requests are joined.
+/// The loader reads the budgets of several requests together, until they are at least this many.
 const MAX_BATCH: usize = 512;
 
 /// State of the loader thread.
@@ -37,16 +38,16 @@ struct Task {
     snapshot: Snapshot,
 }
 
-/// Snapshot of the file. A budget that is not in memory has not changed since it was dropped from there: as long as
-/// nothing is dropped, the snapshot stays true.
+/// Snapshot of the file (SQLite read transaction). A budget that is not in memory has not changed since it was dropped
+/// from memory. So, for such budgets, the snapshot is correct until another budget is dropped.
 #[derive(Default)]
 struct Snapshot {
-    /// Start of the snapshot, and the number of budgets dropped by then.
+    /// Time when the snapshot began, and the number of budgets that had been dropped from memory before.
     since: Option<(Instant, usize)>,
 }
 
 impl Snapshot {
-    /// Begins a new snapshot unless the present one is recent enough.
+    /// Begins a new snapshot, unless the present one is still correct and not too old.
     fn renew(&mut self, file: &File, dropped: usize) -> rusqlite::Result<()> {
         if self.since.is_some_and(|(began, then)| then == dropped && began.elapsed() < SNAPSHOT_TIME) {
             return Ok(());
@@ -68,7 +69,7 @@ impl Snapshot {
 struct Unread {
     hashed_keys: Vec<HashedKey>,
     reason: String,
-    /// The error is not one of single pages: other budgets cannot be read either.
+    /// The error does not concern only single pages of the file: no other budget can be read either.
     is_whole_file: bool,
 }
 
@@ -81,12 +82,12 @@ impl Loader {
         Ok(Self { requests, thread })
     }
 
-    /// Has these budgets read into memory. Returns false if the thread has ended.
+    /// Makes the loader thread read these budgets into memory. Returns false if the thread has ended.
     pub fn read(&self, hashed_keys: Vec<HashedKey>) -> bool {
         self.requests.send(hashed_keys).is_ok()
     }
 
-    /// Has the thread end, after a last try to read the unread budgets.
+    /// Makes the thread end after it has tried once more to read the budgets that could not be read.
     pub fn stop(self) -> JoinHandle<()> {
         drop(self.requests);
         self.thread
@@ -123,19 +124,19 @@ impl Task {
         let (read, unread) = self.read(hashed_keys);
         let late = self.core.cache.insert(read, epoch);
         self.merge(late, epoch);
-        // Record the error before waking the waiting transactions: they look for it.
+        // Record the error before the waiting transactions are woken, as they look at the health.
         if let Some(unread) = unread {
             self.core.health.record(Attempt::Load, Err(unread.reason));
             self.core.cache.insert_unread(unread.hashed_keys.iter().map(HashedKey::borrowed));
         }
     }
 
-    /// Tries again to read the unread budgets.
+    /// Tries again to read the budgets that could not be read.
     fn retry(&mut self) {
         self.last_retry = Instant::now();
         let (mut again, mut reason) = (Vec::new(), None);
         for shard in 0..SHARDS {
-            // Transactions that wait come first.
+            // Budgets for which transactions wait are read first.
             while let Ok(hashed_keys) = self.requests.try_recv() {
                 self.load(hashed_keys);
             }
@@ -162,7 +163,8 @@ impl Task {
         }
     }
 
-    /// Adds stored budgets to what was counted without them, and has the sums written.
+    /// Adds budgets read from the file to what was counted in memory while they could not be read, and makes the writer
+    /// write the sums.
     fn merge(&self, read: Vec<(HashedKey, Option<Budget>)>, epoch: u64) {
         if read.is_empty() {
             return;
@@ -178,7 +180,8 @@ impl Task {
         }
     }
 
-    /// Reads budgets from the file; returns those read and those that could not be.
+    /// Reads budgets from the file. Returns those that were read (`None` for a budget that is not in the file), and
+    /// those that could not be read.
     fn read(&mut self, hashed_keys: Vec<HashedKey>) -> (Vec<(HashedKey, Option<Budget>)>, Option<Unread>) {
         if let Err(reason) = self.begin_snapshot() {
             return (Vec::new(), Some(Unread { hashed_keys, reason, is_whole_file: true }));
@@ -186,7 +189,7 @@ impl Task {
         let Some(file) = &self.file else { return (Vec::new(), None) };
         let (mut read, mut unread, mut why) = (Vec::with_capacity(hashed_keys.len()), Vec::new(), None);
         for hashed_key in hashed_keys {
-            // An error of one page need not concern others; any other error concerns all.
+            // A damaged page does not prevent reading other pages; any other error concerns all budgets.
             if why.as_ref().is_some_and(|error| !file::is_page_damage(error)) {
                 unread.push(hashed_key);
                 continue;
@@ -210,10 +213,12 @@ impl Task {
         (read, unread)
     }
 
-    /// Makes sure that the file is open and the snapshot recent. The file changes all the time, and SQLite forgets its
-    /// cached pages with each new transaction: hence one snapshot serves many reads.
+    /// Opens the file if necessary, and begins a new snapshot if the present one is out of date. One snapshot is used
+    /// for many reads: the file changes all the time, and for each new read transaction SQLite discards its cached
+    /// pages.
     fn begin_snapshot(&mut self) -> Result<(), String> {
-        // The file must not be read before the writer has identified it and replayed its journal.
+        // The file must not be read before it was opened for writing, which checks that it is a state file and replays
+        // its journal.
         if !self.core.is_open() {
             return Err("budgets cannot be read: the state file is not open".to_owned());
         }

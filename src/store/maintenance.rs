@@ -1,12 +1,12 @@
-//! The maintenance thread: checkpoints the write-ahead log, sees whether the file is still at its path, checks the
-//! whole file once, and has expired budgets deleted.
+//! The maintenance thread: checkpoints the write-ahead log, checks that the state file is still at its path, checks the
+//! whole file for damage once after the start, and finds expired budgets, which the writer then deletes.
 
+use super::commit_queue::WriterJob;
 use super::core::{Core, KEEP};
 use super::file::{self, BudgetRow, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::options::Durability;
-use super::queue::WriterJob;
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};
@@ -22,30 +22,34 @@ pub struct MaintenanceThread {
     thread: JoinHandle<()>,
 }
 
-/// Time between two rounds of the thread, and while the write-ahead log is too long.
+/// Time between two rounds of the thread, if the write-ahead log is not too long.
 const TICK: Duration = Duration::from_millis(200);
+/// Time between two rounds of the thread while the write-ahead log is too long.
 const HURRIED_TICK: Duration = Duration::from_millis(20);
 
-/// Time without new octets in the log after which there is no hurry.
+/// If nothing was written to the write-ahead log for this time, the load is over.
 const CALM_AFTER: Duration = Duration::from_secs(1);
 
-/// A checkpoint is due after about so many octets written since the last one, or after this time.
+/// A checkpoint is due when about so many octets were written to the write-ahead log since the last checkpoint.
 pub const CHECKPOINT_AT_OCTETS: usize = 16 << 20;
+/// A checkpoint is due after this time, if anything was written to the write-ahead log since the last checkpoint.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
 
-/// Time after which a log that is too long must be held by a reader. Under any load a log is reset within a second.
+/// If the write-ahead log has been too long for this time, a reader of the file must prevent its reset: under load
+/// alone the log is reset within a second.
 const HELD_AFTER: Duration = Duration::from_secs(10);
 
-/// Pages of a log that has to be reset, even if commits have to wait for that.
+/// Pages of the write-ahead log above which the log is too long: it must be reset, even if commits have to wait for
+/// that.
 const MAX_WAL_PAGES: i64 = 16_384;
 
-/// Rows walked in one round: a million take a minute and a half.
+/// Rows of the table that are checked for expiry in one round. A million rows take a minute and a half.
 const ROWS_PER_TICK: usize = 2_000;
 
-/// Rows deleted in one transaction.
+/// Maximum number of rows that one transaction deletes.
 const DELETED_AT_ONCE: usize = 100;
 
-/// Time between two walks through all budgets.
+/// Pause between two walks through the table to find expired budgets.
 const PAUSE_BETWEEN_WALKS: Duration = Duration::from_secs(600);
 
 struct Task {
@@ -55,38 +59,39 @@ struct Task {
     stop: Receiver<()>,
     checkpoint: CheckpointState,
     walk: Walk,
-    /// End of the last walk, by the clock of decisions and by that of the machine.
+    /// When the last walk through the table ended: the latest time of a transaction, and the time of the monotonic
+    /// clock.
     walked: Option<(Timestamp, Instant)>,
     checking: Option<Checking>,
 }
 
-/// Progress of checkpoints of the write-ahead log.
+/// State of the checkpoints of the write-ahead log.
 struct CheckpointState {
-    /// Time when new pages were last checkpointed.
+    /// Time of the last checkpoint of new pages.
     at: Instant,
-    /// Octets written to the log before that: see [`Core`].
+    /// Value of [`Core::wal_written`] at the last checkpoint.
     written: usize,
-    /// The last checkpoint copied every page that it knew of. It does not know of commits since it began: `written`
-    /// tells of those.
+    /// Whether the last checkpoint copied all pages that the log had when it began. By `written` the thread knows
+    /// whether there were commits after that.
     is_whole: bool,
-    /// Time since when the log has been too long.
+    /// Time when the log became too long; `None` if it is not.
     long_since: Option<Instant>,
-    /// Pages of the log at the last checkpoint.
+    /// Number of pages in the log at the last checkpoint.
     pages: i64,
 }
 
-/// Walk through all budgets, in order.
+/// Walk through the table of budgets, in its order, to find expired budgets.
 #[derive(Default)]
 struct Walk {
-    /// Key of the last row walked.
+    /// Key of the last row that was read.
     after: Option<HashedKey>,
-    /// Time when each limit that budgets belong to was last in force.
+    /// For each recorded kind of limit, the time when it was last in force.
     kinds: HashMap<String, Timestamp>,
-    /// Limits of which this walk has found budgets that stay.
+    /// Kinds of limits of which this walk has found budgets that have not expired.
     found: HashSet<String>,
 }
 
-/// The thread that checks the whole file once.
+/// The thread that checks the whole file for damage once.
 struct Checking {
     thread: JoinHandle<()>,
     interrupt: rusqlite::InterruptHandle,
@@ -108,7 +113,7 @@ impl MaintenanceThread {
         Ok(Self { stop, thread })
     }
 
-    /// Has the thread end.
+    /// Makes the thread end.
     pub fn stop(self) -> JoinHandle<()> {
         drop(self.stop);
         self.thread
@@ -137,8 +142,8 @@ impl Task {
         }
     }
 
-    /// Checks that the file is still at its path. If another program moves it away while Weir runs, everything written
-    /// from then on is lost.
+    /// Checks that the opened file is still at its path. If another program has moved or deleted it, Weir goes on
+    /// writing to the old file, which the next start does not find.
     fn check_identity(&self) {
         let found = match file::identity(&self.core.options.path) {
             None => {
@@ -166,7 +171,7 @@ impl Task {
         let outcome =
             outcome.map_err(|error| format!("the write-ahead log cannot be checkpointed: {}", file::describe(&error)));
         self.core.health.record(Attempt::Checkpoint, outcome);
-        // With any error, and while the clock is in doubt, the walk can wait.
+        // While the store has an error, or the time may be wrong, no budgets are looked for.
         let can_wait = self.core.health.is_degraded() || self.core.clock_doubt().is_some();
         let Some(now) = self.core.cache.latest().filter(|_| !can_wait) else { return };
         let rested = |(then, at): (Timestamp, Instant)| {
@@ -178,7 +183,7 @@ impl Task {
             match self.walk.advance(&self.core, file, now) {
                 Ok(true) => {}
                 Ok(false) => (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now()))),
-                // The same error shows when budgets are loaded.
+                // The error is only logged: the loader finds it, too, and degrades the health.
                 Err(error) => {
                     tracing::debug!(%error, "the walk through the budgets ended early");
                     (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now())));
@@ -188,11 +193,12 @@ impl Task {
     }
 }
 
-/// Checkpoints the write-ahead log, if enough of it is new: copies its pages into the file. Commits go on meanwhile. If
-/// the log grows too long for that, asks the writer to copy the last pages itself, so that the log can be reset.
+/// Checkpoints the write-ahead log, if enough was written to it since the last time: copies its pages into the file.
+/// Commits need not wait. If the log is too long, also asks the writer to copy the last pages, so that the next commit
+/// can reset the log.
 ///
-/// SQLite resets the log at a commit; until a commit comes, the log keeps its length and nothing more can be done. If
-/// the log is still as long as a load has left it, it is truncated at that commit.
+/// SQLite resets the log only at a commit. Until then the log keeps its length. After a load has ended, a long log is
+/// truncated at the next commit that resets it.
 fn checkpoint(core: &Core, file: &File, state: &mut CheckpointState) -> rusqlite::Result<()> {
     let written = core.wal_written.load(Ordering::Relaxed);
     let new = written.wrapping_sub(state.written);
@@ -219,7 +225,7 @@ fn checkpoint(core: &Core, file: &File, state: &mut CheckpointState) -> rusqlite
     state.report_held_wal(core, is_long, has_grown);
     core.is_wal_long.store(is_long, Ordering::Relaxed);
     if (is_long || is_to_be_cut) && new > 0 {
-        // Pages that came during the first checkpoint, which does not know them: few are left to the writer.
+        // Copy also the pages that were written during the first checkpoint, so that the writer has to copy only a few.
         file.checkpoint()?;
         core.queue.send_job(WriterJob::Checkpoint);
     }
@@ -227,11 +233,12 @@ fn checkpoint(core: &Core, file: &File, state: &mut CheckpointState) -> rusqlite
 }
 
 impl CheckpointState {
-    /// Reports a reader that prevents the reset of the write-ahead log, and its end. Charges are as durable as ever, so
-    /// the state is not degraded; but the log takes more and more of the disk.
+    /// Logs that a program that reads the file prevents the reset of the write-ahead log, and logs when the log has
+    /// been reset. The log takes more and more of the disk, but charges are still durable, so the health is not
+    /// degraded.
     ///
-    /// Called after a checkpoint. A commit resets a log that is copied completely, unless a reader still needs it: so a
-    /// log that is long but does not grow may have no such reader.
+    /// Called after a checkpoint. When all pages are copied, the next commit resets the log, unless a reader still
+    /// needs it. So a log that is long but does not grow may only lack a commit.
     fn report_held_wal(&mut self, core: &Core, is_long: bool, has_grown: bool) {
         let was_held = core.metrics.wal_held.get() > 0;
         if !is_long {
@@ -254,20 +261,21 @@ impl CheckpointState {
     }
 }
 
-/// Returns whether the write-ahead log keeps its length on reset. `new` octets were written to it in `time`; `kept` is
-/// the former answer.
+/// Returns whether the write-ahead log is to keep its length when SQLite resets it. `new` is the octets written to the
+/// log since the last checkpoint, `time` ago; `kept` is the answer of the last call.
 ///
-/// Keeping spares the file system work if the log is soon as long again. Otherwise its old pages leave the page cache,
-/// and writing over a part of such a page makes the kernel read it from the disk first. Every commit does that, because
-/// frames are longer than pages; it takes several times as long as appending. If each commit is synced, appending takes
-/// longer, because the file system's journal is synced with a file that has grown.
+/// Under load, the log will soon be as long again: if it keeps its length, the file system has less work. Without load,
+/// the old pages of a long log leave the kernel's page cache. A commit overwrites only parts of such pages, because
+/// frames of the log are longer than pages, and for that the kernel must first read them from the disk. This takes
+/// several times as long as appending to a short log. But if each commit is synced to the disk, appending takes longer
+/// than overwriting, because the file system must then also sync its own journal, as the file has grown.
 pub fn should_keep_wal_length(durability: Durability, kept: bool, new: usize, time: Duration) -> bool {
     let is_fast = new as u128 * CHECKPOINT_AFTER.as_millis() > CHECKPOINT_AT_OCTETS as u128 * time.as_millis();
     durability == Durability::Power || is_fast || kept && time < CALM_AFTER
 }
 
 impl Walk {
-    /// Walks the next budgets. Returns false if there are no more.
+    /// Reads the next rows and sends those that are expired to the writer. Returns false after the last row.
     fn advance(&mut self, core: &Core, file: &File, now: Timestamp) -> rusqlite::Result<bool> {
         let policy = core.policy();
         let kinds = |limit| Limit::kinds(limit).map(move |kind| (kind, limit));
@@ -277,17 +285,18 @@ impl Walk {
             self.kinds = file.kinds()?.into_iter().collect();
         }
         let rows = file.rows_after(self.after.as_ref(), ROWS_PER_TICK)?;
-        // Read the exceptions after the rows: a grant that began in between has none of these rows.
+        // Read the exceptions after the rows. If they were read before, a budget of a grant that began in between would
+        // be deleted.
         let exceptions = core.policy().exceptions.clone();
         let mut expired = Vec::new();
         for BudgetRow { hashed_key, state, epoch } in &rows {
             let kind = hashed_key.key.kind();
             let is_expired = match (in_force.get(&kind), self.kinds.get(&kind)) {
-                // A grant may remember for longer than its limit, and its budget is of no use after the grant.
+                // The budget of a grant is needed as long as the grant, not as long as the limit remembers.
                 _ if hashed_key.key.ungranted().is_some() => !exceptions.needs(&hashed_key.key, now),
                 (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
                 (None, Some(last)) if *last <= now => now.since(*last) >= KEEP,
-                // The time is missing, or in the future and so by a wrong clock: record the present time.
+                // The time is missing, or is in the future and so comes from a wrong clock: record the present time.
                 (None, _) => {
                     core.queue.send_job(WriterJob::RecordKinds(vec![kind.clone()], now));
                     self.kinds.insert(kind.clone(), now);
@@ -300,7 +309,7 @@ impl Walk {
                 self.found.insert(kind);
             }
         }
-        // Commits wait for each transaction, so it is small.
+        // Commits of charges wait for each deleting transaction, so it deletes only a few rows.
         expired.chunks(DELETED_AT_ONCE).for_each(|rows| core.queue.send_job(WriterJob::DeleteBudgets(rows.to_vec())));
         self.after = rows.last().map(|row| row.hashed_key.clone());
         let more = rows.len() == ROWS_PER_TICK;
@@ -322,12 +331,12 @@ impl Checking {
         let check = move || match file.quick_check() {
             Ok(None) => tracing::debug!("state file checked: it is whole"),
             Ok(Some(fault)) => core.health.record(Attempt::Check, Err(damaged(&fault))),
-            // The shutdown has interrupted the check.
+            // Weir is stopping and has interrupted the check.
             Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {}
             Err(error) if file::is_page_damage(&error) => {
                 core.health.record(Attempt::Check, Err(damaged(&error.to_string())))
             }
-            // Any other error shows elsewhere.
+            // Any other error also occurs in other operations, which degrade the health.
             Err(error) => tracing::warn!(%error, "the state file could not be checked"),
         };
         let thread = std::thread::Builder::new().name("weir-state-check".to_owned()).spawn(check).ok()?;

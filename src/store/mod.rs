@@ -1,11 +1,14 @@
-//! The state of budgets: cached in memory, and durable in SQLite before any reply that depends on it.
+//! Store of the budgets: they are cached in memory, and a change is in an SQLite file before the client gets a reply
+//! that depends on it.
 //!
-//! [`Store::admit`] is one transaction: read the budgets that are not in memory ([`loader`]), decide and store
-//! ([`cache`]), commit ([`queue`], [`writer`]). The [`maintenance`] thread looks after the file; [`health`] knows its
-//! present errors.
+//! [`Store::admit`] is one transaction: read the budgets that are not in memory ([`loader`]), decide and change the
+//! budgets in memory ([`cache`]), wait for the commit ([`commit_queue`], [`writer`]). A commit appends to the file's
+//! journal; later the changed budgets are written ("folded") into its table. The [`maintenance`] thread cares for the
+//! file; [`health`] keeps its present errors.
 
 pub mod audit;
 mod cache;
+mod commit_queue;
 mod core;
 pub mod dump;
 mod exceptions;
@@ -19,7 +22,6 @@ mod maintenance;
 mod new_budgets;
 mod options;
 mod pending_exceptions;
-mod queue;
 mod recovery;
 mod schema;
 mod session_slots;
@@ -65,21 +67,21 @@ pub struct Store {
 /// Decisions about a list of events.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    /// One verdict for each event, in order.
+    /// One verdict for each event, in the order of the events.
     pub verdicts: Vec<Verdict>,
-    /// Slots of limits "N at once" that the session now holds; `None` if it holds none.
+    /// Slots of limits such as "3 at once" that the session got in this decision; `None` if it got none.
     pub slots: Option<SessionSlots>,
 }
 
-/// Error: the state cannot be kept, and the configuration says that mail waits for it.
+/// Error: the state file cannot be written or read, and the configuration defers mail in this case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
 impl Store {
-    /// Opens the state file, replays its journal and starts the threads.
+    /// Opens the state file, replays its journal and starts the store's threads.
     ///
-    /// If the file cannot be used, limits are kept in memory and the writer tries again, because mail must flow. The
-    /// exception is a file that another Weir is using: that is an error.
+    /// If the file cannot be used, the store still opens, because mail must be accepted: budgets are kept in memory,
+    /// and the writer tries to open the file again. Only if another Weir is using the file, an error is returned.
     pub fn open(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
         let core = Arc::new(Core::new(options, policy, metrics));
         let file = match core.open() {
@@ -96,10 +98,11 @@ impl Store {
         Ok(Self { core, loader, writer, maintenance })
     }
 
-    /// Decides a list of events at `now` and charges those that pass, in one transaction. On return the charges are
-    /// durable, unless the store is degraded. The wait for the file is bounded: not much more than a second.
+    /// Decides a list of events at `now` and charges the budgets, in one transaction. On return the charges are
+    /// durable, unless the store is degraded. If the disk is slow, the caller waits for about a second, and for some
+    /// seconds at most.
     ///
-    /// `counters` has the counters of the session itself.
+    /// `counters` are the counters of the session and of its transaction, which are not stored.
     pub async fn admit(
         &self,
         now: Timestamp,
@@ -108,7 +111,7 @@ impl Store {
     ) -> Result<Admitted, Unavailable> {
         let policy = self.core.policy();
         let mut shared = HashSet::new();
-        // The closure must not own the slots: dropping them takes locks that are held while the closure runs.
+        // The closure must not own the slots: dropping slots takes locks that are held while the closure runs.
         let mut slots = SessionSlots::none(&self.core);
         let verdicts = loop {
             let plan = Plan::with_shared(&policy, asked, now, Some(&shared));
@@ -132,7 +135,7 @@ impl Store {
         Ok(Admitted { verdicts, slots: Some(slots).filter(|slots| !slots.is_empty()) })
     }
 
-    /// Begins the suspensions that these verdicts order, before any reply tells of them.
+    /// Begins the suspensions that these verdicts demand, before a client gets a reply that mentions them.
     async fn apply_suspensions(&self, verdicts: Vec<Verdict>, now: Timestamp) -> Result<Vec<Verdict>, Unavailable> {
         let begun: Vec<_> = verdicts.iter().flat_map(|verdict| &verdict.suspensions).cloned().collect();
         if begun.is_empty() {
@@ -143,12 +146,12 @@ impl Store {
         if is_good { Ok(verdicts) } else { Err(Unavailable) }
     }
 
-    /// Returns whether any limit counts this.
+    /// Returns whether any limit in force has this count.
     pub fn counts(&self, count: Count) -> bool {
         self.core.policy().counts(count)
     }
 
-    /// Refunds charges in one transaction, as durable as the charges.
+    /// Refunds charges in one transaction. On return the refund is durable, unless the store is degraded.
     pub async fn give_back(&self, now: Timestamp, charges: &[RefundableCharge]) -> Result<(), Unavailable> {
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         keys.sort_unstable();
@@ -157,13 +160,13 @@ impl Store {
         self.transact(now, keys.iter().map(Key::borrowed), give_back).await
     }
 
-    /// Returns copies of these budgets at present. Changes nothing and caches nothing. The error says why a budget
-    /// could not be read.
+    /// Returns copies of these budgets in their present state, without changing or caching anything. The error says why
+    /// a budget could not be read.
     pub async fn look(&self, keys: &[Key]) -> Result<Vec<Option<Budget>>, String> {
         let hashed_keys: Vec<HashedKeyRef<'_>> = keys.iter().map(|key| HashedKey::of(key.borrowed())).collect();
         let mut found: Vec<Option<Option<Budget>>> =
             hashed_keys.iter().map(|hashed_key| self.core.cache.peek(*hashed_key)).collect();
-        // No file keeps volatile budgets.
+        // A volatile budget is never in the file.
         let is_in_file = |hashed_key: &&HashedKeyRef<'_>| !hashed_key.key.is_volatile();
         let missing =
             hashed_keys.iter().zip(&found).filter(|(_, known)| known.is_none()).map(|(hashed_key, _)| hashed_key);
@@ -187,7 +190,7 @@ impl Store {
         self.core.policy()
     }
 
-    /// Replaces the limits. Budgets of limits that stay keep their history.
+    /// Replaces the policy. Budgets of limits that are also in the new policy are kept.
     pub fn set_policy(&self, policy: Policy) -> Replaced {
         self.core.set_policy(policy)
     }
@@ -196,19 +199,21 @@ impl Store {
         self.core.health.current()
     }
 
-    /// Sets whether `now` may turn out to be wrong, and since when the clock has not jumped; `None`: the clock is
-    /// certain. In doubt the store decides as always, and deletes nothing for its age.
+    /// Sets whether the time may be wrong: `None` if the clock is certain, otherwise the time when Weir's steady clock
+    /// started or last followed a jump. While the time may be wrong, the store decides as usual, but deletes no old
+    /// data; only exceptions that began since then are ended.
     pub fn set_clock_doubt(&self, doubt: Option<Timestamp>) {
         self.core.clock_doubt.store(doubt.map_or(i64::MIN, Timestamp::micros), Ordering::Relaxed);
     }
 
-    /// Commits the remaining changes, folds the journal and closes the file. Takes at most some seconds, even if the
-    /// disk hangs.
+    /// Commits the remaining changes, folds the journal into the table and closes the file. Takes at most some seconds,
+    /// even if the disk hangs.
     pub async fn close(self) {
         let Self { core, loader, maintenance, writer } = self;
-        // Joining threads blocks.
+        // Waiting for threads blocks, so it must not run on the async runtime's threads.
         let end = move || {
-            // The writer ends last, because it has to write the last budgets that the loader reads.
+            // The writer ends last: the loader may still add stored budgets to what was counted in memory, and the
+            // writer must write the sums.
             let (maintenance, loader) = (maintenance.stop(), loader.stop());
             wait_for(&[maintenance, loader]);
             wait_for(&[writer.stop()]);
@@ -219,7 +224,8 @@ impl Store {
         let _ = tokio::task::spawn_blocking(end).await;
     }
 
-    /// Runs `act` on these budgets, after reading those that are not in memory.
+    /// Runs `act` on these budgets, after those that are not in memory were read, and waits for the commit of the
+    /// changes.
     async fn transact<R>(
         &self,
         now: Timestamp,
@@ -242,13 +248,14 @@ impl Store {
             match cache.transact((now, began), &hashed_keys, queue, has_to_be_durable, &mut act) {
                 Transacted::Unchanged(answer) => return Ok(answer),
                 Transacted::Refused => return Err(Unavailable),
-                // Do not wait while the file cannot be written.
+                // While the file cannot be written, do not wait for the commit.
                 Transacted::Changed(answer, _) if health.is_write_failing() && !has_to_be_durable => return Ok(answer),
                 Transacted::Changed(answer, commit) => {
                     let is_good = commit.done().await || !has_to_be_durable;
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }
-                // The budgets were loaded and dropped again for want of room, several times.
+                // The budgets were never all in memory: some were dropped again for lack of memory before the others
+                // were loaded. After this time the transaction counts without the file.
                 Transacted::NotLoaded { .. } if began.elapsed() > 5 * COMMIT_TIMEOUT => {
                     cache.insert_unread(hashed_keys.iter().copied())
                 }
@@ -257,7 +264,7 @@ impl Store {
         }
     }
 
-    /// Has budgets read and waits for them. A budget that is not read in time counts from zero.
+    /// Asks the loader to read budgets and waits for them. A budget that is not read in time counts from zero.
     async fn load(&self, hashed_keys: &[HashedKeyRef<'_>], to_load: Vec<HashedKey>, waits: Vec<Receiver<()>>) {
         let all = async {
             for wait in waits {
@@ -276,7 +283,7 @@ impl Store {
     }
 }
 
-/// Waits until threads have ended, but not for ever: they may hang in a disk.
+/// Waits until the threads have ended, for at most [`SHUTDOWN_TIMEOUT`], as they may hang in an access to the disk.
 fn wait_for(threads: &[JoinHandle<()>]) {
     let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
     while !threads.iter().all(JoinHandle::is_finished) && Instant::now() < deadline {
@@ -284,7 +291,8 @@ fn wait_for(threads: &[JoinHandle<()>]) {
     }
 }
 
-/// Time that the shutdown waits for the threads that read, and as long again for the writer.
+/// Time that the shutdown waits for the loader and maintenance threads to end; afterwards it waits up to the same time
+/// for the writer.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Bound on new budgets for keys that clients choose freely: one token bucket for each limit, in memory.
+//! Bound on the number of new budgets for keys that clients can choose freely, such as senders: one token bucket for
+//! each limit, in memory.
 
 use crate::policy::budgets::Key;
 use crate::policy::{MaxNewBudgets, NewBudget};
@@ -7,10 +8,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Token buckets of new budgets. The lock is held to count, never over anything that waits.
+/// Token buckets, one for each limit; a new budget takes a token. The lock is held to count, never over anything that
+/// waits.
 #[derive(Default)]
 pub struct NewBudgets {
-    /// Buckets by the prefix of the limit's keys.
+    /// Token buckets, by the prefix that all keys of a limit's budgets have.
     allowances: Mutex<HashMap<Box<str>, Allowance>>,
 }
 
@@ -18,25 +20,25 @@ pub struct NewBudgets {
 struct Allowance {
     left: f64,
     at: Timestamp,
-    /// Time when the log last said that the bucket was empty.
+    /// Time when it was last logged that the bucket is empty.
     last_logged: Option<Timestamp>,
 }
 
-/// New key that gets no budget of its own.
+/// New key that does not get its own budget, because the limit has no token left.
 #[derive(Debug)]
 pub struct Excess {
     pub limit: Arc<str>,
     pub key: Key,
-    /// True if no line about this limit has been logged for an hour.
+    /// Whether to log this: nothing was logged about this limit for an hour.
     pub is_to_be_logged: bool,
 }
 
-/// Time in which a limit may make as many budgets as the configuration says.
+/// Time in which a limit may create the configured number of new budgets.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl NewBudgets {
-    /// Takes tokens for budgets that are about to be made. If a bucket is empty, takes none and returns the keys in
-    /// excess.
+    /// Takes one token for each budget that is about to be created. If a limit has no token left, takes no tokens at
+    /// all, and returns the keys that cannot get a budget.
     pub fn reserve(
         &self,
         unknown: &[NewBudget<'_>],
@@ -73,7 +75,7 @@ impl NewBudgets {
         Err(excess)
     }
 
-    /// Returns the tokens of budgets that were not made.
+    /// Puts back the tokens of budgets that were not created after all.
     pub fn give_back<'a>(&self, unused: impl Iterator<Item = &'a NewBudget<'a>>) {
         let mut unused = unused.peekable();
         if unused.peek().is_some() {
@@ -94,7 +96,8 @@ fn give_back(allowances: &mut HashMap<Box<str>, Allowance>, prefix: &str) {
 }
 
 impl Allowance {
-    /// Adds the tokens earned since the last call. `max` may differ from the former call.
+    /// Adds the tokens for the time since the last call. `max` (tokens per hour, and size of the bucket) may have
+    /// changed since then.
     fn fill(&mut self, max: f64, now: Timestamp) {
         let new = max * now.since(self.at).as_secs_f64() / HOUR.as_secs_f64();
         self.left = (self.left + new).min(max);

@@ -10,20 +10,20 @@ pub struct Options {
     pub on_failure: OnFailure,
 }
 
-/// The kind of failure that an acknowledged charge survives.
+/// The kind of failure after which a charge is still in the file, if its reply was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Any end of the process, even a sudden one.
+    /// Any end of the process, also a crash.
     Process,
-    /// A power cut, too. Costs one fsync for each commit.
+    /// Also a power cut. Each commit then needs an fsync.
     Power,
 }
 
 /// Behaviour while the state file cannot be written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Limits go on counting in memory.
+    /// Limits stay in force, but count in memory only.
     Allow,
-    /// Commands that a limit counts are deferred.
+    /// Commands that a limit counts are deferred (4xx).
     Defer,
 }

@@ -1,5 +1,6 @@
-//! Grants, suspensions and audit records that have to be written to the file. Memory decides. The file follows before
-//! the command that made the change is answered, or as soon as it can be written.
+//! Changes of grants and suspensions, and audit records, that are not in the file yet. A change is in force in memory
+//! at once. It is written to the file before the administrator's command is answered or, if the file cannot be written
+//! then, as soon as that is possible.
 
 use super::audit::{Act, AuditRecord};
 use crate::policy::Policy;
@@ -11,56 +12,58 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot::Sender;
 
-/// Changes of exceptions that are not in the file.
+/// Changes of exceptions that are not in the file yet.
 #[derive(Default)]
 pub struct PendingExceptions {
-    /// Held to add to the batch and to take it, never over anything that waits. The holder of the policy's lock may
-    /// take this one, not the other way round.
+    /// The lock is held to add to the batch or to take it, never over anything that waits. A thread that holds the lock
+    /// of the policy may take this lock, but not the reverse.
     pub batch: Mutex<Batch>,
-    /// The batch is not empty; readable without the lock.
+    /// Whether the batch has changes; can be read without the lock.
     pub is_pending: AtomicBool,
-    /// Time when old audit records were last deleted, in microseconds.
+    /// Time when old audit records were last deleted, in microseconds since 1970.
     pub pruned: AtomicI64,
 }
 
-/// Changes to be written together.
+/// Changed exceptions, and audit records, to be written to the file in one transaction.
 #[derive(Default)]
 pub struct Batch {
-    /// Keys of changed exceptions: limit and owner of a grant, owner of a suspension. The file gets their present
-    /// state.
+    /// Keys of the changed exceptions: limit and owner of a grant, `None` and the owner of a suspension. Each is
+    /// written in the state that it has when the batch is written.
     pub changed: HashSet<(Option<Arc<str>>, Owner)>,
     pub records: VecDeque<AuditRecord>,
-    /// Commands that wait until the batch is written.
+    /// Channels of the commands that wait until the batch is written.
     pub waiting: Vec<Sender<()>>,
 }
 
-/// Whether a change outlives the process.
+/// Where a change is kept: in the file, or only in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// The change is in the file.
     InFile,
-    /// The change holds, but in memory alone as yet, for this reason.
+    /// The change is in force, but only in memory so far, for this reason.
     InMemory(String),
 }
 
-/// Bounds on a batch that cannot be written; beyond them the oldest is left out.
+/// Maximum number of audit records in a batch, needed while the file cannot be written.
 const MAX_PENDING_RECORDS: usize = 20_000;
+/// Maximum number of changed exceptions in a batch.
 const MAX_PENDING_CHANGES: usize = 50_000;
 
 impl PendingExceptions {
-    /// Returns whether there is a batch to be written.
+    /// Returns whether there are changes to be written.
     pub fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }
 
-    /// Takes the batch.
+    /// Takes the batch to write it; later changes begin a new batch.
     pub fn take(&self) -> Batch {
         let mut batch = self.batch();
         self.is_pending.store(false, Ordering::Release);
         std::mem::take(&mut batch)
     }
 
-    /// Puts back a batch that could not be written, and frees the commands that wait for it. It is tried again.
+    /// Puts back a batch that could not be written, so that it is tried again. The commands that wait for the batch
+    /// stop waiting.
     pub fn put_back(&self, former: Batch) {
         let batch = &mut *self.batch();
         batch.changed.extend(former.changed);
@@ -68,7 +71,7 @@ impl PendingExceptions {
         self.is_pending.store(true, Ordering::Release);
     }
 
-    /// Frees all commands that wait, because the batch cannot be written at present.
+    /// Ends the waiting of all commands, because the batch cannot be written at present.
     pub fn give_up(&self) {
         self.batch().waiting.clear();
     }
@@ -88,11 +91,13 @@ impl Batch {
         self.records.push_back(record);
     }
 
-    /// Leaves out the oldest beyond the bounds.
+    /// Removes the oldest audit records, and changes of exceptions that have ended, if the batch has more than its
+    /// maximum of them.
     pub fn limit_size(&mut self, exceptions: &Exceptions) {
         self.records.drain(..self.records.len().saturating_sub(MAX_PENDING_RECORDS));
         if self.changed.len() > MAX_PENDING_CHANGES {
-            // An exception that has ended then stays in the file: it is loaded with its end, and ends once more.
+            // An exception that has ended then stays in the file. The next process loads it; it ends at its time, if
+            // that has not come before.
             self.changed.retain(|(limit, owner)| match limit {
                 Some(limit) => exceptions.grant_of(limit, owner).is_some(),
                 None => exceptions.suspension_of(owner).is_some(),
@@ -108,7 +113,8 @@ impl Batch {
         self.changed.insert((None, suspension.owner.clone()));
     }
 
-    /// Ends the exceptions that have certainly expired.
+    /// Ends the exceptions that have expired, except those whose end is uncertain because the time may be wrong
+    /// (`doubt`).
     pub fn end_expired(&mut self, exceptions: &mut Exceptions, now: Timestamp, doubt: Option<Timestamp>) {
         let (grants, suspensions) = exceptions.forget(now, doubt);
         for grant in grants {
@@ -121,7 +127,8 @@ impl Batch {
         }
     }
 
-    /// Suspends an owner as a limit orders, if there is room and no present suspension ends later.
+    /// Begins a suspension that a limit demands. Does nothing if the owner has a suspension that does not end before
+    /// it, or if the maximum of exceptions is reached.
     pub fn suspend(
         &mut self,
         exceptions: &mut Exceptions,
@@ -132,7 +139,8 @@ impl Batch {
         if former.is_some_and(|former| former.term.until >= suspension.term.until) {
             return;
         }
-        // A client that goes on trying extends its suspension each time: only the first gets a record.
+        // A client that is suspended and goes on trying may extend its suspension each time; only the first suspension
+        // gets an audit record.
         let is_new = former.is_none_or(|former| former.term.by != suspension.term.by);
         if former.is_none() && !exceptions.has_room() {
             self.end_expired(exceptions, now, doubt);
@@ -148,7 +156,7 @@ impl Batch {
     }
 }
 
-/// Logs and returns the grants that have no effect under these limits.
+/// Logs and returns the grants that have no effect under this policy.
 pub fn warn_inert_grants(policy: &Policy) -> Vec<String> {
     let inert = policy.exceptions.grants().filter_map(|grant| Some((grant, policy.why_inert(grant)?)));
     let tell = |(grant, why): (&Arc<Grant>, &str)| {

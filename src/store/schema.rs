@@ -5,24 +5,24 @@ use super::journal;
 use crate::policy::budgets::Key;
 use rusqlite::{Connection, Row, Transaction, params};
 
-/// Marks a file as Weir's: "Weir" in ASCII.
+/// Application id in the header of the database that marks a file of Weir: "Weir" in ASCII.
 const APPLICATION_ID: i64 = 0x5765_6972;
 
-/// Version of the schema. A change of the schema adds a migration.
+/// Version of the schema. Whoever changes the schema increments it and adds a migration.
 pub const VERSION: i64 = 4;
 
-/// Creates the tables that are missing.
+/// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Migrations, each to the next version; the first is from version 1.
+/// Migrations, each from one version to the next one; the first is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
     [add_seen, sort_by_hash, add_exceptions];
 
-/// Reason why a file cannot be used.
+/// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
 pub enum SchemaError {
     Foreign,
-    /// A newer Weir has made the file, with this version.
+    /// A newer version of Weir has written the file; the schema has this version.
     Newer(i64),
     Sqlite(rusqlite::Error),
 }
@@ -33,13 +33,13 @@ impl From<rusqlite::Error> for SchemaError {
     }
 }
 
-/// Program that a database belongs to.
+/// Kind of database that can be used: an empty one, or a state file of Weir.
 pub enum DatabaseKind {
     Empty,
     Weir { version: i64 },
 }
 
-/// Identifies a file without changing it.
+/// Identifies a database without changing it.
 pub fn identify(connection: &Connection) -> Result<DatabaseKind, SchemaError> {
     let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);
@@ -52,7 +52,7 @@ pub fn identify(connection: &Connection) -> Result<DatabaseKind, SchemaError> {
     }
 }
 
-/// Creates the schema in an empty file, and migrates an older file of Weir's.
+/// Creates the schema in an empty database, or migrates a state file of an older version of Weir.
 pub fn create_or_migrate(connection: &mut Connection) -> Result<(), SchemaError> {
     let transaction = connection.transaction()?;
     match identify(&transaction)? {
@@ -73,7 +73,7 @@ fn add_seen(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget ADD COLUMN seen BLOB")
 }
 
-/// Version 3 sorts budgets by the hash of their keys, and puts a checksum before each blob.
+/// Migrates to version 3, which sorts budgets by the hash of their keys, and has a checksum before each blob.
 fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget RENAME TO former; ALTER TABLE journal RENAME TO former_journal")?;
     transaction.execute_batch(SCHEMA)?;
@@ -92,7 +92,7 @@ fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("DROP TABLE former; DROP TABLE former_journal")
 }
 
-/// Version 4 keeps grants, suspensions and the audit trail.
+/// Migrates to version 4, which adds the tables of grants, suspensions and audit records.
 fn add_exceptions(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(SCHEMA)
 }

@@ -1,4 +1,4 @@
-//! Slots of limits such as "3 at once", which a session holds until it ends.
+//! Slots of limits such as "3 at once": each open session that such a limit counts holds one slot until it ends.
 
 use super::core::Core;
 use super::hashed_key::HashedKey;
@@ -6,11 +6,11 @@ use crate::policy::budgets::Key;
 use std::fmt;
 use std::sync::Arc;
 
-/// Slots that one decision gave a session, with this as their only owner. The gauges count them until this is dropped,
-/// however the session ends (a panic of its task included).
+/// Slots that a session got in one decision. The volatile budgets of the limits count the slots until this value is
+/// dropped, however the session ends (also by a panic of its task).
 pub struct SessionSlots {
     core: Arc<Core>,
-    /// Keys of the gauges, one for each slot.
+    /// Keys of the volatile budgets, one for each slot.
     keys: Vec<Key>,
 }
 
@@ -19,7 +19,7 @@ impl SessionSlots {
         Self { core: core.clone(), keys: Vec::new() }
     }
 
-    /// Takes over slots that the gauges of these keys have counted.
+    /// Adds slots that the volatile budgets of these keys have already counted.
     pub(super) fn own(&mut self, keys: impl Iterator<Item = Key>) {
         self.keys.extend(keys);
     }

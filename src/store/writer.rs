@@ -1,15 +1,15 @@
-//! The only thread that writes the state file: group commits to the journal, which is folded into the table of budgets
-//! slice by slice.
+//! The writer, the only thread that writes the state file. It appends the changes of many transactions to the journal
+//! in one commit, and later writes ("folds") the changed budgets into the table, a slice at a time.
 
 mod folding;
 mod pass;
 
+use super::commit_queue::WriterJob;
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, HealthChange};
 use super::journal::Entry;
-use super::queue::WriterJob;
 use crate::policy::budgets::Budget;
 use pass::Pass;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct Writer {
     thread: JoinHandle<()>,
 }
 
-/// Guard that frees all waiting transactions when the writer ends, even by a panic.
+/// Guard that ends the waiting of all transactions when the writer thread ends, also by a panic.
 struct EndGuard(Arc<Core>);
 
 impl Drop for EndGuard {
@@ -39,50 +39,56 @@ impl Drop for EndGuard {
 /// State of the writer thread.
 struct Task {
     core: Arc<Core>,
-    /// The state file; `None` until it could be opened.
+    /// The state file; `None` while it could not be opened yet.
     file: Option<File>,
     /// Octets in the journal.
     journal_octets: usize,
     pass: Option<Pass>,
-    /// End of the last fold pass, and the octets of journal that start the next.
+    /// Time when the last fold pass ended.
     last_fold: Instant,
+    /// Octets of the journal at which the next fold pass begins.
     fold_at_octets: usize,
-    /// Changes were lost before they reached the journal: a pass that begins after that writes them to the table.
+    /// Whether changes in memory are missing in the journal, because it could not be written. A fold pass that begins
+    /// later writes them to the table.
     behind: bool,
-    /// Epoch of the queue when work was last taken.
+    /// Epoch of the queue when the writer last took work.
     epoch: u64,
-    /// The last commit took longer than replies may wait.
+    /// Whether the last commit took longer than [`COMMIT_TIMEOUT`], the time that replies wait.
     is_slow: bool,
-    /// Attempts that failed, each with the time of the last failure.
+    /// Attempts that fail at present, each with the time of the last failure.
     failed: BTreeMap<Attempt, Instant>,
 }
 
-/// Rows folded in one transaction: as many as changes come, within these bounds. Commits wait for them.
+/// Minimum number of rows that are folded in one commit. A commit folds as many rows as the last commit had changes,
+/// between this minimum and [`MAX_SLICE_ROWS`]. Transactions wait for these rows, too.
 const MIN_SLICE_ROWS: usize = 64;
+/// Maximum number of rows that are folded in one commit.
 const MAX_SLICE_ROWS: usize = 2_000;
 
-/// Octets that a folded row, or a commit, adds to the write-ahead log at most, beside filters and entries.
+/// Maximum octets that a folded row, or a commit, adds to the write-ahead log, not counting filters and journal
+/// entries.
 const PAGE_OCTETS: usize = 4096;
 
-/// Octets of journal that start a fold pass: twice what the last pass wrote, within these bounds. A pass also starts
-/// after `FOLD_AFTER`, and when the writer has been idle for [`IDLE_AFTER`]. Budgets that change often are thus
-/// written more seldom, and the journal stays in proportion to the budgets.
+/// A fold pass begins when the journal has twice as many octets as the last pass wrote, within these bounds. A pass
+/// also begins after `FOLD_AFTER`, and when the writer has been idle for [`IDLE_AFTER`]. In this way a budget that
+/// changes often is written to the table only once for many changes, and the journal is not much longer than the table.
 const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
+/// A fold pass begins when the writer has had no work for this time.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Octets at which the journal takes no more entries: it cannot be folded, or not fast enough.
+/// Maximum octets of the journal. A longer journal gets no more entries: it cannot be folded, or not fast enough.
 const MAX_JOURNAL_OCTETS: usize = 256 << 20;
 
-/// Time between two tries of an attempt that failed.
+/// Time after which an attempt that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Writer {
-    /// Starts the writer with an open file and the octets of its journal. With `None` the writer opens the file when
-    /// that is possible.
+    /// Starts the writer and the watcher thread. `file` is the open file and the octets of its journal; if it is
+    /// `None`, the writer opens the file as soon as that is possible.
     pub fn start(core: Arc<Core>, file: Option<(File, usize)>) -> std::io::Result<Self> {
         let (file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
         let failed = file.is_none().then(|| (Attempt::Open, Instant::now())).into_iter().collect();
-        // Fold first the journal that a former process left.
+        // Begin with folding the journal that the process before has left.
         let left = file.as_ref().filter(|_| journal > 0);
         let pass = left.map(|file| Pass::new(file.last_entry(), journal, None));
         let mut task = Task {
@@ -107,17 +113,19 @@ impl Writer {
         Ok(Self { core, thread })
     }
 
-    /// Has the thread end after its last commit.
+    /// Makes the thread end after its last commit.
     pub fn stop(self) -> JoinHandle<()> {
         self.core.queue.stop();
         self.thread
     }
 }
 
-/// Frees transactions that have waited too long, because the writer hangs in the disk.
+/// Runs the watcher thread: ends the waiting of transactions that have waited for [`COMMIT_TIMEOUT`], because the
+/// writer hangs in an access to the disk.
 fn watch_for_stalls(core: &Core) {
     while let Some(hanging) = core.queue.wait_for_stall(COMMIT_TIMEOUT) {
-        // Set the health before the transactions go on, but log it after: the log may be on the same disk.
+        // Set the health before the transactions continue, but log it afterwards: the log may be on the same disk and
+        // hang, too.
         let change = core.health.update(Attempt::Append, Err(slow_disk("no commit")));
         let histogram = core.metrics.admit_seconds.local();
         hanging.into_iter().for_each(|waiting| waiting.cancel(|time| histogram.observe(time.as_secs_f64())));
@@ -130,7 +138,8 @@ impl Task {
     fn run(&mut self) {
         let (mut records, mut spare) = (0, Entry::default());
         loop {
-            // The states are taken before the changes, so that the journal has a state before the table has it.
+            // Take the budgets to fold before the changes: then every state in the slice is in the journal before, or
+            // by the same commit as, it is in the table.
             let mut slice = self.next_slice(records.clamp(MIN_SLICE_ROWS, MAX_SLICE_ROWS));
             let patience = if self.pass.is_some() { Duration::ZERO } else { IDLE_AFTER };
             let mut work = self.core.queue.take(patience, std::mem::take(&mut spare));
@@ -139,12 +148,12 @@ impl Task {
                 self.mark_behind();
             }
             if work.stop {
-                // At shutdown everything is tried once more, without a pause.
+                // At shutdown every failed attempt is tried once more, without a pause.
                 self.failed.clear();
             }
             if let Some(file) = &mut self.file {
-                // Before folding, so that after a load a commit of folding truncates the log, and no transaction waits
-                // for that.
+                // Do this before folding: after a load, a commit that only folds then truncates the log, and no
+                // transaction waits for that.
                 file.set_keep_wal(self.core.keep_wal.load(Ordering::Relaxed));
             }
             records = work.entry.records();
@@ -159,7 +168,7 @@ impl Task {
             self.run_jobs(work.jobs);
             let has_failed = self.failed.contains_key(&Attempt::Open) || self.failed.contains_key(&Attempt::Append);
             if !has_failed && !self.is_slow && self.journal_octets <= MAX_JOURNAL_OCTETS {
-                // A transaction that timed out may have recorded the error after its commit was done.
+                // This also clears an error that a transaction recorded when its wait timed out.
                 self.core.health.record(Attempt::Append, Ok(()));
             }
             if work.stop {
@@ -169,13 +178,14 @@ impl Task {
         self.finish();
     }
 
-    /// Records that a change is not in the journal.
+    /// Records that changes in memory are missing in the journal.
     fn mark_behind(&mut self) {
         self.behind = true;
         self.core.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
     }
 
-    /// Returns whether to commit although there are no changes, to see whether an attempt that failed succeeds again.
+    /// Returns whether to commit even without changes, to find out whether a failed attempt now succeeds or commits are
+    /// fast again.
     fn is_probe_due(&self, idle: bool) -> bool {
         let failed = |attempt| self.failed.contains_key(&attempt) && self.may_retry(attempt);
         self.is_slow && idle || failed(Attempt::Append) || failed(Attempt::Open)
@@ -193,8 +203,8 @@ impl Task {
         self.core.health.record(attempt, outcome);
     }
 
-    /// Writes the taken changes as one entry, together with the slice. If that fails mail flows all the same, and the
-    /// store says that it is degraded. Rows of the slice that were written are removed from it.
+    /// Writes the taken changes as one journal entry, and in the same transaction the rows of the slice. If that fails,
+    /// the waiting transactions continue, and the health is degraded. The slice is emptied if its rows were written.
     fn commit(&mut self, entry: &mut Entry, slice: &mut Vec<(HashedKey, Budget)>) {
         if !self.may_retry(Attempt::Append) || !self.open() {
             return self.core.queue.discard();
@@ -215,7 +225,7 @@ impl Task {
         }
         self.record(Attempt::Append, outcome);
         if !is_durable {
-            // A transaction that goes on finds the degraded health.
+            // Discard after the health is set: the transactions that continue look at the health.
             self.core.queue.discard();
         }
         if self.is_slow {
@@ -233,7 +243,7 @@ impl Task {
                 self.core.wal_written.fetch_add(slice.len() * PAGE_OCTETS, Ordering::Relaxed);
                 slice.clear();
             }
-            // The error may be in the rows of the slice: write the entry alone.
+            // The error may concern only the rows of the slice: write the entry without them.
             Err(_) if !slice.is_empty() => file.append(entry, &[]).map_err(|error| file::describe(&error))?,
             Err(error) => return Err(file::describe(&error)),
         }
@@ -243,7 +253,7 @@ impl Task {
         Ok(())
     }
 
-    /// Opens the file if it is not open and a retry is due. Returns whether it is open.
+    /// Opens the file if it is not open and a retry is due. Returns whether the file is open.
     fn open(&mut self) -> bool {
         if self.file.is_some() {
             return true;
@@ -258,11 +268,11 @@ impl Task {
         self.file.is_some()
     }
 
-    /// Writes pending exceptions and audit records.
+    /// Writes changed exceptions and audit records that are not in the file yet.
     fn write_exceptions(&mut self) {
         let core = self.core.clone();
         if !core.pending_exceptions.is_pending() {
-            // A command that timed out may have recorded the error after the batch was written.
+            // This also clears an error that an administrator's command recorded when its wait timed out.
             return self.record(Attempt::WriteExceptions, Ok(()));
         }
         if !self.may_retry(Attempt::WriteExceptions) || !self.open() {
@@ -270,7 +280,7 @@ impl Task {
         }
         let Some(file) = &mut self.file else { return };
         let batch = core.pending_exceptions.take();
-        // Write the present exceptions: a change after this is in the next batch.
+        // Write the exceptions as they are now. A change after `take` is in the next batch, too.
         match file.write_batch(&batch, &core.policy().exceptions) {
             Ok(()) => {
                 self.core
@@ -287,13 +297,14 @@ impl Task {
         }
     }
 
-    /// Runs jobs; if the file cannot be written they are dropped, because each is sent again later.
+    /// Runs jobs. If any attempt fails at present, the jobs are dropped; each is sent again later.
     fn run_jobs(&mut self, jobs: Vec<WriterJob>) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         for job in jobs {
             let outcome = match job {
                 WriterJob::DeleteBudgets(mut rows) => {
-                    // Changes in memory alone may build on these rows.
+                    // Do not delete a row of a budget that has changed in memory: the journal may hold only the values
+                    // learnt since that row.
                     rows.retain(|(hashed_key, _)| self.core.cache.is_folded(hashed_key));
                     file.delete_budgets(&rows)
                 }
@@ -301,10 +312,10 @@ impl Task {
                 WriterJob::RecordKinds(names, now) => file.record_kinds(&names, now),
                 WriterJob::DeleteKinds(names) => file.delete_kinds(&names),
                 WriterJob::PruneAudit(before) => file.prune_audit(before),
-                // Exceptions are written before all jobs, or as soon as that is possible.
+                // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),
             };
-            // The same error shows in commits, too.
+            // The error is only logged: commits find it, too, and degrade the health.
             if let Err(error) = outcome {
                 tracing::debug!(%error, "an errand of the state file failed");
             }

@@ -1,21 +1,23 @@
-//! Steady time: the wall clock while it agrees with the monotonic clock. Pure: the caller reads both clocks.
+//! Steady time: a clock that follows the wall clock, but does not at once follow its jumps. It tells a jump by
+//! comparison with the monotonic clock. Pure: the caller reads both clocks.
 
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// Time that follows the wall clock, but not its jumps.
+/// Clock that follows the wall clock, but a jump of the wall clock only after some minutes.
 ///
-/// The time is the monotonic clock plus an offset. Small differences from the wall clock are slewed away. After a jump
-/// the former offset stays in use until the wall clock has kept to the new one for a while: a wall clock that is wrong
-/// for some seconds changes nothing, and a correction by NTP or an administrator is believed some minutes later.
+/// Steady time is the monotonic clock plus an offset. The offset is adjusted slowly (slewed) to remove small
+/// differences from the wall clock. After a jump the offset from before the jump stays in use until the wall clock has
+/// kept the new offset for up to [`BELIEVED_AFTER`]. So a wall clock that is wrong for some seconds has no effect, and
+/// a correction by NTP or an administrator is followed some minutes later.
 #[derive(Clone, Debug)]
 pub struct Steady {
     offset: Offset,
-    /// Offset to which the wall clock has jumped, until it is believed.
+    /// Offset to which the wall clock has jumped, while the steady time does not follow the jump yet.
     candidate: Option<Offset>,
-    /// Monotonic clock at the last comparison, in microseconds.
+    /// Reading of the monotonic clock at the last comparison, in microseconds.
     looked: i64,
-    /// Time when `offset` came into use, or when the wall clock jumped to it.
+    /// Time when the wall clock first had `offset`: the start, or the last jump that was followed.
     began: Timestamp,
 }
 
@@ -24,48 +26,51 @@ pub struct Steady {
 struct Offset {
     /// Wall clock minus monotonic clock, in microseconds.
     micros: i64,
-    /// Monotonic clock when the wall clock first had this offset, in microseconds.
+    /// Reading of the monotonic clock when the wall clock first had this offset, in microseconds.
     since: i64,
 }
 
-/// A change in how the wall clock relates to the steady time.
+/// A change in the difference between the wall clock and the steady time, to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The wall clock has jumped and is now so many microseconds ahead of the steady time (behind it, if negative).
+    /// The wall clock has jumped. It is now so many microseconds ahead of the steady time (behind, if negative).
     Jumped(i64),
     /// The wall clock agrees with the steady time again.
     Returned,
-    /// The steady time has followed a jump, by so many microseconds.
+    /// The steady time has followed a jump: it was moved forward by so many microseconds (back, if negative).
     Followed(i64),
 }
 
-/// Larger differences are jumps: NTP slews differences below 0.128 s, chrony those below its configured threshold.
+/// Maximum difference between the wall clock and the steady time that is not a jump. NTP clients correct small errors
+/// without a jump: ntpd those below 0.128 s, chrony those below a configured threshold.
 pub const TOLERANCE: Duration = Duration::from_secs(2);
 
-/// The steady time gains or loses at most the elapsed time divided by this. chrony slews by at most a twelfth.
+/// In a given time, slewing changes the offset by at most that time divided by this number. chrony slews the wall clock
+/// by at most a twelfth of the time, so the steady time can follow.
 const SLEW: i64 = 8;
 
-/// Time that a jump must last to be believed. A glitch of the time source ends within seconds; a resumed virtual
-/// machine, an NTP client or an administrator sets the clock once. Until then dates, and windows in which limits hold,
-/// are those of the former time, which is the price of a longer wait.
+/// Time that a jump of the wall clock must last before the steady time follows it. An error of the time source ends
+/// within seconds; a resumed virtual machine, an NTP client or an administrator sets the clock to a new time that
+/// stays. The time is no longer than this because, until the jump is followed, Weir's dates and time windows of limits
+/// go by the time from before the jump.
 pub const BELIEVED_AFTER: Duration = Duration::from_secs(300);
 
-/// Least time after which a jump is believed. If the clock before the jump had been right for less than
-/// [`BELIEVED_AFTER`], the jump is believed after as long as that, but no sooner than this: a machine without a
-/// battery-backed clock starts services before NTP corrects the clock.
+/// Minimum time before a jump is followed. If the offset before the jump had been in use for less than
+/// [`BELIEVED_AFTER`], the jump is followed after that shorter time, but not before this minimum: on a machine without
+/// a battery-backed clock, services start before NTP corrects the clock.
 const BELIEVED_AFTER_LEAST: Duration = Duration::from_secs(30);
 
 impl Steady {
-    /// Begins with the wall clock as it is, as there is nothing yet to compare it with. `monotonic` counts from any
-    /// fixed point.
+    /// Begins with the time of the wall clock, as there is no earlier reading to compare with. `monotonic` may count
+    /// from any fixed point in time.
     pub fn new(wall: Timestamp, monotonic: Duration) -> Self {
         let since = micros(monotonic);
         let offset = Offset { micros: wall.micros().saturating_sub(since), since };
         Self { offset, candidate: None, looked: since, began: wall }
     }
 
-    /// Compares the clocks, both read at the same moment, and returns the time. It never goes back, except by
-    /// [`Change::Followed`].
+    /// Compares the two clocks, which the caller has read at the same moment. Returns the steady time and a change to
+    /// be logged. The steady time never goes back, except when it follows a jump ([`Change::Followed`]).
     pub fn look(&mut self, wall: Timestamp, monotonic: Duration) -> (Timestamp, Option<Change>) {
         let monotonic = micros(monotonic);
         let slew = monotonic.saturating_sub(self.looked).max(0) / SLEW;
@@ -89,19 +94,19 @@ impl Steady {
         (self.at(monotonic), change)
     }
 
-    /// Returns the microseconds to add to the monotonic clock.
+    /// Returns the microseconds to add to the monotonic clock to get the steady time.
     pub fn offset(&self) -> i64 {
         self.offset.micros
     }
 
-    /// Returns the microseconds by which the wall clock is ahead of the steady time after a jump that is not believed;
-    /// otherwise 0.
+    /// Returns the microseconds by which the wall clock is ahead of the steady time after a jump that is not followed
+    /// yet; 0 if there is no such jump.
     pub fn disagreement(&self) -> i64 {
         self.candidate.map_or(0, |candidate| candidate.micros.saturating_sub(self.offset.micros))
     }
 
-    /// Returns `None` if the wall clock has agreed for [`BELIEVED_AFTER`]. Otherwise the time may turn out to be wrong,
-    /// and only exceptions that began at the returned time or later can be ended.
+    /// Returns `None` if the wall clock has had the present offset for [`BELIEVED_AFTER`]. Otherwise the steady time
+    /// may be wrong, and Weir may end only exceptions (suspensions, grants) that began at the returned time or later.
     pub fn doubt(&self) -> Option<Timestamp> {
         let has_held = self.looked.saturating_sub(self.offset.since) >= micros(BELIEVED_AFTER);
         (self.candidate.is_some() || !has_held).then_some(self.began)
@@ -134,7 +139,7 @@ impl Offset {
     }
 }
 
-/// Returns microseconds; the end of time instead of an overflow.
+/// Returns a duration in microseconds; `i64::MAX` instead of an overflow.
 pub const fn micros(duration: Duration) -> i64 {
     let micros = duration.as_micros();
     if micros > i64::MAX as u128 { i64::MAX } else { micros as i64 }
@@ -147,11 +152,11 @@ mod tests {
 
     const SECOND: i64 = 1_000_000;
     const YEARS: i64 = 2 * 365 * 86_400 * SECOND;
-    /// The right offset; the monotonic clock starts at 0.
+    /// Microseconds of the true time when the monotonic clock is 0.
     const START: i64 = 1_700_000_000 * SECOND;
 
-    /// Compares both clocks four times a second in a range of seconds, with the wall clock wrong by `wrong`
-    /// microseconds.
+    /// Compares both clocks four times a second from the first to the last of `seconds` of the monotonic clock, while
+    /// the wall clock is `wrong` microseconds ahead of the true time.
     fn pass(steady: &mut Steady, seconds: std::ops::Range<i64>, wrong: i64) -> Vec<(i64, Change)> {
         let mut changes = Vec::new();
         for quarter in 4 * seconds.start..4 * seconds.end {
@@ -232,7 +237,7 @@ mod tests {
     #[test]
     fn a_wall_clock_that_is_slewed_is_followed() {
         let mut steady = new();
-        // An hour in which chrony slews as fast as it can, and a step of a second.
+        // For an hour chrony slews the wall clock as fast as it can, and then sets it back by a second.
         for monotonic in (0..3_600 * SECOND).step_by(SECOND as usize / 4) {
             let (time, change) = look(&mut steady, monotonic, monotonic / 12);
             assert_eq!((time, change), (START + monotonic + monotonic / 12, None));
@@ -242,7 +247,7 @@ mod tests {
         assert_eq!(steady.offset(), START + wrong);
     }
 
-    /// Periods of a wrong wall clock: length in seconds, error in microseconds.
+    /// Successive periods, each with its length in seconds and the error of the wall clock in microseconds.
     fn courses() -> impl Strategy<Value = Vec<(i64, i64)>> {
         let wrong = prop_oneof![Just(0), -3 * SECOND..3 * SECOND, -YEARS..YEARS, Just(i64::MAX), Just(i64::MIN)];
         prop::collection::vec((1i64..700, wrong), 1..12)
@@ -269,7 +274,8 @@ mod tests {
                     former = time.micros();
                 }
             }
-            // A difference of up to the tolerance takes eight times as long to be slewed away.
+            // A remaining difference of at most TOLERANCE takes eight times its length to be slewed, less than the 700
+            // seconds of the last period.
             prop_assert_eq!(steady.offset(), START + 5 * SECOND);
             prop_assert_eq!(steady.doubt(), None);
         }

@@ -1,4 +1,4 @@
-//! Attacker: a process of one thread with the lowest priority, which attacks from 127.0.0.2 and the addresses above.
+//! Attacker: a process of one thread with the lowest priority, which attacks from 127.0.0.2 and higher addresses.
 //!
 //! The process prints the count of its actions once a second, and ends when its standard input is closed.
 
@@ -57,7 +57,7 @@ const DRIP: usize = 110;
 /// Weir.
 const CONNECTS_A_SECOND: u32 = 1_000;
 
-/// Garbage connections per second while standard error is full; one log line is enough.
+/// Garbage connections per second, made while Weir's standard error is full: one log line is then enough to block.
 const GARBAGE_A_SECOND: u32 = 200;
 
 /// Concurrent connections of each kind that cause log lines.
@@ -70,7 +70,7 @@ const REFUSALS_A_SECOND: u32 = 2_500;
 /// Concurrent connections that name senders.
 const NAMERS: u32 = 4;
 
-/// Senders named in one pipelined write: Weir ends a session after 200 commands without a message.
+/// Number of senders named in one pipelined write: Weir ends a session after 200 commands without a message.
 const PIECE: u64 = 99;
 
 /// Senders named per second: the highest rate in the finding.
@@ -79,7 +79,7 @@ const SENDERS_A_SECOND: u32 = 27_000;
 /// Number of senders to name: with MAIL alone, and with a recipient each, which the upstream must answer.
 pub const SENDERS: [u64; 2] = [1_000_000, 20_000];
 
-/// Time until an attack is fully under way, where no count shows it.
+/// Time after which an attack counts as fully under way, if no count shows when it is.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// Pause of an attacker after a refusal, where no other pace applies.
@@ -121,7 +121,7 @@ impl Pace {
 
 /// Attacks until standard input is closed.
 pub fn main(way: Way, targets: Targets) {
-    // End together with the benchmark, however it ends.
+    // End when the benchmark ends, also if the benchmark fails.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -255,7 +255,7 @@ async fn hold_one(source: Ipv4Addr, address: SocketAddr) -> Result<(), Error> {
 fn hold(targets: Targets, done: &Arc<AtomicU64>) {
     for last in [2, 3] {
         let pace = Pace::new(CONNECTS_A_SECOND);
-        // The upper bound of connections in total.
+        // 4,000 is the default maximum of connections in total.
         for _ in 0..4_000 {
             repeat(done, Some(pace.clone()), move || hold_one(host(last), targets.submission));
         }
@@ -347,7 +347,7 @@ fn drip(targets: Targets, done: &Arc<AtomicU64>) {
     }
 }
 
-/// Names senders in pipelined writes. A write that breaks off is not repeated.
+/// Names senders in pipelined writes. A write that fails is not repeated.
 fn name_senders(targets: Targets, senders: u64, more: &'static str, done: &Arc<AtomicU64>) {
     let next = Arc::new(AtomicU64::new(0));
     let pace = Pace::new(SENDERS_A_SECOND / PIECE as u32);
@@ -385,8 +385,9 @@ async fn name_piece(plain: SocketAddr, first: u64, more: &str, done: &AtomicU64)
     Ok(())
 }
 
-/// Returns the command of the attacker. It has the idle scheduling class, as if it were on another machine: with `nice
-/// -n 19` it would still take a core from Weir for one kernel tick (4 ms) at a time.
+/// Returns the command of the attacker. It has the idle scheduling class, so that it takes no CPU from Weir, like an
+/// attacker on another machine: with `nice -n 19` it would still take a core from Weir for one kernel tick (4 ms) at a
+/// time.
 pub fn command(name: &str, targets: Targets) -> std::process::Command {
     let mut command = std::process::Command::new("chrt");
     command.args(["--idle", "0"]).arg(std::env::current_exe().unwrap()).args(["--attacker", name]);

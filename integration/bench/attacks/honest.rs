@@ -137,7 +137,7 @@ fn words(error: &Error) -> String {
     }
 }
 
-/// A session within TLS, after a login. Errors are values: under attack they are the measurement.
+/// A session within TLS, after a login. Its methods return errors and do not panic: errors under attack are counted.
 struct Session {
     stream: StreamOwned<ClientConnection, TcpStream>,
     unread: Vec<u8>,

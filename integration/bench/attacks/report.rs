@@ -32,7 +32,7 @@ pub struct Measured {
     pub quiet: Seen,
     pub seen: Seen,
     pub peaks: Peaks,
-    /// Octets.
+    /// Peak of resident memory in octets.
     pub memory: u64,
     /// Log lines and octets per second that do not concern the honest client; `None` if the log was not read.
     pub lines: Option<[f64; 2]>,

@@ -33,7 +33,7 @@ impl Log {
 
     fn add(&self, line: &str) {
         let client = field(line, "client").unwrap_or_default();
-        // Some lines add the port to the address.
+        // In some log lines, the port follows the address.
         if client.split(':').next() != Some("127.0.0.1") {
             self.lines.fetch_add(1, Ordering::Relaxed);
             self.octets.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ pub struct Weir {
     child: Child,
     pub log: Log,
     addresses: HashMap<String, SocketAddr>,
-    /// Another writing end of standard error, if the reader can be stopped.
+    /// Second writing end of Weir's standard error; set only if the reader can be stopped.
     writer: Option<PipeWriter>,
     stopped: Arc<AtomicBool>,
     /// Thread that returns the reading end. A closed pipe would make writes fail instead of block.
@@ -101,7 +101,7 @@ impl Weir {
         }));
     }
 
-    /// Stops reading standard error, if possible, and fills its pipe: Weir's next line blocks.
+    /// Stops reading Weir's standard error, if possible, and fills the pipe: Weir's next line blocks.
     pub fn stall(&mut self) {
         let Some(writer) = &mut self.writer else { return };
         self.stopped.store(true, Ordering::Relaxed);

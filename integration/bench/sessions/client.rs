@@ -1,4 +1,4 @@
-//! Cheap clients: thousands of them share two threads.
+//! Clients that need little memory and CPU: thousands of them share two threads.
 
 use super::harness::Site;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -22,7 +22,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// Number of idle sessions: fewer than the delayed ones, as a process may have 20,000 files.
 const CONTROL: u32 = 9_000;
 
-/// Time for the system to settle.
+/// Pause before a measurement, in which other work on the machine ends.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// Opens sessions that stay silent after the greeting.

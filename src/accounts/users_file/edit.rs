@@ -1,15 +1,14 @@
 //! Edits of the users file, as `weir user` makes them: each locks the file, reads it, and replaces it as a whole.
 
 use super::{GROUP_NAMES, Line, ReadError, User, Users, check_name, sorted};
-use crate::smtp::sasl;
-use argon2::{Argon2, PasswordHasher as _};
+use crate::accounts::password_hash::{self, HashError};
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a users file cannot be changed.
+/// Reason why a users file cannot be changed.
 #[derive(Debug)]
 pub enum EditError {
     Name(&'static str),
@@ -39,7 +38,7 @@ impl fmt::Display for EditError {
 impl std::error::Error for EditError {}
 
 impl Users {
-    /// Adds a user to the file. A new file is readable by its owner alone; if root creates it, by the folder's group,
+    /// Adds a user to the file. If the file is new, only its owner may read it; if root creates it, the folder's group,
     /// too.
     pub fn add(path: &Path, name: &str, password: &str, groups: &[String]) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
@@ -107,23 +106,18 @@ impl Users {
 }
 
 fn hash(password: &str) -> Result<String, EditError> {
-    if !(1..=sasl::MAX_PASSWORD).contains(&password.len()) || password.contains(['\0', '\r', '\n']) {
-        return Err(EditError::Password("a password has 1 to 1024 octets, and no line break or NUL"));
-    }
-    let prepared = sasl::saslprep(password).ok_or(EditError::Password(PROHIBITED))?;
-    let hash = Argon2::default().hash_password(prepared.as_bytes());
-    hash.map(|hash| hash.to_string()).map_err(|error| EditError::Hash(error.to_string()))
+    password_hash::hash(password).map_err(|error| match error {
+        HashError::Password(why) => EditError::Password(why),
+        HashError::Hash(why) => EditError::Hash(why),
+    })
 }
-
-const PROHIBITED: &str = "SASLprep (RFC 4013) prohibits this password: it is empty without its invisible characters, mixes scripts \
-    written from the right with others, or has a control character or one that Unicode 3.2 does not have (as most emoji)";
 
 fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     sorted(&names).map_err(|bad| EditError::Group(bad.to_owned()))
 }
 
-/// Locks the file against other commands, between reading and writing it. Held until dropped.
+/// Locks the file against other `weir user` commands, from reading to writing it. Dropping the result ends the lock.
 fn lock(path: &Path) -> Result<std::fs::File, EditError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -134,7 +128,7 @@ fn lock(path: &Path) -> Result<std::fs::File, EditError> {
 
 /// Replaces a file as a whole: readers see the old or the new content.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A symbolic link stays, and its target is replaced.
+    // If the path is a symbolic link, the link stays and its target is replaced.
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let path = target.as_path();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -28,7 +28,7 @@ pub enum ExceptionCommand {
 impl ExceptionCommand {
     pub const ALL: [Self; 6] = [Self::Grant, Self::Revoke, Self::Suspend, Self::Release, Self::Reset, Self::List];
 
-    /// Path of the control socket that takes the command.
+    /// Returns the path of the command on the control socket.
     pub fn path(self) -> &'static str {
         match self {
             Self::Grant => "/grant",
@@ -148,7 +148,7 @@ async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     let body = Body::read(body, &["whom", "reason", "by"])?;
     let policy = store.policy();
     let whom = Owner::of_sender(body.text("whom")?, &policy.normalizer)?;
-    // A network's text does not depend on the configured width of the other address family.
+    // Compare the texts, too: that of a network does not contain the configured width of the other address family.
     let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
     let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
     match store.end_suspension(owner, because(&body)?, now).await {

@@ -219,7 +219,8 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
     let holds_back = |(rung, _): &Placed| rung.action.refuses() || matches!(rung.action, Action::Route(_));
     if let Some((_, span)) = delays().next().filter(|_| !rungs.iter().any(holds_back)) {
         let help = "a client with many connections is not slowed down: add a rung that defers";
-        s.warn_unless(&["action"], span, "this limit only delays, and refuses nothing", Some(help));
+        let message = "this limit only delays: it refuses only what [delay] does not allow";
+        s.warn_unless(&["action"], span, message, Some(help));
     }
     for (delay, span) in delays() {
         if limit.stage == Stage::End {

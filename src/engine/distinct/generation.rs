@@ -1,23 +1,23 @@
-//! Generation of a filter: a few exact values at first, then bits of a Bloom filter, first as a list of their
-//! positions.
+//! Generation of a filter: holds exact values while they are few, later a Bloom filter: at first as a list of the
+//! positions of its set bits, later as all bits.
 
 use md5::{Digest as _, Md5};
 
 /// Values of one generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generation {
-    /// Octets of its bits.
+    /// Octets that all bits of the Bloom filter take, also while exact values are held.
     pub(super) size: u32,
     values: Values,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Values {
-    /// Exact values, while they take less memory than the bits and are searched quickly: most users write to few
-    /// people.
+    /// Exact values, while they take less memory than all bits and than [`MAX_FEW`], so that a search is quick. Most
+    /// users write to few recipients.
     Few(Vec<Value>),
-    /// Positions of the bits that are set, ascending, while they take less memory than all bits. Decides like
-    /// [`Values::Bits`].
+    /// Ascending positions of the set bits, while the list takes less memory than all bits. Knows the same values as
+    /// [`Values::Bits`] would.
     Sparse(Vec<u32>),
     Bits(Box<[u8]>),
 }
@@ -28,7 +28,7 @@ impl Default for Values {
     }
 }
 
-/// Hash of a value, for a filter of any size.
+/// Hash of a value, from which the value's bits in a filter of any size are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Value {
     hash: u32,
@@ -37,39 +37,42 @@ pub struct Value {
 
 const PROBES: u32 = 8;
 
-/// Marks of the form in a store, after the size: all bits, or positions of bits. Any other number is the number of
-/// values.
+/// Second number of a stored generation, after its size, if all bits follow. A number other than this and [`SPARSE`] is
+/// the number of exact values that follow.
 const BITS: u32 = u32::MAX;
+/// Second number of a stored generation, if the positions of its set bits follow.
 const SPARSE: u32 = u32::MAX - 1;
 
-/// Maximum memory of exact values, in octets.
+/// Maximum memory for exact values, in octets.
 const MAX_FEW: usize = 512;
 
-/// Largest filter, for half a million values: a decision may have to copy it.
+/// Octets of the largest generation, enough for half a million values. It is limited because a decision may have to
+/// copy the filter.
 pub const MAX_OCTETS: usize = 1 << 20;
 
 impl Value {
-    /// Hashes a normalized value; addresses are in lower case.
+    /// Hashes a value, which the caller has normalized (addresses in lower case).
     pub fn of(text: &str) -> Self {
         let digest: [u8; 16] = Md5::digest(text.as_bytes()).into();
         let word = |at: usize| u32::from_le_bytes([digest[at], digest[at + 1], digest[at + 2], digest[at + 3]]);
         Self { hash: word(0), step: word(4) }
     }
 
-    /// Returns the form in a store.
+    /// Returns the hash in its stored form.
     pub fn to_bytes(self) -> [u8; 8] {
         (u64::from(self.step) << 32 | u64::from(self.hash)).to_le_bytes()
     }
 
-    /// Reads the form in a store.
+    /// Reads a hash in its stored form.
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         let halves = u64::from_le_bytes(bytes);
         Self { hash: halves as u32, step: (halves >> 32) as u32 }
     }
 
-    /// Returns its bits in a filter of this many octets: octet and mask.
+    /// Returns the value's bits in a filter of this many octets, each as the index of an octet and a mask within the
+    /// octet.
     fn bits(self, size: usize) -> impl Iterator<Item = (usize, u8)> {
-        // 32 bits suffice, as no filter is larger than MAX_OCTETS; a division of 64 bits takes far longer.
+        // 32 bits suffice, as no filter is larger than MAX_OCTETS, and a division of 64 bits takes much longer.
         let size = size as u32;
         (0..PROBES).map(move |n| {
             let at = self.hash.wrapping_add(self.step.wrapping_mul(n));
@@ -79,7 +82,7 @@ impl Value {
 }
 
 impl Generation {
-    /// Returns an empty generation with bits.
+    /// Returns an empty generation that holds bits from its first value on.
     pub(super) fn bits(size: usize) -> Self {
         Self { size: size as u32, values: Values::Sparse(Vec::new()) }
     }
@@ -127,7 +130,8 @@ impl Generation {
         if let Values::Few(values) = &other.values {
             return values.iter().for_each(|value| self.add(*value));
         }
-        // Bits can be united only with bits of the same size.
+        // Bits can be united only with those of a Bloom filter of the same size: otherwise the other filter's bits are
+        // ignored.
         if self.size != other.size {
             return;
         }
@@ -145,7 +149,7 @@ impl Generation {
         }
     }
 
-    /// Returns all bits. Exact values have none: the result is empty.
+    /// Returns all bits, with none set if the generation holds exact values.
     fn to_octets(&self) -> Box<[u8]> {
         match &self.values {
             Values::Few(_) => octets_of(&[], self.size as usize),
@@ -154,7 +158,7 @@ impl Generation {
         }
     }
 
-    /// Builds a generation from bits, in the form that learning the values gives.
+    /// Builds a generation from all bits. It is sparse or dense by the same rule as in [`Generation::add`].
     fn of_octets(octets: &[u8]) -> Self {
         let set: usize = octets.iter().map(|octet| octet.count_ones() as usize).sum();
         let values = match is_sparse(set, octets.len()) {
@@ -180,7 +184,7 @@ impl Generation {
             Values::Bits(octets) => octets.iter().map(|octet| octet.count_ones()).sum(),
         };
         let bits = 8.0 * f64::from(self.size);
-        // The last bit is left out: a full filter allows no estimate.
+        // At least one bit counts as unset: if all are set, no number of values can be estimated.
         let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
         (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
     }
@@ -193,10 +197,10 @@ impl Generation {
         }
     }
 
-    /// Writes the form in a store: the size of the bits (u32), then the number of values (u32) and the values; or
-    /// [`BITS`] (u32) and all bits; or [`SPARSE`] (u32), the number of set bits (u32), and the distance of each from
-    /// the one before (LEB128). All little-endian. Versions that do not know [`SPARSE`] treat a generation in this form
-    /// as damaged.
+    /// Appends the stored form to `out`: the octets of all bits (u32), then the number of exact values (u32) and the
+    /// values; or [`BITS`] (u32) and all bits; or [`SPARSE`] (u32), the number of set bits (u32), and the distance of
+    /// each set bit from the one before (LEB128). All numbers are little-endian. Versions of Weir that do not know
+    /// [`SPARSE`] treat a generation in that form as damaged.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.size.to_le_bytes());
         match &self.values {
@@ -220,7 +224,8 @@ impl Generation {
         }
     }
 
-    /// Reads a generation from the beginning of stored bytes, and advances them; `None` if it is damaged.
+    /// Reads a generation from the beginning of `bytes`, and leaves in `bytes` what follows. `None` if the generation
+    /// is damaged.
     pub fn read(bytes: &mut &[u8]) -> Option<Self> {
         let (size, count) = (word(bytes)?, word(bytes)?);
         if size as usize > MAX_OCTETS {
@@ -247,27 +252,27 @@ impl Generation {
     }
 }
 
-/// Returns the index of a bit. At most 23 bits wide, as no filter is larger than [`MAX_OCTETS`].
+/// Returns the position of a bit in the filter. It is below 2²³, as no filter is larger than [`MAX_OCTETS`].
 fn position((octet, mask): (usize, u8)) -> u32 {
     octet as u32 * 8 + mask.trailing_zeros()
 }
 
-/// Returns whether this many positions take less memory than all bits of a filter of this many octets.
+/// Returns whether a list of `set` positions takes less memory than all bits of a filter of `size` octets.
 fn is_sparse(set: usize, size: usize) -> bool {
     set * size_of::<u32>() < size
 }
 
-/// Returns all bits of a filter of this many octets, with these positions set.
+/// Returns all bits of a filter of `size` octets, with the bits at the positions in `set` set to 1.
 fn octets_of(set: &[u32], size: usize) -> Box<[u8]> {
     let mut octets = vec![0; size].into_boxed_slice();
     set.iter().for_each(|position| octets[*position as usize / 8] |= 1 << (position % 8));
     octets
 }
 
-/// Inserts new positions, ascending, into others. Moves no position twice.
+/// Inserts the ascending positions `new` into the ascending positions `set`. Moves each position at most once.
 fn insert(set: &mut Vec<u32>, new: &[u32]) {
     let mut end = set.len();
-    // Reserves exactly: there are many small filters, and the positions are moved anyway.
+    // Reserves no spare room: there are many small filters, and later insertions move positions in any case.
     set.reserve_exact(new.len());
     set.resize(end + new.len(), 0);
     for (n, position) in new.iter().enumerate().rev() {
@@ -278,7 +283,8 @@ fn insert(set: &mut Vec<u32>, new: &[u32]) {
     }
 }
 
-/// Reads the positions of a sparse generation; `None` if they are not ascending, not sparse, or beyond its bits.
+/// Reads the positions of a sparse generation. `None` if they are not ascending, beyond the filter's bits, or so many
+/// that all bits would take less memory.
 fn read_sparse(bytes: &mut &[u8], size: usize) -> Option<Vec<u32>> {
     let count = word(bytes)? as usize;
     if !is_sparse(count, size) {
@@ -293,7 +299,8 @@ fn read_sparse(bytes: &mut &[u8], size: usize) -> Option<Vec<u32>> {
     Some(set)
 }
 
-/// Writes LEB128: seven bits per octet, the low ones first; all octets but the last have the top bit.
+/// Writes a number in LEB128: seven bits per octet, the lowest bits first; all octets but the last have the top bit
+/// set.
 fn write_number(mut number: u32, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -302,7 +309,7 @@ fn write_number(mut number: u32, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Reads LEB128 of at most 28 bits: see [`write_number`].
+/// Reads a number of at most 28 bits in LEB128 (see [`write_number`]).
 fn read_number(bytes: &mut &[u8]) -> Option<u32> {
     let mut number = 0;
     for shift in [0, 7, 14, 21] {

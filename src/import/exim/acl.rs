@@ -3,8 +3,10 @@
 use super::super::budget::Allowance;
 use super::super::source_line::SourceLine;
 use super::list::{Kind, Named};
-use super::source::Line;
+use super::source::{Line, mentions};
+use super::{braces, table};
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::rc::Rc;
 
 /// Parts of a configuration that concern limits.
@@ -16,8 +18,12 @@ pub struct Configuration {
     events_by_acl: HashMap<String, Vec<Event>>,
     /// By the name of an ACL: its callers, as index of the ACL and of the first statement in it that calls.
     callers: HashMap<String, Vec<(usize, usize)>>,
+    /// Variables that each ACL sets, by its name.
+    variables: HashMap<String, Vec<String>>,
     /// Options of the main section that limit something by themselves.
     pub options: Vec<(SourceLine, String)>,
+    /// Conditions `ratelimit` that are not read, and the reasons.
+    pub unread: Vec<(SourceLine, String)>,
 }
 
 #[derive(Debug)]
@@ -105,6 +111,9 @@ impl Event {
     /// Guesses the event from the usual names of ACLs, such as `acl_check_rcpt`.
     fn guess(name: &str) -> Option<Self> {
         let known = [
+            ("not_smtp", Self::Other("not_smtp")),
+            ("notsmtp", Self::Other("not_smtp")),
+            ("quit", Self::Other("smtp_quit")),
             ("connect", Self::Connect),
             ("helo", Self::Helo),
             ("auth", Self::Auth),
@@ -127,6 +136,13 @@ enum Section {
     Other,
 }
 
+impl Condition {
+    /// Returns the names of the ACLs that the condition runs.
+    pub fn called_acls(&self) -> Vec<&str> {
+        if self.name == "acl" { words(&self.value).collect() } else { called(&self.value) }
+    }
+}
+
 impl Configuration {
     pub fn parse(lines: Vec<Line>, allowance: &Rc<Allowance>) -> Self {
         let mut found = Self::default();
@@ -146,7 +162,7 @@ impl Configuration {
                 }
                 Section::Main => found.option(&text, place),
                 Section::Acls => found.acl_line(&text, place),
-                Section::Other => {}
+                Section::Other => found.leave_out(&text, &place),
             }
         }
         found.find_callers();
@@ -156,8 +172,11 @@ impl Configuration {
     fn find_callers(&mut self) {
         for (at, acl) in self.acls.iter().enumerate() {
             for (n, statement) in acl.statements.iter().enumerate() {
-                for condition in statement.conditions.iter().filter(|condition| condition.name == "acl") {
-                    for name in words(&condition.value) {
+                for condition in &statement.conditions {
+                    if let Some(variable) = set(&condition.name) {
+                        self.variables.entry(acl.name.clone()).or_default().push(variable.to_owned());
+                    }
+                    for name in condition.called_acls() {
                         let calls = self.callers.entry(name.to_owned()).or_default();
                         if calls.last().is_none_or(|(caller, _)| *caller != at) {
                             calls.push((at, n));
@@ -170,7 +189,7 @@ impl Configuration {
 
     fn option(&mut self, text: &str, place: SourceLine) {
         let text = text.strip_prefix("hide ").map_or(text, str::trim_start);
-        let Some((left, value)) = text.split_once('=') else { return };
+        let Some((left, value)) = text.split_once('=') else { return self.leave_out(text, &place) };
         let (left, value) = (left.trim(), value.trim());
         let kinds = [
             ("hostlist", Kind::Hosts),
@@ -183,10 +202,46 @@ impl Configuration {
         {
             self.named.lists.insert((kind, name.trim().to_owned()), value.to_owned());
         } else if let Some(event) = Event::of_option(left) {
-            words(value).for_each(|name| self.events_by_acl.entry(name.to_owned()).or_default().push(event));
+            self.acl_option(left, event, value.trim_matches('"').trim(), place);
         } else if left.starts_with("smtp_ratelimit_") {
             self.options.push((place, text.to_owned()));
+        } else {
+            for name in called(value) {
+                self.events_by_acl.entry(name.to_owned()).or_default().push(Event::Other("expansions"));
+            }
+            self.leave_out(text, &place);
         }
+    }
+
+    /// Reads an option `acl_…`: its value is the name of an ACL, a file with an ACL, the ACL itself, or an expansion
+    /// that returns one of them.
+    fn acl_option(&mut self, option: &str, event: Event, value: &str, place: SourceLine) {
+        let is_inline = VERBS.contains(&value.split(char::is_whitespace).next().unwrap_or_default());
+        let from_file = value.starts_with('/') && !value.contains('$');
+        if !is_inline && !from_file {
+            words(value).for_each(|name| self.events_by_acl.entry(name.to_owned()).or_default().push(event));
+            return self.leave_out(value, &place);
+        }
+        let text = match from_file {
+            false => value.replace("\\n", "\n").replace("\\$", "$"),
+            true => match self.named.allowance.read(Path::new(value)) {
+                Ok(text) => text.split("\\\n").map(str::trim_start).collect(),
+                Err(error) => return self.unread.push((place, format!("{option}: {}", table::unread(value, &error)))),
+            },
+        };
+        self.events_by_acl.entry(option.to_owned()).or_default().push(event);
+        self.acls.push(Acl { name: option.to_owned(), statements: Vec::new() });
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        lines.for_each(|line| self.acl_line(line, place.clone()));
+    }
+
+    /// Records the conditions `ratelimit` in a text that is not read.
+    fn leave_out(&mut self, text: &str, place: &SourceLine) {
+        let is_in_expansion = text.contains("${");
+        let why =
+            if is_in_expansion { "an ACL in an expansion is not read" } else { "it stands in no statement of an ACL" };
+        let words = format!("{}: {why}", text.chars().take(60).collect::<String>());
+        self.unread.extend((0..mentions(text)).map(|_| (place.clone(), words.clone())));
     }
 
     fn acl_line(&mut self, text: &str, place: SourceLine) {
@@ -220,6 +275,11 @@ impl Configuration {
             return (found, false);
         }
         (vec![Event::guess(&acl.name).unwrap_or(Event::Rcpt)], true)
+    }
+
+    /// Returns the variables that an ACL sets.
+    pub fn variables(&self, acl: &str) -> impl Iterator<Item = &str> {
+        self.variables.get(acl).into_iter().flatten().map(String::as_str)
     }
 
     /// Returns whether the configuration says when its ACLs run. If not, it is a part of a configuration.
@@ -258,10 +318,25 @@ impl Configuration {
     }
 }
 
+/// Returns the variable of a modifier `set acl_m_x`.
+pub fn set(modifier: &str) -> Option<&str> {
+    modifier.strip_prefix("set").filter(|rest| rest.starts_with(char::is_whitespace)).map(str::trim)
+}
+
 /// Returns the words of a text that can be names of ACLs.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-'));
     words.filter(|word| !word.is_empty())
+}
+
+/// Returns the names of the ACLs that an expansion calls: `${acl{NAME}{…}}`.
+fn called(text: &str) -> Vec<&str> {
+    let calls = text.match_indices("acl").filter_map(|(at, word)| {
+        let (name, _) = braces::braced(text[at + word.len()..].trim_start())?;
+        let name = name.trim().trim_start_matches('{').split('}').next()?;
+        (text[..at].trim_end().ends_with(['{', '!', 'f'])).then_some(name.trim())
+    });
+    calls.filter(|name| words(name).eq([*name])).collect()
 }
 
 /// Recognizes the label of an ACL: `acl_check_rcpt:`

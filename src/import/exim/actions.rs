@@ -1,10 +1,11 @@
 //! Translation of a statement's verb and modifiers to the actions of a limit.
 
-use super::super::limit::{Limit, quoted};
+use super::super::limit::{Budget, Limit, quoted};
 use super::acl::Condition;
 use super::argument::Update;
 use super::conditions::{self, Part};
 use super::{RatelimitUse, Verb, texts};
+use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 
 /// Adds the actions of the statement to the limit.
@@ -20,11 +21,15 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
             Part::Modifier(modifier) => modifier,
         };
         match &*modifier.name {
-            "message" if one.verb != Verb::Warn => match texts::text(&modifier.value, one.verb) {
-                Ok(words) => text = quoted(&words),
-                Err(why) => limit.lose(&modifier.place, why),
-            },
+            "message" if !matches!(one.verb, Verb::Warn | Verb::Suspend) => {
+                match texts::text(&modifier.value, one.verb) {
+                    Ok(words) => text = quoted(&words),
+                    Err(why) => limit.lose(&modifier.place, why),
+                }
+            }
             "delay" if one.verb == Verb::Warn && is_after => delay = waiting(limit, modifier),
+            // The variable is followed where it is used.
+            _ if modifier.name.starts_with("set") && !is_after => {}
             _ => other(limit, one.verb, modifier),
         }
     }
@@ -33,6 +38,7 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
         Verb::Defer => limit.act("defer", text),
         Verb::Deny => limit.act("deny", text),
         Verb::Drop => limit.act("drop", text),
+        Verb::Suspend => suspend(limit, one),
     }
     if let Some(delay) = delay {
         limit.act("delay", quoted(&delay));
@@ -40,6 +46,19 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
     if one.argument.update == Update::Noupdate {
         limit.comment("noupdate makes strict and leaky mean nothing in Exim.");
     }
+}
+
+/// Suspends the user, client or sender for a day. Exim freezes the mail until an administrator has looked at it.
+fn suspend(limit: &mut Limit, one: &RatelimitUse<'_>) {
+    let is_one = matches!(&limit.budget, Budget::Own { per, .. } if matches!(per[..], [Field::User | Field::Client(_) | Field::Sender | Field::UserDomain]));
+    if is_one {
+        limit.comment(
+            "Exim holds the mail until an administrator has looked at it; Weir suspends for a day: see weir release.",
+        );
+        return limit.act("suspend", quoted("1d"));
+    }
+    limit.shadow(&one.statement().place, "only one user, client or sender can be suspended");
+    limit.act("warn", "true");
 }
 
 /// Returns the delay for mail that exceeds the limit.
@@ -65,9 +84,11 @@ fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
         "delay" if verb != Verb::Warn => {
             limit.comment(format!("{place}: Exim waits for {value} before it refuses; Weir refuses at once."));
         }
+        _ if verb == Verb::Suspend && modifier.name != "delay" => {}
+        "endpass" => {}
         "log_message" | "logwrite" | "log_reject_target" => {
-            limit.comment(format!("{place}: {name}: Weir's log has its own messages."));
+            limit.comment(format!("{name}: Weir's log has its own messages."));
         }
-        _ => limit.lose(place, format!("{}: limits have no such action", conditions::written(modifier))),
+        _ => limit.lose(place, format!("{}: limits have no such action", conditions::short(modifier))),
     }
 }

@@ -2,10 +2,14 @@
 
 use super::super::limit::{self, Limit, MatchValue};
 use super::acl::{Condition, Statement};
+use super::braces::{Test, after_word, is_constant, whole};
+use super::constant::{Scope, truth};
+use super::key;
 use super::list::{Kind, List, Named};
+use crate::policy::matching::Field;
 
 /// Translated condition.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Translated {
     /// Conditions that must hold.
     holds: Vec<limit::Condition>,
@@ -43,20 +47,21 @@ const MODIFIERS: [&str; 14] = [
 pub fn parts(statement: &Statement) -> impl Iterator<Item = Part<'_>> {
     statement.conditions.iter().map(|condition| match condition.name.split_whitespace().next().unwrap_or_default() {
         "ratelimit" => Part::Ratelimit(condition),
-        name if MODIFIERS.contains(&name) => Part::Modifier(condition),
+        _ if is_modifier(condition) => Part::Modifier(condition),
         _ => Part::Condition(condition),
     })
 }
 
+/// Returns whether it is a modifier, which tests nothing.
+pub fn is_modifier(condition: &Condition) -> bool {
+    MODIFIERS.contains(&condition.name.split_whitespace().next().unwrap_or_default())
+}
+
 /// Translates a condition. The error says why limits cannot express it.
-pub fn translated(condition: &Condition, named: &Named) -> Result<Translated, String> {
-    let (negated, value) = (condition.negated, condition.value.trim());
+pub fn translated(condition: &Condition, named: &Named, scope: &Scope<'_>) -> Result<Translated, String> {
+    let (negated, value) = (condition.negated, scope.simplified(condition.value.trim()));
     named.allowance.octets(value.len())?;
-    let flag = |key, flag| {
-        let condition = limit::Condition { key, value: MatchValue::Flag(flag) };
-        Ok(Translated { holds: vec![condition], fails: Vec::new(), is_never: false })
-    };
-    let list = |key, kind| of_list(key, List::parse(kind, value, named)?, negated);
+    let list = |key, kind| of_list(key, List::parse(kind, &value, named)?, negated);
     match &*condition.name {
         "hosts" => list("client", Kind::Hosts),
         "senders" => list("sender", Kind::Addresses),
@@ -64,28 +69,89 @@ pub fn translated(condition: &Condition, named: &Named) -> Result<Translated, St
         "recipients" => list("recipient", Kind::Addresses),
         "domains" => list("recipient-domain", Kind::Domains),
         "local_parts" => list("recipient", Kind::LocalParts),
-        "authenticated" if value == "*" => flag("authenticated", !negated),
-        "encrypted" if value == "*" => flag("tls", !negated),
-        "condition" => match known_expansion(value) {
-            Some((key, holds)) => flag(key, holds != negated),
-            None if matches!(value, "true" | "yes" | "1") && !negated => {
-                Ok(Translated { holds: Vec::new(), fails: Vec::new(), is_never: false })
-            }
-            None => Err("it is an expansion that is not understood".to_owned()),
+        "authenticated" if value == "*" => Ok(Translated::flag("authenticated", !negated)),
+        "encrypted" if value == "*" => Ok(Translated::flag("tls", !negated)),
+        "condition" => match truth(&value) {
+            Some(holds) => Ok(Translated { is_never: holds == negated, ..Translated::default() }),
+            None => of_expansion(&value, negated, named),
         },
         name => Err(format!("limits have no condition like {name}")),
     }
 }
 
-/// Recognizes the usual spellings of the test for a login or for TLS.
-fn known_expansion(text: &str) -> Option<(&'static str, bool)> {
-    let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    let text = text.replace("{yes}{no}", "").replace("{true}{false}", "").replace("{1}{0}", "");
-    match &*text {
-        "${ifdef:authenticated_id}" | "${if!eq{$authenticated_id}{}}" => Some(("authenticated", true)),
-        "${if!def:authenticated_id}" | "${ifeq{$authenticated_id}{}}" => Some(("authenticated", false)),
-        "${ifdef:tls_in_cipher}" => Some(("tls", true)),
-        "${if!def:tls_in_cipher}" => Some(("tls", false)),
+impl Translated {
+    fn flag(key: &'static str, flag: bool) -> Self {
+        let condition = limit::Condition { key, value: MatchValue::Flag(flag) };
+        Self { holds: vec![condition], ..Self::default() }
+    }
+
+    /// Adds another translation, which must hold, too.
+    fn join(&mut self, other: Self) {
+        self.holds.extend(other.holds);
+        self.fails.extend(other.fails);
+        self.is_never |= other.is_never;
+    }
+}
+
+/// Translates `${if TEST}`, with the usual words for yes and no.
+fn of_expansion(text: &str, negated: bool, named: &Named) -> Result<Translated, String> {
+    let unknown = || "it is an expansion that is not understood".to_owned();
+    let rest = whole(text).and_then(|inner| after_word(inner, "if")).ok_or_else(unknown)?;
+    let (test, rest) = Test::parse(rest).ok_or_else(unknown)?;
+    let words: String = rest.chars().filter(|c| !c.is_whitespace()).collect();
+    let is_inverse = match &*words {
+        "" | "{yes}" | "{true}" | "{1}" | "{yes}{no}" | "{true}{false}" | "{1}{0}" | "{1}{}" | "{yes}{}" => false,
+        "{no}{yes}" | "{false}{true}" | "{0}{1}" | "{}{1}" => true,
+        _ => return Err(unknown()),
+    };
+    of_test(&test, negated != is_inverse, named).ok_or_else(unknown)?
+}
+
+/// Translates a test; `None`: limits have none like it.
+fn of_test(test: &Test<'_>, negated: bool, named: &Named) -> Option<Result<Translated, String>> {
+    let negated = negated != test.negated;
+    let list = |variable: &str, kind, items: &str| {
+        let key = key_of(variable)?;
+        Some(List::parse(kind, items, named).and_then(|list| of_list(key, list, negated)))
+    };
+    match (test.name, &test.arguments[..]) {
+        ("and", [all]) if !negated => {
+            let mut joined = Translated::default();
+            for test in Test::parse_all(all)? {
+                match of_test(&test, false, named)? {
+                    Ok(one) => joined.join(one),
+                    Err(why) => return Some(Err(why)),
+                }
+            }
+            Some(Ok(joined))
+        }
+        ("def", [variable]) => Some(Ok(Translated::flag(flag(variable)?, !negated))),
+        ("eq" | "eqi", [variable, ""] | ["", variable]) => Some(Ok(Translated::flag(flag(whole(variable)?)?, negated))),
+        ("eq" | "eqi", [variable, value] | [value, variable]) if is_constant(value) && !value.contains('*') => {
+            let key = key_of(variable)?;
+            let list = List { among: Some(vec![value.trim().to_owned()]), but: Vec::new() };
+            Some(of_list(key, list, negated))
+        }
+        ("match_ip", [variable, items]) => list(variable, Kind::Hosts, items),
+        ("match_domain", [variable, items]) => list(variable, Kind::Domains, items),
+        ("match_address", [variable, items]) => list(variable, Kind::Addresses, items),
+        _ => None,
+    }
+}
+
+/// Returns the key of `match` for an expansion that is one field.
+fn key_of(variable: &str) -> Option<&'static str> {
+    whole(variable)?;
+    // Weir's listeners have names, where Exim has ports and addresses.
+    let field = key::plain(variable).filter(|field| *field != Field::Listener)?;
+    (field.name() == field.word()).then(|| field.word())
+}
+
+/// Returns the flag that tells whether a variable is set.
+fn flag(variable: &str) -> Option<&'static str> {
+    match variable.trim() {
+        "authenticated_id" | "sender_host_authenticated" => Some("authenticated"),
+        "tls_in_cipher" | "tls_cipher" => Some("tls"),
         _ => None,
     }
 }
@@ -106,26 +172,41 @@ fn of_list(key: &'static str, list: List, negated: bool) -> Result<Translated, S
     }
 }
 
-/// Adds a condition to `match` or `except` of a limit. A condition that cannot be expressed broadens the limit.
-pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named) {
-    let words = |why: &str| format!("{}: {why}", written(condition));
-    let translated = match translated(condition, named) {
+/// Adds a condition to `match` or `except` of a limit. With a condition that cannot be expressed, the limit is in
+/// shadow mode.
+pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named, scope: &Scope<'_>) {
+    let words = |why: &str| format!("{}: {why}", short(condition));
+    let translated = match translated(condition, named, scope) {
         Ok(translated) => translated,
-        Err(why) => return limit.broaden(&condition.place, words(&why)),
+        Err(why) => return limit.shadow(&condition.place, words(&why)),
     };
     if translated.is_never {
-        limit.broaden(&condition.place, words("this matches no client of the network"));
+        limit.shadow(&condition.place, words("this matches no client of the network"));
     }
     for one in translated.holds {
         if !limit.add_match(one) {
-            limit.broaden(&condition.place, words("there is a condition with this key already, and both must hold"));
+            limit.shadow(&condition.place, words("there is a condition with this key already, and both must hold"));
         }
     }
-    limit.except.extend(translated.fails.into_iter().map(|one| vec![one]));
+    for one in translated.fails.into_iter().map(|one| vec![one]) {
+        if !limit.except.contains(&one) {
+            limit.except.push(one);
+        }
+    }
 }
 
-/// Adds the conditions of an earlier `accept` to `except`: Exim does not reach the limit for such mail.
-pub fn except_accepted(limit: &mut Limit, accept: &Statement, named: &Named) {
+/// Returns the mail that an earlier `accept` lets through: Exim does not reach the limit for it. `None`: it lets no
+/// mail of the network through. The error says why limits cannot express it.
+pub fn accepted(
+    accept: &Statement,
+    named: &Named,
+    scope: &Scope<'_>,
+) -> Result<Option<Vec<limit::Condition>>, &'static str> {
+    let is_frozen = |one: &Condition| one.name == "control" && one.value.starts_with("freeze");
+    if accept.conditions.iter().any(is_frozen) {
+        // Exim holds this mail: it passes as little as mail that a limit refuses.
+        return Ok(None);
+    }
     let mut table: Vec<limit::Condition> = Vec::new();
     for part in parts(accept) {
         let condition = match part {
@@ -134,27 +215,33 @@ pub fn except_accepted(limit: &mut Limit, accept: &Statement, named: &Named) {
             Part::Modifier(_) => continue,
             Part::Condition(condition) | Part::Ratelimit(condition) => condition,
         };
-        let translation = translated(condition, named).and_then(|translated| match translated {
-            Translated { fails, .. } if !fails.is_empty() => Err("an exception of an exception".to_owned()),
-            translated => Ok(translated),
-        });
-        match translation {
-            Ok(translated) if translated.is_never => return,
-            Ok(translated) if translated.holds.iter().any(|one| table.iter().any(|known| known.key == one.key)) => {
-                return limit.broaden(&condition.place, format!("{} uses one key twice", written(condition)));
+        match translated(condition, named, scope) {
+            Ok(translated) if translated.is_never => return Ok(None),
+            Ok(Translated { holds, fails, .. })
+                if fails.is_empty() && !holds.iter().any(|one| table.iter().any(|known| known.key == one.key)) =>
+            {
+                table.extend(holds);
             }
-            Ok(translated) => table.extend(translated.holds),
-            Err(why) => {
-                let words = format!("an earlier accept lets others through: {}: {why}", written(condition));
-                return limit.broaden(&condition.place, words);
-            }
+            _ => return Err("an earlier accept lets others through, under conditions that limits do not have"),
         }
     }
     match table.is_empty() {
-        true => limit.broaden(&accept.place, "an earlier accept lets all mail through, so Exim never gets here"),
-        false => limit.except.push(table),
+        true => Err("an earlier accept lets all mail through, so Exim never gets here"),
+        false => Ok(Some(table)),
     }
 }
+
+/// Returns the condition as written, cut to a readable length.
+pub fn short(condition: &Condition) -> String {
+    let written = written(condition);
+    match written.char_indices().nth(MAX_SHORT) {
+        Some((at, _)) => format!("{}…", &written[..at]),
+        None => written,
+    }
+}
+
+/// Maximum of the characters of a condition in a reason.
+const MAX_SHORT: usize = 70;
 
 /// Returns the condition as written.
 pub fn written(condition: &Condition) -> String {

@@ -1,6 +1,6 @@
 //! Translation of a `per_*` option at an event to `count`, `stage`, `distinct` and `charge` of a limit.
 
-use super::acl::Event;
+use super::acl::{Condition, Event, Statement};
 use super::argument::{Argument, Per, Update, number};
 use super::key;
 use crate::policy::limit::{Charge, Count};
@@ -18,6 +18,49 @@ pub struct Counted {
     pub amount: f64,
     pub charge: Charge,
     pub comments: Vec<&'static str>,
+    /// Difference for which the limit is in shadow mode.
+    pub difference: Option<&'static str>,
+}
+
+/// Count of a limit, its stage if that is not the usual one, and a difference for which it is in shadow mode.
+type Plain = (Count, Option<Stage>, Option<&'static str>);
+
+/// Events that a statement counts, if its conditions select other events than those of its ACL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    OfAcl,
+    /// Recipients that the server to which Exim connects rejects: `!verify = recipient/callout`.
+    Rejections,
+    LoginFailures,
+}
+
+impl Events {
+    pub fn of(statement: &Statement, event: Event) -> Self {
+        let is = |test: &dyn Fn(&Condition) -> bool| statement.conditions.iter().any(test);
+        match event {
+            Event::Rcpt if is(&is_rejection) => Self::Rejections,
+            Event::Other("smtp_quit" | "smtp_notquit") if is(&is_failed_login) => Self::LoginFailures,
+            _ => Self::OfAcl,
+        }
+    }
+
+    /// Returns whether a condition only selects these events.
+    pub fn are_selected_by(self, condition: &Condition) -> bool {
+        match self {
+            Self::OfAcl => false,
+            Self::Rejections => is_rejection(condition),
+            Self::LoginFailures => is_failed_login(condition),
+        }
+    }
+}
+
+/// Recognizes the recipe BlockCracking: `!verify = recipient/callout=10s,use_sender`.
+fn is_rejection(condition: &Condition) -> bool {
+    condition.negated && condition.name == "verify" && condition.value.starts_with("recipient")
+}
+
+fn is_failed_login(condition: &Condition) -> bool {
+    !condition.negated && condition.name == "condition" && condition.value == "$authentication_failed"
 }
 
 /// Returns whether an option can be counted at an event. If not, Exim only reads the record.
@@ -45,8 +88,10 @@ pub fn stage(event: Event) -> Option<Stage> {
 }
 
 /// Translates the count of an argument at an event, for budgets with the key fields `per`.
-pub fn counted(argument: &Argument, event: Event, per: &[Field]) -> Result<Counted, String> {
-    let (count, stage) = match argument.count.as_deref() {
+pub fn counted(argument: &Argument, event: Event, what: Events, per: &[Field]) -> Result<Counted, String> {
+    let (count, stage, difference) = match argument.count.as_deref() {
+        _ if what == Events::Rejections => (Count::Rejections, None, None),
+        _ if what == Events::LoginFailures => (Count::LoginFailures, None, Some(FAILURES)),
         Some(count) if count.contains('$') => computed(count, event)?,
         _ => plain(argument, event, per)?,
     };
@@ -56,46 +101,63 @@ pub fn counted(argument: &Argument, event: Event, per: &[Field]) -> Result<Count
         _ => Some(1.0),
     };
     let amount = amount.filter(|amount| amount.is_finite()).ok_or("the amount that an event counts is not a number")?;
-    let charge = if argument.update == Update::Strict { Charge::Attempts } else { Charge::Accepted };
+    let is_strict = argument.update == Update::Strict && !matches!(count, Count::Rejections | Count::LoginFailures);
+    let charge = if is_strict { Charge::Attempts } else { Charge::Accepted };
     let distinct = distinct(argument, count, per)?;
     let comments = comments(count, argument.per, event, distinct);
-    Ok(Counted { count, stage, distinct, amount, charge, comments })
+    Ok(Counted { count, stage, distinct, amount, charge, comments, difference })
 }
 
 /// Translates a count that follows from the option and the event.
-fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<(Count, Option<Stage>), String> {
-    let of_messages = |stage| Ok((Count::Messages, Some(stage)));
+fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<Plain, String> {
+    let of_messages = |stage| Ok((Count::Messages, Some(stage), None));
     let of_user = per.iter().any(|field| field.is_of_user());
     match (argument.per, event) {
-        (Some(Per::Conn), _) if of_user => Ok((Count::Sessions, None)),
-        (Some(Per::Conn) | None, Event::Connect) | (Some(Per::Conn), _) => Ok((Count::Connections, None)),
-        (Some(Per::Cmd), Event::Connect) => Ok((Count::Connections, None)),
-        (Some(Per::Cmd) | None, Event::Auth) => {
-            Err("limits count AUTH when it is known how it ended: count = \"login-failures\" or \"logins\"".to_owned())
-        }
-        (_, Event::Helo) => Err("limits count nothing at HELO; count = \"connections\" is the nearest".to_owned()),
-        (Some(Per::Cmd | Per::Rcpt | Per::Addr), Event::Rcpt) => Ok((Count::Recipients, None)),
-        (Some(Per::Rcpt), Event::Predata) => Ok((Count::Recipients, Some(Stage::Data))),
-        (Some(Per::Rcpt), Event::Data) => Ok((Count::Recipients, Some(Stage::End))),
-        (Some(Per::Byte), Event::Data) => Ok((Count::Bytes, Some(Stage::End))),
-        (Some(Per::Byte), Event::Mail | Event::Rcpt | Event::Predata) => Ok((Count::Bytes, None)),
+        (_, Event::Other(name)) => Err(other(name)),
+        (Some(Per::Conn), _) if of_user => Ok((Count::Sessions, None, None)),
+        (Some(Per::Conn) | None, Event::Connect) | (Some(Per::Conn), _) => Ok((Count::Connections, None, None)),
+        (Some(Per::Cmd), Event::Connect) => Ok((Count::Connections, None, None)),
+        (Some(Per::Cmd) | None, Event::Auth) => Ok((Count::LoginFailures, None, Some(AUTH))),
+        (_, Event::Helo) => Ok((Count::Connections, None, Some(HELO))),
+        (Some(Per::Cmd | Per::Rcpt | Per::Addr), Event::Rcpt) => Ok((Count::Recipients, None, None)),
+        (Some(Per::Rcpt), Event::Predata) => Ok((Count::Recipients, Some(Stage::Data), None)),
+        (Some(Per::Rcpt), Event::Data) => Ok((Count::Recipients, Some(Stage::End), None)),
+        (Some(Per::Byte), Event::Data) => Ok((Count::Bytes, Some(Stage::End), None)),
+        (Some(Per::Byte), Event::Mail | Event::Rcpt | Event::Predata) => Ok((Count::Bytes, None, None)),
         (_, Event::Mail) => of_messages(Stage::Mail),
         (_, Event::Rcpt) => of_messages(Stage::Rcpt),
-        (_, Event::Predata) => Ok((Count::Messages, None)),
-        (_, Event::Data) => of_messages(Stage::End),
-        (_, event) => Err(format!("Weir has nothing like the list of {}", event.name())),
+        (_, Event::Predata) => Ok((Count::Messages, None, None)),
+        (_, _) => of_messages(Stage::End),
+    }
+}
+
+const AUTH: &str = "Exim counts each AUTH; Weir counts failed logins, and count = \"logins\" those that succeed";
+const HELO: &str = "Exim counts each HELO; Weir counts connections";
+const FAILURES: &str = "Exim counts connections that end after a failed login; Weir counts failed logins";
+
+/// Returns the reason why nothing is counted at an event that Weir does not have.
+fn other(event: &str) -> String {
+    match event {
+        "not_smtp" | "not_smtp_start" | "not_smtp_mime" => {
+            "it limits mail of local programs, which does not come over SMTP and does not pass Weir".to_owned()
+        }
+        "smtp_quit" | "smtp_notquit" => "Weir counts nothing at the end of a connection".to_owned(),
+        "expansions" => "its ACL runs from an expansion, such as event_action, which Weir does not have".to_owned(),
+        _ => format!("Weir has nothing like acl_{event}"),
     }
 }
 
 /// Translates a count that is an expansion, such as `$recipients_count`.
-fn computed(count: &str, event: Event) -> Result<(Count, Option<Stage>), String> {
-    match (count.trim().trim_start_matches("${").trim_start_matches('$').trim_end_matches('}'), event) {
-        ("recipients_count" | "rcpt_count", Event::Predata) => Ok((Count::Recipients, Some(Stage::Data))),
-        ("recipients_count" | "rcpt_count", Event::Data) => Ok((Count::Recipients, Some(Stage::End))),
-        ("message_size", Event::Mail | Event::Rcpt | Event::Predata) => Ok((Count::Bytes, None)),
-        ("message_size", Event::Data) => Ok((Count::Bytes, Some(Stage::End))),
-        _ => Err(format!("limits count no {count} at {}", event.name())),
-    }
+fn computed(count: &str, event: Event) -> Result<Plain, String> {
+    let (count, stage) =
+        match (count.trim().trim_start_matches("${").trim_start_matches('$').trim_end_matches('}'), event) {
+            ("recipients_count" | "rcpt_count", Event::Predata) => (Count::Recipients, Some(Stage::Data)),
+            ("recipients_count" | "rcpt_count", Event::Data) => (Count::Recipients, Some(Stage::End)),
+            ("message_size", Event::Mail | Event::Rcpt | Event::Predata) => (Count::Bytes, None),
+            ("message_size", Event::Data) => (Count::Bytes, Some(Stage::End)),
+            _ => return Err(format!("limits count no {count} at {}", event.name())),
+        };
+    Ok((count, stage, None))
 }
 
 /// Returns the field whose values must be new.
@@ -108,7 +170,7 @@ fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<F
     };
     let owners = key::owners(unique).map_err(|why| format!("unique={unique}: {why}"))?;
     let what = match owners.first().map(|owner| &owner.per[..]) {
-        Some([what]) if owners.len() == 1 => *what,
+        Some([what]) if owners.len() == 1 && owners[0].difference.is_none() => *what,
         Some([]) => return Err(format!("unique={unique} is the same each time, so that it counts once in a period")),
         _ => return Err(format!("unique={unique}: only one thing can be distinct")),
     };
@@ -124,11 +186,14 @@ fn comments(count: Count, per: Option<Per>, event: Event, distinct: Option<Field
     if count == Count::Bytes && event != Event::Data {
         comments.push("Exim counts what MAIL declares; Weir, too, but corrects it at the end of the message.");
     }
-    if per == Some(Per::Conn) && event != Event::Connect {
-        comments.push(match count {
-            Count::Sessions => "Exim counts a connection when it gets to this list; Weir when its login has succeeded.",
-            _ => "Exim counts a connection when it gets to this list; Weir counts and refuses it at once.",
-        });
+    match count {
+        Count::Sessions => {
+            comments.push("Exim counts a connection when it gets to this list; Weir when its login has succeeded.");
+        }
+        Count::Connections if per == Some(Per::Conn) && event != Event::Connect => {
+            comments.push("Exim counts a connection when it gets to this list; Weir counts and refuses it at once.");
+        }
+        _ => {}
     }
     if distinct.is_some_and(Field::is_of_recipient) {
         comments.push("Sub-addresses are cut: bob+lists is bob, unless [addresses] says otherwise.");

@@ -1,6 +1,7 @@
 //! Parser of key expansions, such as `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
 
 use super::super::limit::{Condition, MatchValue};
+use super::braces::{Test, after_word, braced, expansion, whole};
 use crate::policy::matching::{Field, Widths};
 
 /// Key fields of a budget, and a condition for their use.
@@ -8,44 +9,56 @@ use crate::policy::matching::{Field, Widths};
 pub struct Owner {
     pub per: Vec<Field>,
     pub only: Option<Condition>,
+    /// Difference for which a limit is in shadow mode.
+    pub difference: Option<&'static str>,
 }
 
 /// Parses a key. `${if def:authenticated_id {…}{…}}` has two branches, which become two limits.
 pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
     if let Some([known, unknown]) = by_login(key) {
-        let owner = |key: &str, flag| {
+        let one = |key: &str, flag| {
             let only = Condition { key: "authenticated", value: MatchValue::Flag(flag) };
-            Ok::<_, String>(Owner { per: fields(key)?, only: Some(only) })
+            Ok::<_, String>(Owner { only: Some(only), ..owner(key)? })
         };
-        return Ok(vec![owner(known, true)?, owner(unknown, false)?]);
+        return Ok(vec![one(known, true)?, one(unknown, false)?]);
     }
-    Ok(vec![Owner { per: fields(key)?, only: None }])
+    Ok(vec![owner(key)?])
 }
 
-/// Returns the two branches of `${if def:authenticated_id {A}{B}}`.
+/// Parses a key that is the same expression for all mail.
+fn owner(key: &str) -> Result<Owner, String> {
+    let whole = ["$authenticated_id", "$sender_address"]
+        .into_iter()
+        .fold(key.to_owned(), |key, name| key.replace(&format!("${{local_part:{name}}}"), name));
+    let difference =
+        (whole != key).then_some("Exim counts equal local parts of all domains together; Weir each address");
+    Ok(Owner { per: fields(&whole)?, only: None, difference })
+}
+
+/// Returns the field of a key that is the plain value of one field, and not made of it, such as `${md5:$domain}`.
+pub fn plain(key: &str) -> Option<Field> {
+    let is_whole = whole(key).is_some() || key.trim() == "$local_part@$domain";
+    let is_made =
+        ["md5:", "sha1:", "sha256:", "base64:", "escape:", "quote:", "sg{"].iter().any(|one| key.contains(one));
+    let owners = owners(key).ok().filter(|_| is_whole && !is_made)?;
+    match &owners[..] {
+        [Owner { per, only: None, difference: None }] if per.len() == 1 => per.first().copied(),
+        _ => None,
+    }
+}
+
+/// Returns the two branches of `${if def:authenticated_id {A}{B}}`, the one with a login first.
 fn by_login(text: &str) -> Option<[&str; 2]> {
-    let rest = text.trim().strip_prefix("${if")?.trim_start();
-    let rest = rest.strip_prefix("def:")?.trim_start().strip_prefix("authenticated_id")?.trim_start();
-    let (known, rest) = braced(rest)?;
-    let (unknown, rest) = braced(rest.trim_start())?;
-    (rest.trim() == "}").then_some([known, unknown])
-}
-
-/// Splits a text that begins with a brace: returns the text inside the pair of braces, and the rest.
-pub fn braced(text: &str) -> Option<(&str, &str)> {
-    let mut depth = 0usize;
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => depth = depth.checked_sub(1)?,
-            _ if depth == 0 => return None,
-            _ => {}
-        }
-        if depth == 0 {
-            return Some((&text[1..at], &text[at + 1..]));
-        }
-    }
-    None
+    let (test, rest) = Test::parse(after_word(whole(text)?, "if")?)?;
+    let (yes, rest) = braced(rest.trim_start())?;
+    let (no, rest) = braced(rest.trim_start())?;
+    let is_login = |name: &str| matches!(name.trim(), "authenticated_id" | "sender_host_authenticated");
+    let has_login = match (test.name, &test.arguments[..]) {
+        ("def", [name]) if is_login(name) => !test.negated,
+        ("eq", [variable, ""] | ["", variable]) if whole(variable).is_some_and(is_login) => test.negated,
+        _ => return None,
+    };
+    rest.trim().is_empty().then_some(if has_login { [yes, no] } else { [no, yes] })
 }
 
 /// Returns the fields in a key. The text between them is constant, so it separates no budgets.
@@ -69,23 +82,16 @@ fn fields(key: &str) -> Result<Vec<Field>, String> {
     Ok(found)
 }
 
-/// Splits a text that begins with an expansion: returns its content without dollar and braces, and the rest.
-fn expansion(text: &str) -> Option<(&str, &str)> {
-    let rest = text.strip_prefix('$')?;
-    if rest.starts_with('{') {
-        return braced(rest);
-    }
-    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
-    (end > 0).then(|| rest.split_at(end))
-}
-
 /// Returns the field of an expansion; `None`: the expansion is constant.
-fn field(expansion: &str) -> Result<Option<Field>, String> {
+fn field(content: &str) -> Result<Option<Field>, String> {
     let client = Field::Client(Widths::default());
-    if let Some((operator, operand)) = expansion.split_once(':') {
+    if let Some(rest) = after_word(content, "sg") {
+        return replaced(rest);
+    }
+    if let Some((operator, operand)) = content.split_once(':') {
         return applied(operator.trim(), operand.trim());
     }
-    Ok(Some(match expansion.trim() {
+    Ok(Some(match content.trim() {
         "sender_host_address" => client,
         "authenticated_id" => Field::User,
         "sender_address" => Field::Sender,
@@ -99,11 +105,20 @@ fn field(expansion: &str) -> Result<Option<Field>, String> {
     }))
 }
 
+/// Returns the field of `${sg{FIELD}{[^a-z]}{}}`, which removes unusual characters: values stay different.
+fn replaced(rest: &str) -> Result<Option<Field>, String> {
+    let unknown = || format!("${{sg{rest}}} is not understood");
+    let (operand, rest) = braced(rest).ok_or_else(unknown)?;
+    let removes = rest.trim_start().starts_with("{\\N[^") && rest.trim_end().ends_with("]\\N}{}");
+    let inner = whole(operand).filter(|_| removes).ok_or_else(unknown)?;
+    field(inner)
+}
+
 /// Applies one of Exim's operators to a field.
 fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
-    let one = |operand: &str| match expansion(operand) {
-        Some((inner, "")) => field(inner),
-        _ => Err(format!("\"${{{operator}:{operand}}}\" is not understood")),
+    let one = |operand: &str| match whole(operand) {
+        Some(inner) => field(inner),
+        None => Err(format!("\"${{{operator}:{operand}}}\" is not understood")),
     };
     match operator {
         // These operators keep different values different.
@@ -152,6 +167,11 @@ mod tests {
         for key in ["$acl_c_x", "${lookup{a}lsearch{b}}", "$local_part", "${hash{3}{62}{$domain}}", "$", "${domain:x}"]
         {
             assert!(owners(key).is_err(), "{key}");
+        }
+        assert!(owners("u-${local_part:$authenticated_id}").is_ok_and(|owners| owners[0].difference.is_some()));
+        assert_eq!(plain("${lc:$sender_address}"), Some(Field::Sender));
+        for key in ["${local_part:$sender_address}", "${md5:$sender_address}", "a-$sender_address"] {
+            assert_eq!(plain(key), None, "{key}");
         }
         let two = owners("${if def:authenticated_id {$authenticated_id}{$sender_host_address}}").unwrap();
         assert_eq!(two.iter().map(|owner| owner.per[0].name().into_owned()).collect::<Vec<_>>(), ["user", "client"]);

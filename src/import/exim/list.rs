@@ -1,6 +1,7 @@
 //! Parser of Exim's lists of hosts, domains and addresses, for the values of `match` and `except`.
 
 use super::super::budget::Allowance;
+use super::table;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -41,7 +42,8 @@ impl List {
         let mut items = Vec::new();
         gather(kind, text, named, false, 0, &mut items)?;
         let (mut but, mut among) = (Vec::new(), Vec::new());
-        let ends_with_negation = items.last().is_some_and(|(negated, _)| *negated);
+        let is_last_negated = split(text).last().is_some_and(|last| last.starts_with('!'));
+        let ends_with_negation = is_last_negated || items.last().is_some_and(|(negated, _)| *negated);
         for (negated, item) in items {
             match negated {
                 true if !among.is_empty() => {
@@ -89,10 +91,53 @@ fn gather(
                 }
                 gather(kind, other, named, negated != is_not, depth + 1, items)?;
             }
-            None => items.extend(item(kind, name)?.map(|item| (negated != is_not, item))),
+            None => {
+                let read = read(kind, name, &named.allowance)?;
+                items.extend(read.into_iter().map(|item| (negated != is_not, item)));
+            }
         }
     }
     Ok(())
+}
+
+/// Reads an item. A file, or the table of a lookup, has several items.
+fn read(kind: Kind, name: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
+    if name.contains('$') {
+        return Err(format!("{name} is known only to Exim"));
+    }
+    let names = match name.split_once(';') {
+        _ if name.starts_with('/') => {
+            table::items(name, matches!(kind, Kind::Addresses | Kind::LocalParts), allowance)?
+        }
+        Some((lookup, file)) if !name.starts_with(['^', '@']) => keys(kind, lookup, file.trim(), allowance)?,
+        _ if kind == Kind::Hosts && name == "localhost" => vec!["127.0.0.1".to_owned(), "::1".to_owned()],
+        _ => return Ok(item(kind, name)?.into_iter().collect()),
+    };
+    let mut items = Vec::new();
+    for name in &names {
+        allowance.octets(name.len())?;
+        if name.starts_with('!') {
+            return Err(format!("the file has an item with ! of its own: {name}"));
+        }
+        items.extend(item(kind, name)?);
+    }
+    Ok(items)
+}
+
+/// Reads the keys of a table. Only tables whose keys mean the same as items of a list are used.
+fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
+    let is_exact = |key: &str| !key.contains(['*', '^', '+']);
+    let rows = table::rows(lookup, file, allowance).map_err(|why| format!("{lookup};{file}: {why}"))?;
+    let keys: Vec<String> = rows.into_iter().map(|(key, _)| key).collect();
+    let is_pattern = table::base(lookup).contains("wild");
+    match keys.iter().find(|key| !(is_exact(key) || is_pattern && key.starts_with('*'))) {
+        Some(key) => Err(format!("{lookup};{file}: the key {key} is no plain item")),
+        // A lookup of an address finds no key without a domain.
+        None if kind == Kind::Addresses && !is_pattern => {
+            Ok(keys.into_iter().filter(|key| key.contains('@')).collect())
+        }
+        None => Ok(keys),
+    }
 }
 
 /// Splits a list at colons, or at the separator that follows a `<`. A double separator is a literal one.
@@ -127,10 +172,7 @@ fn item(kind: Kind, text: &str) -> Result<Option<String>, String> {
     if text == "*" {
         return Ok(Some(text.to_owned()));
     }
-    if text.contains('$') || text.contains(';') {
-        return no("is looked up, which limits do not");
-    }
-    if text.starts_with(['^', '@', '\\']) {
+    if text.starts_with(['^', '@', '\\', '/']) || text.contains(['$', ';']) {
         return no("is no plain item");
     }
     match kind {
@@ -158,6 +200,25 @@ mod tests {
     }
 
     #[test]
+    fn files_have_items() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("senders", "a@b # first\n\n!c.d\n");
+        write("empty", "# nobody\n");
+        write("hosts", "192.0.2.1 # one\n10.0.0.0/8");
+        write("table", "e@f: 1\nlocal: 2\n");
+        let parse = |kind, text: &str| {
+            List::parse(kind, &text.replace("FOLDER", &folder.path().display().to_string()), &Named::default())
+        };
+        assert_eq!(parse(Kind::Hosts, "FOLDER/hosts"), Ok(list(Some(&["192.0.2.1", "10.0.0.0/8"]), &[])));
+        assert_eq!(parse(Kind::Hosts, "! FOLDER/hosts"), Ok(list(None, &["192.0.2.1", "10.0.0.0/8"])));
+        assert_eq!(parse(Kind::Addresses, "lsearch;FOLDER/table"), Ok(list(Some(&["e@f"]), &[])));
+        assert!(parse(Kind::Addresses, "FOLDER/senders").unwrap_err().contains("! of its own"));
+        assert_eq!(parse(Kind::Hosts, "! FOLDER/empty"), Ok(list(None, &[])));
+        assert!(parse(Kind::Hosts, "FOLDER/none").unwrap_err().contains("there is no"));
+    }
+
+    #[test]
     fn list_items_match_or_are_excepted() {
         let mut named = Named::default();
         for (name, items) in [("relay", "127.0.0.1 : ::::1"), ("all", "+relay : 192.0.2.0/24")] {
@@ -167,6 +228,7 @@ mod tests {
             (Kind::Hosts, "+all", list(Some(&["127.0.0.1", "::1", "192.0.2.0/24"]), &[])),
             (Kind::Hosts, "<; ::1 ; 10.0.0.0/8", list(Some(&["::1", "10.0.0.0/8"]), &[])),
             (Kind::Hosts, ":", list(Some(&[]), &[])),
+            (Kind::Hosts, ": localhost", list(Some(&["127.0.0.1", "::1"]), &[])),
             (Kind::Hosts, "!10.0.0.1 : 10.0.0.0/8", list(Some(&["10.0.0.0/8"]), &["10.0.0.1"])),
             (Kind::Hosts, "!+relay", list(None, &["127.0.0.1", "::1"])),
             (Kind::Hosts, "!10.0.0.1 : *", list(None, &["10.0.0.1"])),
@@ -182,7 +244,9 @@ mod tests {
             (Kind::Hosts, "mail.example.org"),
             (Kind::Hosts, "+none"),
             (Kind::Domains, "@"),
-            (Kind::Domains, "lsearch;/etc/domains"),
+            (Kind::Domains, "lsearch;/none/domains"),
+            (Kind::Addresses, "/none/senders"),
+            (Kind::Addresses, "! /none/senders"),
             (Kind::Addresses, "^.*@x"),
         ] {
             assert!(List::parse(kind, text, &named).is_err(), "{text}");

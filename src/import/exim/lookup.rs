@@ -1,49 +1,102 @@
 //! Parser of `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which become overrides in Weir.
 
-use super::super::budget::{Allowance, Resource};
-use super::key::{self, braced};
+use super::super::budget::Allowance;
+use super::braces::{MAX_DEPTH, Test, after_word, braced, expansion, is_constant, whole};
+use super::key;
+use super::table;
 use crate::policy::matching::Field;
+use std::collections::HashSet;
 use std::path::Path;
 
-/// Lookup by a field that limits know.
-#[derive(Clone, Debug, PartialEq)]
+/// Value from tables, by one field that limits know.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lookup {
-    /// Field of the key: the column of the overrides.
-    pub by: Field,
-    pub kind: String,
-    pub file: String,
+    /// Field of the keys: the column of the overrides. `None`: there is no table.
+    pub by: Option<Field>,
+    /// Type and file of each table; the first table with a key counts.
+    tables: Vec<(String, String)>,
     /// Value for keys without a row, if the table has no row `*`.
     default: Option<String>,
+    /// Divisor of all numbers: `${eval:… / 2}`.
+    divisor: Option<u32>,
 }
 
 /// Value of a key that has no limit.
 pub const UNLIMITED: &str = "unlimited";
 
-/// Maximum of table rows that are printed.
+/// Maximum of table rows that are printed as a comment.
 pub const MAX_ROWS: usize = 1000;
 
 impl Lookup {
     /// Parses a text that is one lookup by one field and uses the value unchanged.
     pub fn parse(text: &str) -> Option<Self> {
-        let (inner, rest) = braced(text.trim().strip_prefix('$')?)?;
-        let inner = inner.trim_start().strip_prefix("lookup")?;
-        let (by, inner) = braced(inner.trim_start())?;
+        let divided = whole(text).and_then(|inner| inner.strip_prefix("eval:")?.rsplit_once('/'));
+        let (text, divisor) = match divided.and_then(|(text, by)| Some((text, by.trim().parse().ok()?))) {
+            Some((_, 0)) => return None,
+            Some((text, by)) => (text, Some(by)),
+            None => (text, None),
+        };
+        let lookup = Self::value(text, 0).filter(|lookup| !lookup.tables.is_empty())?;
+        Some(Self { divisor, ..lookup })
+    }
+
+    /// Divides a number of the table.
+    pub fn divided(&self, number: f64) -> f64 {
+        self.divisor.map_or(number, |by| (number / f64::from(by)).floor())
+    }
+
+    /// Parses a constant, a lookup, or `${if exists{FILE}{A}{B}}` of them.
+    fn value(text: &str, depth: usize) -> Option<Self> {
+        if is_constant(text) {
+            return Some(Self { default: Some(text.trim().to_owned()), ..Self::default() });
+        }
+        let inner = whole(text).filter(|_| depth < MAX_DEPTH)?;
+        match after_word(inner, "if") {
+            Some(rest) => Self::if_exists(rest, depth),
+            None => Self::of_table(after_word(inner, "lookup")?, depth),
+        }
+    }
+
+    fn of_table(inner: &str, depth: usize) -> Option<Self> {
+        let (by, inner) = braced(inner)?;
         let (kind, inner) = inner.split_at(inner.find('{')?);
         let (file, inner) = braced(inner)?;
         let (found, inner) = match braced(inner.trim_start()) {
             Some((found, inner)) => (found, inner.trim()),
             None => ("$value", inner.trim()),
         };
-        let default = match inner {
+        let others = match inner {
             // With `fail`, the ratelimit condition does not hold: there is no limit.
-            "fail" => Some(UNLIMITED.to_owned()),
-            "" => None,
-            _ => Some(braced(inner)?.0.trim().to_owned()),
+            "fail" => Self { default: Some(UNLIMITED.to_owned()), ..Self::default() },
+            "" => Self::default(),
+            _ => Self::value(braced(inner)?.0, depth + 1)?,
         };
-        let owners = key::owners(by).ok()?;
-        let [by] = owners.first()?.per[..] else { return None };
-        let is_whole = rest.trim().is_empty() && matches!(found.trim(), "$value" | "${value}");
-        is_whole.then(|| Self { by, kind: kind.trim().to_owned(), file: file.trim().to_owned(), default })
+        let by = key::plain(by)?;
+        let table =
+            Self { by: Some(by), tables: vec![(kind.trim().to_owned(), file.trim().to_owned())], ..Self::default() };
+        matches!(found.trim(), "$value" | "${value}").then_some(())?;
+        table.or(others)
+    }
+
+    /// Parses both branches. They must end with the same value for keys without a row.
+    fn if_exists(rest: &str, depth: usize) -> Option<Self> {
+        let (_, rest) = Test::parse(rest).filter(|(test, _)| test.name == "exists" && !test.negated)?;
+        let (yes, rest) = braced(rest.trim_start())?;
+        let (no, _) = braced(rest.trim_start()).filter(|(_, rest)| rest.trim().is_empty())?;
+        let (yes, no) = (Self::value(yes, depth + 1)?, Self::value(no, depth + 1)?);
+        (yes.default == no.default).then(|| yes.or(no)).flatten()
+    }
+
+    /// Adds the tables of another value, which are used for keys that these tables do not have.
+    fn or(mut self, others: Self) -> Option<Self> {
+        let is_same = self.by.is_none() || others.by.is_none() || self.by == others.by;
+        self.tables.extend(others.tables);
+        is_same.then(|| Self { by: self.by.or(others.by), tables: self.tables, default: others.default, divisor: None })
+    }
+
+    /// Returns the file of the first table.
+    pub fn file(&self) -> &str {
+        self.tables.first().map_or("", |(_, file)| file)
     }
 
     /// Returns the value for keys without a row.
@@ -52,27 +105,35 @@ impl Lookup {
         row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
 
-    /// Returns the rows of the file, as key and value. `None`: the file is not of a text type, or cannot be read.
-    pub fn rows(&self, allowance: &Allowance) -> Option<Vec<(String, String)>> {
-        let kind = self.kind.split(['*', ',']).next().unwrap_or_default();
-        let kind = kind.rsplit('-').next().unwrap_or_default();
-        if !matches!(kind, "lsearch" | "wildlsearch" | "nwildlsearch" | "iplsearch") {
-            return None;
+    /// Returns the rows of all tables, as key and value. The error says why they are not known here.
+    pub fn rows(&self, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
+        let mut rows: Vec<(String, String)> = Vec::new();
+        for (kind, file) in &self.tables {
+            for file in files(file, allowance)? {
+                let new = table::rows(kind, &file, allowance)?;
+                rows.extend(new);
+            }
         }
-        let text = allowance.read(Path::new(&self.file)).ok()?;
-        let rows = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Some(rows.take_while(|_| allowance.take(Resource::Lines, 1)).filter_map(row).collect())
+        let mut seen = HashSet::new();
+        rows.retain(|(who, _)| seen.insert(who.clone()));
+        Ok(rows)
     }
 }
 
-/// Parses a row: `192.0.2.1: 500`, `"2001:db8::/32": 500`.
-fn row(line: &str) -> Option<(String, String)> {
-    let (key, value) = match line.strip_prefix('"') {
-        Some(rest) => rest.split_once('"')?,
-        None => line.split_at(line.find(|c: char| c == ':' || c.is_whitespace())?),
-    };
-    let value = value.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
-    Some((key.to_owned(), value.to_owned()))
+/// Returns the files that a name stands for: a part `${lookup{…}dsearch{FOLDER}}` is each name in the folder.
+fn files(name: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
+    if is_constant(name) {
+        return Ok(vec![name.to_owned()]);
+    }
+    let unknown = || format!("the file name {name} is known only to Exim");
+    let at = name.find('$').ok_or_else(unknown)?;
+    let (inner, after) = expansion(&name[at..]).filter(|(_, after)| is_constant(after)).ok_or_else(unknown)?;
+    let (_, rest) = after_word(inner, "lookup").and_then(braced).ok_or_else(unknown)?;
+    let folder = rest.trim_start().strip_prefix("dsearch").and_then(|rest| braced(rest.trim_start()));
+    let (folder, _) = folder.ok_or_else(unknown)?;
+    let names = table::rows("dsearch", folder.trim(), allowance)?;
+    let files = names.iter().map(|(part, _)| format!("{}{part}{after}", &name[..at]));
+    Ok(files.filter(|file| Path::new(file).exists()).collect())
 }
 
 #[cfg(test)]
@@ -93,26 +154,15 @@ mod tests {
             ("${lookup{$sender_host_address}lsearch{f}}", "lsearch", "f", None),
         ] {
             let expected = Lookup {
-                by: Field::Client(Default::default()),
-                kind: kind.into(),
-                file: file.into(),
+                by: Some(Field::Client(Default::default())),
+                tables: vec![(kind.into(), file.into())],
                 default: default.map(str::to_owned),
+                divisor: None,
             };
             assert_eq!(Lookup::parse(text), Some(expected), "{text}");
         }
         for text in ["${lookup mysql{select 1}}", "100", "${lookup{$acl_c_x}lsearch{f}{$value}{1}}"] {
             assert_eq!(Lookup::parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn rows_have_a_key_and_a_value() {
-        for (line, key, value) in [
-            ("192.0.2.1: 500", "192.0.2.1", "500"),
-            ("\"2001:db8::/32\": 5", "2001:db8::/32", "5"),
-            ("a\t 7", "a", "7"),
-        ] {
-            assert_eq!(row(line), Some((key.into(), value.into())));
         }
     }
 }

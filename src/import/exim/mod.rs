@@ -3,29 +3,37 @@
 mod acl;
 mod actions;
 mod argument;
+mod braces;
 mod conditions;
+mod constant;
 mod counting;
 mod key;
+mod known;
 mod list;
 mod lookup;
 mod number;
+mod overrides;
 mod source;
+mod table;
 mod texts;
 mod translation;
+mod variables;
 
 use super::budget::Allowance;
-use super::report::Report;
+use super::report::{Number, Report};
 use acl::{Acl, Condition, Configuration, Event, Statement};
 use argument::Argument;
-use conditions::Part;
+use counting::Events;
 use lookup::Lookup;
 use source::Source;
 use std::path::Path;
 use std::rc::Rc;
 use translation::Translation;
+use variables::Variables;
 
 /// `ratelimit` condition at one event.
 struct RatelimitUse<'a> {
+    number: Number,
     event: Event,
     acl: &'a Acl,
     /// Index of its statement in the ACL.
@@ -35,6 +43,10 @@ struct RatelimitUse<'a> {
     /// Table that gives the whole argument.
     lookup: Option<Lookup>,
     verb: Verb,
+    /// Events that it counts.
+    events: Events,
+    /// Differences of the statement for which its limits are in shadow mode.
+    differences: Vec<&'static str>,
     /// Whether it only reads a record that others charge.
     is_read_only: bool,
     /// Whether the event is guessed: no option says when the ACL runs.
@@ -54,16 +66,30 @@ enum Verb {
     Defer,
     Deny,
     Drop,
+    /// Nothing of this user, client or sender passes until an administrator has looked at it.
+    Suspend,
 }
 
 /// Reads a configuration.
-pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
+pub fn read(path: &Path, saves_tables: bool, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let source = Source::read(path, allowance)?;
-    let mut report = Report::default();
-    source.problems.iter().for_each(|(place, why)| report.refuse(place, why));
-    let configuration = Configuration::parse(source.lines, allowance);
-    for (place, option) in &configuration.options {
+    let mut report = Report::new("condition", saves_tables);
+    source.problems.iter().for_each(|(place, why)| report.leave_out(place, why));
+    for place in &source.inactive {
+        let number = report.number();
         report.refuse(
+            number,
+            place,
+            "ratelimit: Exim does not use it: .ifdef leaves it out, or it is in a macro that nothing names",
+        );
+    }
+    let configuration = Configuration::parse(source.lines, allowance);
+    for (place, why) in &configuration.unread {
+        let number = report.number();
+        report.refuse(number, place, why);
+    }
+    for (place, option) in &configuration.options {
+        report.leave_out(
             place,
             format!(
                 "{option}: it slows the commands of one connection; rate = \"50 / connection\" bounds their number"
@@ -80,46 +106,18 @@ fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> 
     let mut found = Vec::new();
     for acl in &configuration.acls {
         let (events, is_guessed) = configuration.events(acl);
+        let variables = Variables::of(acl, configuration);
         for (at, statement) in acl.statements.iter().enumerate() {
-            let conditions = conditions::parts(statement).filter_map(|part| match part {
-                Part::Ratelimit(condition) => Some(condition),
-                _ => None,
-            });
-            let conditions: Vec<&Condition> = conditions.collect();
-            for condition in &conditions {
-                let mut refuse =
-                    |why: String| report.refuse(&condition.place, format!("{}: {why}", conditions::written(condition)));
-                let read = match argument(&condition.value, &configuration.named.allowance) {
-                    Ok(_) if conditions.len() > 1 => Err(SEVERAL.to_owned()),
-                    read => read,
-                };
-                let (argument, lookup) = match read {
-                    Ok(read) => read,
-                    Err(why) => {
-                        refuse(why);
-                        continue;
-                    }
-                };
+            for (n, condition) in statement.conditions.iter().enumerate().filter(|(_, one)| one.name == "ratelimit") {
+                let number = report.number();
+                let text = variables.at(at, n).simplified(&condition.value);
+                let written = Written { number, acl, at, condition, is_guessed };
                 for event in &events {
-                    let fits = counting::fits(argument.per, *event);
-                    let (argument, lookup) = (argument.clone(), lookup.clone());
-                    let one = verb(statement, condition).map_err(str::to_owned).and_then(|verb| {
-                        let is_read_only = argument.is_read_only(fits, event.name())?;
-                        Ok(RatelimitUse {
-                            event: *event,
-                            acl,
-                            at,
-                            condition,
-                            argument,
-                            lookup,
-                            verb,
-                            is_read_only,
-                            is_guessed,
-                        })
-                    });
-                    match one {
+                    match written.at_event(*event, &text, &configuration.named.allowance) {
                         Ok(one) => found.push(one),
-                        Err(why) => refuse(why),
+                        Err(why) => {
+                            report.refuse(number, &condition.place, format!("{}: {why}", conditions::short(condition)));
+                        }
                     }
                 }
             }
@@ -128,8 +126,49 @@ fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> 
     found
 }
 
-const SEVERAL: &str =
-    "a statement with several ratelimit conditions needs all of them exceeded, and each limit stands alone";
+/// `ratelimit` condition as written.
+#[derive(Clone, Copy)]
+struct Written<'a> {
+    number: Number,
+    acl: &'a Acl,
+    at: usize,
+    condition: &'a Condition,
+    is_guessed: bool,
+}
+
+impl<'a> Written<'a> {
+    /// Parses the condition as it is at one event. `text`: its argument with constant parts evaluated.
+    fn at_event(&self, event: Event, text: &str, allowance: &Allowance) -> Result<RatelimitUse<'a>, String> {
+        let Self { number, acl, at, condition, is_guessed } = *self;
+        let (argument, lookup) = argument(text, allowance)?;
+        let statement = &acl.statements[at];
+        let events = Events::of(statement, event);
+        let (verb, difference) = verb(statement, condition, events)?;
+        let is_read_only = argument.is_read_only(counting::fits(argument.per, event), event.name())?;
+        let differences = difference.into_iter().chain(several(statement)).collect();
+        Ok(RatelimitUse {
+            number,
+            event,
+            acl,
+            at,
+            condition,
+            argument,
+            lookup,
+            verb,
+            events,
+            differences,
+            is_read_only,
+            is_guessed,
+        })
+    }
+}
+
+/// Returns the difference of a statement with several `ratelimit` conditions.
+fn several(statement: &Statement) -> Option<&'static str> {
+    let conditions = statement.conditions.iter().filter(|condition| condition.name == "ratelimit");
+    (conditions.count() > 1)
+        .then_some("the statement acts if all its ratelimit conditions are exceeded, and each limit acts alone")
+}
 
 /// Parses an argument. If the whole argument is a lookup, parses the value for keys that are not in the table.
 fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Lookup>), String> {
@@ -147,16 +186,23 @@ fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Looku
     }
 }
 
-/// Returns the action of a statement on mail that exceeds the limit.
-fn verb(statement: &Statement, condition: &Condition) -> Result<Verb, &'static str> {
-    match (&*statement.verb, condition.negated) {
-        ("warn", false) => Ok(Verb::Warn),
-        ("defer", false) => Ok(Verb::Defer),
-        ("deny", false) | ("require", true) => Ok(Verb::Deny),
-        ("drop", false) => Ok(Verb::Drop),
-        ("accept", false) => Err("accept lets mail through that exceeds the limit, and limits of Weir only hold back"),
-        ("accept", true) => Err("accept lets mail through below the limit; other statements decide about the rest"),
-        ("discard", _) => Err("discard accepts a message and drops it silently; Weir never does so: use defer or deny"),
-        _ => Err("it acts on mail below the limit, and limits of Weir act on mail that exceeds it"),
-    }
+/// Returns the action of a statement on mail that exceeds the limit, and a difference of this action.
+fn verb(
+    statement: &Statement,
+    condition: &Condition,
+    events: Events,
+) -> Result<(Verb, Option<&'static str>), &'static str> {
+    Ok(match (&*statement.verb, condition.negated) {
+        ("accept" | "warn", false) if events == Events::Rejections => (Verb::Suspend, None),
+        ("warn", false) => (Verb::Warn, None),
+        ("defer", false) => (Verb::Defer, None),
+        ("deny", false) | ("require", true) => (Verb::Deny, None),
+        ("drop", false) => (Verb::Drop, None),
+        ("accept", false) => (Verb::Warn, Some("accept lets mail through that exceeds the limit")),
+        ("accept", true) => {
+            (Verb::Defer, Some("accept lets mail through below the limit; later statements decide about the rest"))
+        }
+        ("discard", false) => (Verb::Deny, Some("discard accepts a message and drops it silently; Weir never does so")),
+        _ => return Err("it acts on mail below the limit, and limits of Weir act on mail that exceeds it"),
+    })
 }

@@ -19,6 +19,8 @@ pub struct Line {
 pub struct Source {
     pub lines: Vec<Line>,
     pub problems: Vec<(SourceLine, String)>,
+    /// Conditions `ratelimit` in branches that `.ifdef` leaves out.
+    pub inactive: Vec<SourceLine>,
     /// Name and value, in the order of definition: Exim replaces them in this order.
     macros: Vec<(String, String)>,
     /// Index of each macro in `macros`.
@@ -27,6 +29,8 @@ pub struct Source {
     /// Open `.ifdef` branches.
     branches: Vec<Branch>,
     unfinished: Option<Line>,
+    /// Macros with a condition `ratelimit` that are not used yet.
+    unused: HashMap<String, SourceLine>,
 }
 
 /// Branch of a conditional.
@@ -48,6 +52,7 @@ impl Source {
         let text = allowance.read(path)?;
         let mut source = Self { allowance: allowance.clone(), ..Self::default() };
         source.file(path, &text, 0);
+        source.inactive.extend(source.unused.drain().map(|(_, place)| place));
         let last = source.unfinished.take();
         source.lines.extend(last);
         Ok(source)
@@ -68,7 +73,7 @@ impl Source {
             match line.strip_prefix('.').filter(|directive| directive.starts_with(|c: char| c.is_ascii_lowercase())) {
                 Some(directive) => self.directive(directive, &place, path, depth),
                 None if self.branches.iter().all(|branch| branch.is_on) => self.line(line, place),
-                None => {}
+                None => self.inactive.extend((0..mentions(line)).map(|_| place.clone())),
             }
         }
     }
@@ -151,14 +156,17 @@ impl Source {
         }
         whole.text = whole.text.trim().to_owned();
         match macro_name(&whole.text).map(str::to_owned) {
-            Some(name) => self.define(&name, whole.text[name.len()..].trim_start()),
+            Some(name) => self.define(&name, whole.text[name.len()..].trim_start(), whole.place),
             None => self.lines.push(whole),
         }
     }
 
     /// Defines a macro: `= VALUE`, or `== VALUE` for one that exists already.
-    fn define(&mut self, name: &str, rest: &str) {
+    fn define(&mut self, name: &str, rest: &str, place: SourceLine) {
         let value = rest.trim_start_matches('=').trim().to_owned();
+        if mentions(&value) > 0 {
+            self.unused.insert(name.to_owned(), place);
+        }
         match self.known.get(name) {
             Some(at) => self.macros[*at].1 = value,
             None => {
@@ -170,7 +178,7 @@ impl Source {
 
     /// Replaces the macros in a text, one after the other: a macro's value may name another that is defined later.
     /// `None`: the result would be too long.
-    fn replaced(&self, text: &str) -> Option<String> {
+    fn replaced(&mut self, text: &str) -> Option<String> {
         let mut text = text.to_owned();
         for (name, value) in &self.macros {
             if !self.names(&text, name) {
@@ -182,9 +190,20 @@ impl Source {
                 return None;
             }
             text = text.replace(&**name, value);
+            self.unused.remove(name);
         }
         Some(text)
     }
+}
+
+/// Returns how often a text has a condition `ratelimit =`.
+pub fn mentions(text: &str) -> usize {
+    let is_condition = |(at, word): (usize, &str)| {
+        let before = text[..at].chars().next_back();
+        before.is_none_or(|c| c.is_whitespace() || matches!(c, '!' | '{' | '"' | 'n'))
+            && text[at + word.len()..].trim_start().starts_with('=')
+    };
+    text.match_indices("ratelimit").filter(|found| is_condition(*found)).count()
 }
 
 /// Returns the macro name that a line defines: it begins with a capital letter or `_`, and `=` follows.

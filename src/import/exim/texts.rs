@@ -32,7 +32,7 @@ fn without_other_code(text: &str, verb: Verb) -> &str {
     let class = match verb {
         Verb::Defer => "4",
         Verb::Deny => "5",
-        Verb::Drop | Verb::Warn => return text,
+        Verb::Drop | Verb::Warn | Verb::Suspend => return text,
     };
     let is_code = |word: &str| word.len() == 3 && word.bytes().all(|b| b.is_ascii_digit());
     match text.split_once(' ') {

@@ -1,21 +1,20 @@
 //! Translation of a `ratelimit` condition and its statement to a limit.
 
-use super::super::budget::Allowance;
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
-use super::acl::{Configuration, Event};
+use super::acl::Configuration;
 use super::argument::{Amount, Argument};
-use super::conditions::{self, Part};
-use super::counting::{self, Counted};
+use super::conditions;
+use super::counting::{self, Counted, Events};
 use super::key::{self, Owner};
-use super::lookup::{Lookup, MAX_ROWS, UNLIMITED};
+use super::lookup::{Lookup, UNLIMITED};
 use super::number::{per_event, rate};
-use super::{RatelimitUse, Verb, actions};
+use super::variables::Variables;
+use super::{RatelimitUse, Verb, actions, known, overrides};
 use crate::policy::limit::{Algorithm, Charge, Count};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use std::collections::HashMap;
-use std::path::Path;
 
 /// State of the translation.
 pub struct Translation<'a> {
@@ -32,6 +31,21 @@ struct ChargedRecord {
     limits: Vec<(String, Owner)>,
     /// The amount that they allow.
     most: f64,
+}
+
+/// Amount that an argument allows.
+struct Most {
+    most: f64,
+    /// Reason why it is not known: the limit is printed without a number.
+    unknown: Option<String>,
+}
+
+impl Most {
+    fn unknown(text: &str) -> Self {
+        let text: String = text.chars().take(100).collect();
+        let words = format!("its number is known only on Exim's machine: write it into rate (here it is {text})");
+        Self { most: f64::INFINITY, unknown: Some(words) }
+    }
 }
 
 impl<'a> Translation<'a> {
@@ -60,17 +74,17 @@ impl<'a> Translation<'a> {
     }
 
     fn refuse(&mut self, one: &RatelimitUse<'_>, why: &str) {
-        self.report.refuse(&one.condition.place, format!("{}: {why}", conditions::written(one.condition)));
+        self.report.refuse(one.number, &one.condition.place, format!("{}: {why}", conditions::short(one.condition)));
     }
 
     fn translate_charging(&mut self, one: &RatelimitUse<'_>) -> Result<(), String> {
         let argument = &one.argument;
         let owners = key::owners(argument.key.as_deref().unwrap_or("$sender_host_address"))?;
-        let most = self.most(one)?;
+        let Most { most, unknown } = self.most(one)?;
         let mut limits = Vec::new();
         for owner in owners {
-            let counted = counting::counted(argument, one.event, &owner.per)?;
-            check_owner(&counted, &owner.per, one.event)?;
+            let counted = counting::counted(argument, one.event, one.events, &owner.per)?;
+            known::check_owner(&counted, &owner.per, one.event)?;
             let rate = rate(per_event(most, counted.amount), &argument.period, counted.count, one.verb)?;
             let mut limit = Limit::new(Budget::Own {
                 count: counted.count,
@@ -84,12 +98,14 @@ impl<'a> Translation<'a> {
             limit.stage = counted.stage;
             self.explain(&mut limit, one, &owner, &counted);
             if let Some(lookup) = one.lookup.clone().or_else(|| table(argument)) {
-                overrides(&mut limit, one, &lookup, &counted, &self.configuration.named.allowance);
+                overrides::add(&mut limit, one, &lookup, &counted, self.report, &self.configuration.named.allowance);
             }
+            let reasons = unknown.as_deref().into_iter().chain(counted.difference).chain(owner.difference);
+            reasons.for_each(|words| limit.shadow(&one.condition.place, words));
             self.finish(&mut limit, one, &owner);
             limits.push((limit, owner));
         }
-        let limits = limits.into_iter().map(|(limit, owner)| (self.report.add(limit), owner)).collect();
+        let limits = limits.into_iter().map(|(limit, owner)| (self.report.add(one.number, limit), owner)).collect();
         let recorded = ChargedRecord { line: one.condition.place.line, limits, most };
         self.records.entry(argument.record()).or_insert(recorded);
         Ok(())
@@ -97,28 +113,19 @@ impl<'a> Translation<'a> {
 
     /// Returns the amount that an argument allows. A condition that only measures, with limit 0, gets the amount of the
     /// first condition that reads its record.
-    fn most(&self, one: &RatelimitUse<'_>) -> Result<f64, String> {
+    fn most(&self, one: &RatelimitUse<'_>) -> Result<Most, String> {
         let most = match &one.argument.limit {
             Amount::Number(number) => *number,
-            Amount::Expansion(text) => {
-                let default =
-                    Lookup::parse(text).map(|lookup| lookup.default_value(&self.configuration.named.allowance));
-                match default.as_ref().map(Option::as_deref) {
-                    Some(Some(UNLIMITED)) => f64::INFINITY,
-                    Some(Some(default)) => match Argument::parse(&format!("{default} / 1s"))?.limit {
-                        Amount::Number(number) => number,
-                        Amount::Expansion(text) => return Err(format!("{text} is known only to Exim")),
-                    },
-                    Some(None) => return Err("there is no default for keys that are not in the table".to_owned()),
-                    None => return Err(format!("{text} is known only to Exim")),
-                }
-            }
+            Amount::Expansion(text) => match self.looked_up(text)? {
+                Some(number) => number,
+                None => return Ok(Most::unknown(text)),
+            },
         };
         if most.is_nan() {
             return Err("a limit that is not a number (NaN) is always exceeded: write a number".to_owned());
         }
         if most > 0.0 || one.verb != Verb::Warn {
-            return Ok(most);
+            return Ok(Most { most, unknown: None });
         }
         self.configuration.named.allowance.items(self.ratelimit_uses.len())?;
         let record = one.argument.record();
@@ -127,10 +134,24 @@ impl<'a> Translation<'a> {
             Amount::Number(number) if number > 0.0 && number.is_finite() => Some(number),
             _ => None,
         });
-        numbers.into_iter().next().ok_or_else(|| {
+        let most = numbers.into_iter().next().ok_or_else(|| {
             "a limit of 0 logs every rate; Weir's log has the levels of limits with numbers, also of those in shadow"
                 .to_owned()
-        })
+        })?;
+        Ok(Most { most, unknown: None })
+    }
+
+    /// Returns the number for keys that are not in a table; `None`: it is known only to Exim.
+    fn looked_up(&self, text: &str) -> Result<Option<f64>, String> {
+        let Some(lookup) = Lookup::parse(text) else { return Ok(None) };
+        match lookup.default_value(&self.configuration.named.allowance).as_deref() {
+            Some(UNLIMITED) => Ok(Some(f64::INFINITY)),
+            Some(default) => match Argument::parse(&format!("{default} / 1s"))?.limit {
+                Amount::Number(number) => Ok(Some(lookup.divided(number))),
+                Amount::Expansion(_) => Ok(None),
+            },
+            None => Err("there is no default for keys that are not in the table".to_owned()),
+        }
     }
 
     fn translate_watching(&mut self, one: &RatelimitUse<'_>) -> Result<(), String> {
@@ -141,6 +162,9 @@ impl<'a> Translation<'a> {
         };
         let Amount::Number(number) = one.argument.limit else { return Err("its limit is looked up".to_owned()) };
         let at = number / recorded.most;
+        if recorded.most.is_infinite() {
+            return Err(format!("it is a part of the number of line {}, which is not known", recorded.line));
+        }
         if !(0.01..=1000.0).contains(&at) {
             return Err(format!(
                 "{number} is not from 0.01 to 1000 times {}, which line {} limits to",
@@ -162,7 +186,7 @@ impl<'a> Translation<'a> {
                 limit.comment("Exim reads the record at HELO; Weir does not limit HELO, and reads its budget at MAIL.");
             }
             let stage = stage.unwrap_or(Stage::Mail);
-            if let Some(field) = owner.per.iter().find(|field| !is_known(**field, stage)) {
+            if let Some(field) = owner.per.iter().find(|field| !known::is_known(**field, stage)) {
                 return Err(format!("{} is not known at {}", field.name(), one.event.name()));
             }
             limit.stage = Some(stage);
@@ -170,7 +194,7 @@ impl<'a> Translation<'a> {
         }
         for (mut limit, owner) in limits {
             self.finish(&mut limit, one, &owner);
-            self.report.add(limit);
+            self.report.add(one.number, limit);
         }
         Ok(())
     }
@@ -187,7 +211,8 @@ impl<'a> Translation<'a> {
             limit.comment(format!("{part} is no option of Exim's: it takes it for a part of the key."));
         }
         counted.comments.iter().for_each(|words| limit.comment(words));
-        if counted.charge == Charge::Accepted && one.verb == Verb::Warn {
+        let is_of_mail = !matches!(counted.count, Count::Rejections | Count::LoginFailures);
+        if counted.charge == Charge::Accepted && one.verb == Verb::Warn && is_of_mail {
             limit.comment(
                 "Leaky: Exim charges nothing while the limit is exceeded; Weir charges all that it lets through,",
             );
@@ -205,7 +230,11 @@ impl<'a> Translation<'a> {
                 recorded.line
             ));
         }
-        if matches!(&limit.budget, Budget::Own { rate, .. } if rate == "unlimited") {
+        if one.events == Events::Rejections {
+            limit.comment("Exim asks the recipient's server; Weir counts the recipients that the smart host rejects.");
+        }
+        let is_number = matches!(one.argument.limit, Amount::Number(_));
+        if is_number && matches!(&limit.budget, Budget::Own { rate, .. } if rate == "unlimited") {
             limit.comment("No sender can exceed it.");
         }
         if one.argument.limit == Amount::Number(0.0) && one.verb == Verb::Warn {
@@ -215,11 +244,13 @@ impl<'a> Translation<'a> {
 
     /// Adds `match`, `except` and the actions.
     fn finish(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner) {
+        let place = &one.statement().place;
+        one.differences.iter().for_each(|words| limit.shadow(place, words));
         if one.is_guessed {
-            let words =
-                format!("no option says when the ACL \"{}\" runs: taken as that of {}", one.acl.name, one.event.name());
+            let acl = if one.acl.name.is_empty() { "it".to_owned() } else { format!("the ACL \"{}\"", one.acl.name) };
+            let words = format!("no option says when {acl} runs: taken as that of {}", one.event.name());
             match self.configuration.is_whole() {
-                true => limit.broaden(&one.statement().place, words),
+                true => limit.shadow(place, words),
                 false => limit.comment(words),
             }
         }
@@ -227,102 +258,48 @@ impl<'a> Translation<'a> {
             limit.add_match(only.clone());
         }
         if let Some(caller) = self.configuration.condition_of(one.acl) {
-            limit.broaden(&caller.place, format!("the ACL \"{}\" runs only under conditions", one.acl.name));
+            limit.shadow(&caller.place, format!("the ACL \"{}\" runs only under conditions", one.acl.name));
         }
+        let variables = Variables::of(one.acl, self.configuration);
+        self.narrow(limit, one, &variables);
+        self.except_accepted(limit, one, &variables);
+        known::leave_unknown_out(limit, one);
+        actions::act(limit, one);
+    }
+
+    /// Adds the conditions of the statement.
+    fn narrow(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) {
         let mut is_after = false;
-        for part in conditions::parts(one.statement()) {
-            match part {
-                Part::Ratelimit(_) => is_after = true,
-                Part::Modifier(_) => {}
-                Part::Condition(condition) => {
-                    if is_after {
-                        let words = "Exim also counts mail that does not match the conditions after ratelimit.";
-                        limit.comment(words);
-                    }
-                    conditions::narrow(limit, condition, &self.configuration.named);
+        for (n, condition) in one.statement().conditions.iter().enumerate() {
+            if condition.name == "ratelimit" {
+                is_after = true;
+            } else if !conditions::is_modifier(condition) && !one.events.are_selected_by(condition) {
+                if is_after {
+                    limit.comment("Exim also counts mail that does not match the conditions after ratelimit.");
                 }
+                conditions::narrow(limit, condition, &self.configuration.named, &variables.at(one.at, n));
             }
         }
-        let before = &one.acl.statements[..one.at];
-        let accepts = before.iter().filter(|statement| statement.verb == "accept");
-        for accept in accepts.take_while(|_| self.configuration.named.allowance.items(1).is_ok()) {
-            conditions::except_accepted(limit, accept, &self.configuration.named);
+    }
+
+    /// Excepts the mail that earlier statements accept.
+    fn except_accepted(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) {
+        let allowance = &self.configuration.named.allowance;
+        let statements = one.acl.statements[..one.at].iter().enumerate();
+        let accepts = statements.filter(|(_, statement)| statement.verb == "accept");
+        for (at, accept) in accepts.take_while(|_| allowance.items(1).is_ok()) {
+            let scope = variables.at(at, accept.conditions.len());
+            match conditions::accepted(accept, &self.configuration.named, &scope) {
+                Ok(Some(table)) if limit.except.contains(&table) => {}
+                Ok(Some(table)) => limit.except.push(table),
+                Ok(None) => {}
+                Err(words) => limit.shadow(&accept.place, words),
+            }
         }
-        actions::act(limit, one);
     }
 }
 
 /// Returns the table that gives the limit's number.
 fn table(argument: &Argument) -> Option<Lookup> {
     if let Amount::Expansion(text) = &argument.limit { Lookup::parse(text) } else { None }
-}
-
-/// Refuses key fields that are unknown when the limit charges.
-fn check_owner(counted: &Counted, per: &[Field], event: Event) -> Result<(), String> {
-    let (name, stage) = (counted.count.name(), counted.stage);
-    let at = match counted.count {
-        Count::Connections => Stage::Connect,
-        Count::Sessions => Stage::Auth,
-        Count::Recipients => stage.unwrap_or(Stage::Rcpt),
-        _ => stage.unwrap_or(Stage::Data),
-    };
-    match per.iter().find(|field| !is_known(**field, at)) {
-        Some(field) => Err(format!("{name} per {} cannot be counted at {}", field.name(), event.name())),
-        None => Ok(()),
-    }
-}
-
-/// Returns whether a field is known at a stage.
-fn is_known(field: Field, stage: Stage) -> bool {
-    match field {
-        Field::Listener | Field::Client(_) => true,
-        Field::Helo | Field::User | Field::UserDomain => stage > Stage::Connect,
-        Field::Sender | Field::SenderDomain => stage > Stage::Auth,
-        Field::Recipient | Field::RecipientDomain => stage == Stage::Rcpt,
-    }
-}
-
-/// Prints the rows of a table, or says how to write the overrides.
-fn overrides(limit: &mut Limit, one: &RatelimitUse<'_>, lookup: &Lookup, counted: &Counted, allowance: &Allowance) {
-    let (file, argument) = (&lookup.file, &one.argument);
-    let place = one.condition.place.clone();
-    let lose = |limit: &mut Limit, words: String| limit.lose(&place, words);
-    let stem =
-        Path::new(file).file_stem().map_or_else(|| limit.name.clone(), |stem| stem.to_string_lossy().into_owned());
-    let csv = format!("{stem}.csv");
-    let Some(rows) = lookup.rows(allowance) else {
-        let words = format!(
-            "the numbers of {file} ({}) are not in force: write them to {csv}, with rows like \"WHO,500 / {}\" under the header \
-             \"{},rate\", and add overrides = \"{csv}\"",
-            lookup.kind,
-            argument.period,
-            column(lookup.by)
-        );
-        return lose(limit, words);
-    };
-    let words =
-        format!("the numbers of {file} are not in force: save the table above as {csv}, and add overrides = \"{csv}\"");
-    lose(limit, words);
-    limit.comment(format!("{},rate", column(lookup.by)));
-    for (who, value) in rows.iter().filter(|(who, _)| who != "*").take(MAX_ROWS) {
-        let whole = if one.lookup.is_some() { value.clone() } else { format!("{value} / {}", argument.period) };
-        let row = Argument::parse(&whole).and_then(|row| match row.limit {
-            Amount::Number(number) => rate(per_event(number, counted.amount), &row.period, counted.count, Verb::Deny),
-            Amount::Expansion(text) => Err(format!("{text} is known only to Exim")),
-        });
-        match row {
-            Ok(rate) => limit.comment(format!("{who},{rate}")),
-            Err(why) => limit.lose(&place, format!("{file}: {who}: {why}")),
-        }
-    }
-    if rows.len() > MAX_ROWS {
-        limit.comment(format!("... and {} more rows of {file}", rows.len() - MAX_ROWS));
-    }
-}
-
-/// Returns the overrides column of a field. The column of a client has addresses and networks, so its name has no
-/// widths.
-fn column(field: Field) -> String {
-    let name = field.name();
-    name.split('/').next().unwrap_or_default().to_owned()
 }

@@ -1,18 +1,18 @@
 //! Import of postfwd rules with `rate()`, `rcpt()` and `size()`.
 
+mod conditions;
 mod rules;
 
 use super::budget::Allowance;
-use super::limit::{Budget, Condition, Limit, MatchValue, quoted};
+use super::limit::{Budget, Condition, Limit, quoted};
 use super::report::Report;
 use super::source_line::SourceLine;
 use crate::policy::limit::{Algorithm, Charge, Count, Template};
 use crate::policy::matching::{Field, Widths};
 use crate::policy::request::Stage;
 use crate::time::{Units, format_duration, parse_rate};
-use ipnet::IpNet;
-use rules::{Item, Rule};
-use std::net::IpAddr;
+use conditions::Narrowed;
+use rules::{Ignored, Item, Rule};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,8 +20,10 @@ use std::time::Duration;
 /// Earlier rules that let mail through, so that postfwd does not reach the limit.
 #[derive(Default)]
 struct EarlierAccepts {
-    first: Option<(SourceLine, String)>,
-    count: usize,
+    /// Conditions of those that limits can express.
+    except: Vec<Vec<Condition>>,
+    /// The others, each with its action.
+    unknown: Vec<(SourceLine, String)>,
 }
 
 /// Action of a rule.
@@ -30,67 +32,95 @@ enum Action<'a> {
     Limit(&'static str, &'a str),
     /// Answer for Postfix, and whether it lets mail through.
     Answer(bool),
-    /// Another command, and why it is not imported.
-    Other(String),
+    /// Command of a limit that postfwd does not run, and why.
+    BadLimit(String),
+    /// Another command.
+    Other(&'a str),
 }
 
 /// Reads a file of rules.
 pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
-    let mut report = Report::default();
+    let mut report = Report::new("rule", false);
     let (mut earlier, mut others) = (EarlierAccepts::default(), Vec::new());
     for rule in rules::rules(&file, &text, allowance) {
         let rule = match rule {
             Ok(rule) => rule,
-            Err((place, why)) => {
-                report.refuse(&place, why);
+            Err(ignored) => {
+                refuse_ignored(&ignored, &mut report);
                 continue;
             }
         };
         let action = rule.action().unwrap_or_default();
+        let refuse = |report: &mut Report, why: &str| {
+            let number = report.number();
+            report.refuse(number, &rule.place, format!("{action}: {why}"));
+        };
         match self::action(action) {
             Action::Limit(word, arguments) => match limit(&rule, word, arguments) {
                 Ok(mut limit) => {
-                    earlier.broaden(&mut limit);
-                    report.add(limit);
+                    earlier.apply(&mut limit);
+                    let number = report.number();
+                    report.add(number, limit);
                 }
-                Err(why) => report.refuse(&rule.place, format!("{action}: {why}")),
+                Err(why) => refuse(&mut report, &why),
             },
+            Action::BadLimit(why) => refuse(&mut report, &why),
             Action::Answer(passes) => {
                 if passes {
-                    earlier.add(&rule.place, action);
+                    earlier.add(&rule, action, allowance);
                 }
                 others.push(rule.place);
             }
-            Action::Other(why) => {
-                if action.starts_with("jump") {
-                    earlier.add(&rule.place, action);
+            Action::Other(word) => {
+                if word == "jump" {
+                    earlier.unknown.push((rule.place.clone(), action.to_owned()));
                 }
-                report.refuse(&rule.place, format!("{action}: {why}"));
+                report.leave_out(&rule.place, format!("{action}: this command is not followed"));
             }
         }
     }
-    if let Some(first) = others.first().filter(|_| !report.is_empty()) {
-        let lines: Vec<String> = others.iter().take(20).map(|place| place.line.to_string()).collect();
-        let more = if others.len() > 20 { format!(" and {} more", others.len() - 20) } else { String::new() };
-        report
-            .note(first, format!("rules that are no limits are left out: those of lines {}{more}.", lines.join(", ")));
-    }
+    note_others(&others, &mut report);
     Ok(report)
 }
 
+fn refuse_ignored(Ignored { place, why, is_limit }: &Ignored, report: &mut Report) {
+    match is_limit {
+        true => {
+            let number = report.number();
+            report.refuse(number, place, why);
+        }
+        false => report.leave_out(place, why),
+    }
+}
+
+/// Notes the rules that are no limits.
+fn note_others(others: &[SourceLine], report: &mut Report) {
+    let Some(first) = others.first().filter(|_| !report.is_empty()) else { return };
+    let lines: Vec<String> = others.iter().take(20).map(|place| place.line.to_string()).collect();
+    let more = if others.len() > 20 { format!(" and {} more", others.len() - 20) } else { String::new() };
+    report.note(first, format!("rules that are no limits are left out: those of lines {}{more}.", lines.join(", ")));
+}
+
 impl EarlierAccepts {
-    fn add(&mut self, place: &SourceLine, action: &str) {
-        self.first.get_or_insert_with(|| (place.clone(), action.to_owned()));
-        self.count += 1;
+    fn add(&mut self, rule: &Rule, action: &str, allowance: &Allowance) {
+        let mut narrowed = Narrowed::default();
+        rule.conditions().for_each(|item| narrowed.add(item));
+        // Each limit after the rule repeats its conditions.
+        let is_bounded = allowance.items(narrowed.matches.len()).is_ok();
+        if narrowed.unknown.is_empty() && narrowed.except.is_empty() && !narrowed.matches.is_empty() && is_bounded {
+            self.except.push(narrowed.matches);
+        } else {
+            self.unknown.push((rule.place.clone(), action.to_owned()));
+        }
     }
 
-    fn broaden(&self, limit: &mut Limit) {
-        let Some((place, action)) = &self.first else { return };
-        let more =
-            if self.count > 1 { format!(" and {} more before the limit", self.count - 1) } else { String::new() };
-        limit.broaden(place, format!("an earlier rule{more} lets others through ({action}), which is not translated"));
+    fn apply(&self, limit: &mut Limit) {
+        limit.except.extend(self.except.iter().cloned());
+        for (place, action) in &self.unknown {
+            limit.shadow(place, format!("an earlier rule lets others through ({action})"));
+        }
     }
 }
 
@@ -107,11 +137,11 @@ fn action(text: &str) -> Action<'_> {
     let known = ["rate", "rcpt", "size"].into_iter().find(|known| word.strip_suffix("5321").unwrap_or(word) == *known);
     match (known, inner.strip_suffix(')')) {
         (Some(known), Some(arguments)) => Action::Limit(known, arguments),
-        (Some(_), None) => Action::Other("its last ) is missing, so that postfwd runs no command".to_owned()),
+        (Some(_), None) => Action::BadLimit("its last ) is missing, so that postfwd runs no command".to_owned()),
         (None, _) if ["rate", "rcpt", "size"].iter().any(|known| word.to_ascii_lowercase().starts_with(known)) => {
-            Action::Other(format!("{word} is no command of postfwd's, which are in small letters"))
+            Action::BadLimit(format!("{word} is no command of postfwd's, which are in small letters"))
         }
-        (None, _) => Action::Other("this command is not followed".to_owned()),
+        (None, _) => Action::Other(word),
     }
 }
 
@@ -125,28 +155,29 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     };
     // Older configurations write the item with `$$`.
     let whose = whose.strip_prefix("$$").unwrap_or(whose);
-    let field = field(whose).ok_or_else(|| format!("limits have no key field for {whose}"))?;
-    let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
-    let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let time = time.ok_or_else(|| format!("\"{seconds}\" is not a number of seconds"))?;
-    let is_at_end = rule.conditions().any(|item| item.key == "protocol_state" && item.value.starts_with("END"));
+    let field = field(whose);
+    if field.is_none() && is_attribute(whose) {
+        return Err(format!("limits have no key field for {whose}"));
+    }
+    let rate = rate(most, seconds)?;
+    let is_at = |state: &str| {
+        let is_state = |item: &Item| item.key == "protocol_state" && item.value.starts_with(state);
+        rule.conditions().any(is_state)
+    };
+    let is_of_message = is_at("END") || is_at("DATA");
     let (count, stage) = match word {
         "size" => (Count::Bytes, None),
         "rcpt" => (Count::Recipients, Some(Stage::Data)),
-        _ if is_at_end => (Count::Messages, None),
+        _ if is_of_message => (Count::Messages, None),
         _ => (Count::Recipients, None),
     };
     let is_at_rcpt = count == Count::Recipients && stage.is_none();
-    if field.is_of_recipient() && !is_at_rcpt && count != Count::Messages {
+    if let Some(field) = field.filter(|field| field.is_of_recipient() && !is_at_rcpt) {
         return Err(format!("{} of a whole message are not counted per {}", count.name(), field.name()));
-    }
-    let rate = if most == 0 { "0".to_owned() } else { format!("{most} / {}", format_duration(time)) };
-    if most > 0 {
-        parse_rate(&rate, Units::Things).map_err(|error| error.to_string())?;
     }
     let mut limit = Limit::new(Budget::Own {
         count,
-        per: vec![field],
+        per: field.into_iter().collect(),
         rate,
         algorithm: Algorithm::TokenBucket,
         burst: None,
@@ -156,18 +187,15 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     limit.stage = stage;
     limit.comment(format!("{}: {word}({arguments})", rule.place));
     limit.comment("postfwd counts from the first mail on and begins anew when the time is over; here what is used comes back little by little.");
-    if word == "rate" && !is_at_end {
+    if word == "rate" && !is_of_message {
         limit.comment("It counts requests of Postfix: recipients, where it asks at RCPT. At the end of data write count = \"messages\".");
     }
-    for item in rule.items.iter().filter(|item| item.key != "action") {
-        match &*item.key {
-            "id" if item.value.contains('=') => {
-                limit.broaden(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
-            }
-            "id" => {}
-            "protocol_state" => at_state(&mut limit, &rule.place, word, item),
-            _ => narrow(&mut limit, &rule.place, item),
-        }
+    if field.is_none() {
+        for_all(&mut limit, &rule.place, whose);
+    }
+    narrow(&mut limit, rule);
+    if field == Some(Field::User) && !limit.matches.iter().any(|condition| condition.key == "user") {
+        limit.comment("It does not hold without a login; in postfwd all who have none share one budget.");
     }
     if arguments.matches('(').count() != arguments.matches(')').count() {
         limit.lose(
@@ -177,6 +205,37 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     }
     act(&mut limit, &rule.place, action);
     Ok(limit)
+}
+
+/// Translates a number and a number of seconds to a rate.
+fn rate(most: &str, seconds: &str) -> Result<String, String> {
+    let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
+    let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let time = time.ok_or_else(|| format!("\"{seconds}\" is not a number of seconds"))?;
+    if most == 0 {
+        return Ok("0".to_owned());
+    }
+    let rate = format!("{most} / {}", format_duration(time));
+    parse_rate(&rate, Units::Things).map_err(|error| error.to_string())?;
+    Ok(rate)
+}
+
+/// Adds the conditions of the rule.
+fn narrow(limit: &mut Limit, rule: &Rule) {
+    let mut narrowed = Narrowed::default();
+    for item in rule.items.iter().filter(|item| item.key != "action") {
+        match &*item.key {
+            "id" if item.value.contains('=') => {
+                limit.shadow(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
+            }
+            "id" => {}
+            "protocol_state" => at_state(limit, &rule.place, item),
+            _ => narrowed.add(item),
+        }
+    }
+    limit.matches = narrowed.matches;
+    limit.except = narrowed.except;
+    narrowed.unknown.iter().for_each(|item| limit.shadow(&rule.place, format!("{item} cannot be expressed")));
 }
 
 /// Returns the field of a Postfix attribute.
@@ -193,51 +252,49 @@ fn field(name: &str) -> Option<Field> {
     })
 }
 
-/// Checks the protocol state: limits translate RCPT, DATA (not for rate) and the end of the message.
-fn at_state(limit: &mut Limit, place: &SourceLine, word: &str, item: &Item) {
+/// Explains a limit whose item is no attribute of requests: postfwd 3.0 ignores it, and an administrator who wrote it
+/// meant one budget for all requests of the rule.
+fn for_all(limit: &mut Limit, place: &SourceLine, word: &str) {
+    let words = format!("postfwd ignores {word}, which is no attribute of a request; one budget for all is meant");
+    match word {
+        "global" | "server" => limit.comment(format!("{place}: {words}")),
+        _ => limit.shadow(place, words),
+    }
+}
+
+/// Returns whether a word is an attribute of requests.
+fn is_attribute(name: &str) -> bool {
+    const PREFIXES: [&str; 16] = [
+        "ccert_",
+        "client_",
+        "encryption_",
+        "etrn_",
+        "helo_",
+        "policy_",
+        "protocol_",
+        "queue_",
+        "recipient_",
+        "reverse_",
+        "rhsbl",
+        "rbl",
+        "sasl_",
+        "sender_",
+        "server_",
+        "postfwd_",
+    ];
+    let others = ["request", "instance", "size", "stress", "mail_version", "compatibility_level", "version"];
+    others.contains(&name)
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@'))
+}
+
+/// Checks the protocol state: limits translate RCPT, DATA and the end of the message.
+fn at_state(limit: &mut Limit, place: &SourceLine, item: &Item) {
     let Item { operator, value, .. } = item;
-    let is_usual = value == "RCPT" || value.starts_with("END") || (value == "DATA" && word != "rate");
-    if !matches!(&**operator, "=" | "==") || !is_usual {
-        limit.broaden(place, format!("protocol_state{operator}{value} cannot be expressed"));
+    let is_usual = value == "RCPT" || value.starts_with("END") || value == "DATA";
+    if !matches!(&**operator, "=" | "==" | "=~" | "~=") || !is_usual {
+        limit.shadow(place, format!("protocol_state{operator}{value} cannot be expressed"));
     }
-}
-
-/// Adds an item to `match`. An item that cannot be expressed broadens the limit.
-fn narrow(limit: &mut Limit, place: &SourceLine, item: &Item) {
-    let Item { key, operator, value } = item;
-    let (key, value) = (&**key, &**value);
-    let written = format!("{key}{operator}{value}");
-    let any = ["/./", "/.+/", "/^.+$/", "/^(.+)$/", "^.+$", "."].contains(&value);
-    let items: Vec<String> = match &**operator {
-        "=~" | "~=" if any => vec!["*".to_owned()],
-        "=" | "=="
-            if !value.contains(['$', ':', '!', '(', ')', '*', '&', '/'])
-                || (key == "client_address" && is_addresses(value)) =>
-        {
-            value.split(',').map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect()
-        }
-        _ => Vec::new(),
-    };
-    let names =
-        ["client_address", "sasl_username", "sender", "sender_domain", "recipient", "recipient_domain", "helo_name"];
-    let keys = ["client", "user", "sender", "sender-domain", "recipient", "recipient-domain", "helo"];
-    let known = names.into_iter().zip(keys).find(|(name, _)| *name == key);
-    let is_plain = !items.iter().any(|item| item.contains(char::is_whitespace));
-    let is_good = key != "client_address" || items == ["*"] || is_addresses(value);
-    let Some((_, known)) = known.filter(|_| is_good && is_plain && !items.is_empty()) else {
-        return limit.broaden(place, format!("{written} cannot be expressed"));
-    };
-    // Every client has an address.
-    let is_everybody = known == "client" && items == ["*"];
-    if !is_everybody && !limit.add_match(Condition { key: known, value: MatchValue::Texts(items) }) {
-        limit.broaden(place, format!("{written}: there is an item with this key already"));
-    }
-}
-
-/// Returns whether a text is a list of addresses and networks, separated by commas.
-fn is_addresses(text: &str) -> bool {
-    let mut items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items.all(|item| item.parse::<IpAddr>().is_ok() || item.parse::<IpNet>().is_ok())
 }
 
 /// Adds the action on mail that exceeds the limit.

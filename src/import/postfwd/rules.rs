@@ -12,6 +12,15 @@ pub struct Rule {
     pub items: Vec<Item>,
 }
 
+/// Rule that postfwd ignores.
+#[derive(Debug)]
+pub struct Ignored {
+    pub place: SourceLine,
+    pub why: String,
+    /// Whether it has the command of a limit.
+    pub is_limit: bool,
+}
+
 /// Item of a rule: `client_address=192.0.2.1`
 #[derive(Debug, PartialEq, Eq)]
 pub struct Item {
@@ -35,7 +44,7 @@ impl Rule {
 }
 
 /// Parses the rules of a file. The error says why postfwd ignores a rule.
-pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, (SourceLine, String)>> {
+pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, Ignored>> {
     let mut macros = HashMap::new();
     let mut found = Vec::new();
     for (place, text) in whole(file, text, allowance) {
@@ -43,10 +52,11 @@ pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Ru
             macros.insert(name.to_owned(), value.to_owned());
             continue;
         }
+        let is_limit = ["rate(", "rcpt(", "size("].iter().any(|command| text.contains(command));
         let items = expanded(text, &macros, allowance).and_then(|text| items(&text, allowance));
         found.push(match items {
             Ok(items) => Ok(Rule { place, items }),
-            Err(why) => Err((place, why)),
+            Err(why) => Err(Ignored { place, why, is_limit }),
         });
     }
     found

@@ -1,7 +1,9 @@
 //! Import of rspamd's ratelimit section, in its old and new forms (rspamd 4.1).
 
+mod map;
 mod owner;
 mod rate;
+mod selector;
 mod ucl;
 
 use super::budget::Allowance;
@@ -22,16 +24,18 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
     let read = ucl::read(&text, allowance);
-    let mut report = Report::default();
+    let mut report = Report::new("bucket", false);
     if allowance.excess().is_some() {
         return Ok(report);
     }
     if let Some(error) = read.error {
-        report.refuse(&SourceLine::new(&file, error.line), format!("{}; nothing is read from here on", error.why));
+        report.leave_out(&SourceLine::new(&file, error.line), format!("{}; nothing is read from here on", error.why));
     }
     for (line, directive) in read.included.iter().filter(|(_, directive)| may_exist(path, directive)) {
-        report
-            .refuse(&SourceLine::new(&file, *line), format!("{directive}: it is not followed; import that file, too"));
+        report.leave_out(
+            &SourceLine::new(&file, *line),
+            format!("{directive}: it is not followed; import that file, too"),
+        );
     }
     let (sections, others): (Vec<_>, Vec<_>) = read.entries.into_iter().partition(|entry| entry.key == "ratelimit");
     let is_section = sections.is_empty();
@@ -51,14 +55,7 @@ fn may_exist(path: &Path, directive: &str) -> bool {
         return true;
     }
     let name = directive.split(['"', '\'']).nth(1).unwrap_or_default();
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let is_part = folder.extension().is_some_and(|extension| extension == "d");
-    let root = if is_part { folder.parent().unwrap_or(folder) } else { folder }.display().to_string();
-    let name = ["$LOCAL_CONFDIR", "${LOCAL_CONFDIR}", "$CONFDIR", "${CONFDIR}"]
-        .into_iter()
-        .fold(name.to_owned(), |name, variable| name.replace(variable, &root));
-    let name = name.replace("${DBDIR}", "/var/lib/rspamd").replace("$DBDIR", "/var/lib/rspamd");
-    folder.join(name).exists()
+    map::resolved(path, name).exists()
 }
 
 /// Settings of a section that apply to all its limits.
@@ -67,13 +64,16 @@ struct Section<'a> {
     entries: &'a [Entry],
     allowance: &'a Allowance,
     bounce_senders: Vec<String>,
-    /// The mail is only marked: no limit refuses.
-    only_marks: bool,
+    /// Setting for which rspamd only marks the mail: no limit refuses.
+    marks: Option<String>,
     except: Vec<Condition>,
     /// Settings that limits cannot express; they are printed beside each limit.
     lost: Vec<(SourceLine, String)>,
-    multiplies: bool,
+    /// Whether rspamd changes burst and rate by its rating of the mail (`dynamic_rate_limit`, off since rspamd 3.9).
+    is_dynamic: bool,
 }
+
+const FACTORS: &str = "limits do not change with the rating of the mail";
 
 /// Keys about Redis and the names of buckets, which do not concern limits.
 const STORAGE_KEYS: [&str; 17] = [
@@ -115,17 +115,15 @@ impl<'a> Section<'a> {
             entries,
             allowance,
             bounce_senders: list(&["postmaster", "mailer-daemon", "<>", "null", "fetchmail-daemon", "mdaemon"]),
-            only_marks: false,
+            marks: None,
             except: Vec::new(),
             lost: Vec::new(),
-            multiplies: true,
+            is_dynamic: entries.iter().any(|entry| entry.key == "dynamic_rate_limit" && entry.value.is_true()),
         };
         let mut recipients = list(&["postmaster", "mailer-daemon"]);
         for entry in entries {
             section.option(entry, &mut recipients);
         }
-        let is_one = |key: &str| entries.iter().any(|entry| entry.key == key && entry.value.number() == Some(1.0));
-        section.multiplies = !(is_one("max_rate_mult") && is_one("max_bucket_mult"));
         if !recipients.is_empty() {
             section.except.push(Condition { key: "recipient", value: MatchValue::Texts(recipients) });
         }
@@ -139,34 +137,34 @@ impl<'a> Section<'a> {
     /// Reads a key about exceptions or actions.
     fn option(&mut self, entry: &Entry, recipients: &mut Vec<String>) {
         let items = texts(&entry.value);
-        match &*entry.key {
+        let key = match &*entry.key {
             "bounce_senders" => {
                 let null = |text: String| if text.is_empty() { "<>".to_owned() } else { text };
                 self.bounce_senders = items.into_iter().map(null).collect();
+                return;
             }
-            "whitelisted_rcpts" if !is_map(&items) => *recipients = items,
-            "whitelisted_ip" if !is_map(&items) => {
-                self.except.push(Condition { key: "client", value: MatchValue::Texts(items) });
+            "symbol" => {
+                self.marks = Some(format!("symbol = {}", items.join(", ")));
+                return;
             }
-            "whitelisted_user" if !is_map(&items) => {
-                self.except.push(Condition { key: "user", value: MatchValue::Texts(items) });
-            }
-            "symbol" => self.only_marks = true,
-            "whitelisted_rcpts" | "whitelisted_ip" | "whitelisted_user" => {
-                let key = match &*entry.key {
-                    "whitelisted_ip" => "client",
-                    "whitelisted_user" => "user",
-                    _ => "recipient",
-                };
+            "whitelisted_rcpts" => "recipient",
+            "whitelisted_ip" => "client",
+            "whitelisted_user" => "user",
+            _ => return,
+        };
+        match map::items(&items, self.file, self.allowance) {
+            Ok(items) if key == "recipient" => *recipients = items,
+            Ok(items) if items.is_empty() => {}
+            Ok(items) => self.except.push(Condition { key, value: MatchValue::Texts(items) }),
+            Err(why) => {
                 let words = format!(
-                    "{} = {}: the map is not read; write [list.NAME] with file = \"PATH\", one item a line, and add \
+                    "{} = {}: {why}; write [list.NAME] with file = \"PATH\", one item a line, and add \
                      except = {{ {key} = \"list:NAME\" }}",
                     entry.key,
                     items.join(", ")
                 );
                 self.lost.push((self.place(entry.line), words));
             }
-            _ => {}
         }
     }
 
@@ -176,21 +174,21 @@ impl<'a> Section<'a> {
             match &*entry.key {
                 "rates" => {
                     let Value::Object(rates) = &entry.value else {
-                        report.refuse(&place, "rates has no limits in { }");
+                        report.leave_out(&place, "rates has no limits in { }");
                         continue;
                     };
                     rates.iter().for_each(|rate| self.rates(rate, report));
                 }
                 "limit" => {
-                    report.refuse(&place, "limit = \"NAME:BURST:RATE\" is a form that rspamd itself has given up")
+                    report.leave_out(&place, "limit = \"NAME:BURST:RATE\" is a form that rspamd itself has given up")
                 }
                 "enabled" if entry.value.is_false() => {
-                    report.refuse(
+                    report.leave_out(
                         &place,
                         "enabled = false: rspamd does not use these limits; they are printed all the same",
                     );
                 }
-                "max_rcpt" | "max_rcpts" => report.refuse(
+                "max_rcpt" | "max_rcpts" => report.leave_out(
                     &place,
                     format!(
                         "{}: rspamd once exempted messages with more recipients; neither rspamd nor Weir does so now",
@@ -198,17 +196,18 @@ impl<'a> Section<'a> {
                     ),
                 ),
                 "custom_keywords" | "message_func" => {
-                    report.refuse(&place, format!("{} is a program, which is not read", entry.key));
+                    report.leave_out(&place, format!("{} is a program, which is not read", entry.key));
                 }
                 "whitelisted_rcpts" | "whitelisted_ip" | "whitelisted_user" | "bounce_senders" | "symbol"
-                | "info_symbol" | "enabled" => {}
+                | "info_symbol" | "enabled" | "dynamic_rate_limit" => {}
                 key if STORAGE_KEYS.contains(&key) => {}
                 key if RATING_KEYS.contains(&key) => {
-                    if !matches!(entry.value.number(), Some(1.0)) && !entry.value.is_false() {
-                        report.refuse(&place, format!("{key}: limits do not change with the rating of the mail"));
+                    let is_one = matches!(entry.value.number(), Some(1.0)) || entry.value.is_false();
+                    if self.is_dynamic && !is_one {
+                        report.leave_out(&place, format!("{key}: {FACTORS}"));
                     }
                 }
-                key => report.refuse(&place, format!("{key} is no key of rspamd's ratelimit that this knows")),
+                key => report.leave_out(&place, format!("{key} is no key of rspamd's ratelimit that this knows")),
             }
         }
     }
@@ -226,8 +225,6 @@ impl<'a> Section<'a> {
 
     /// Translates all buckets of a name.
     fn rates(&self, entry: &Entry, report: &mut Report) {
-        let place = self.place(entry.line);
-        let fail = |report: &mut Report, why: String| report.refuse(&place, format!("{}: {why}", entry.key));
         let (owner, buckets) = match &entry.value {
             Value::Object(inner) if inner.iter().any(|one| one.key == "bucket") => {
                 let selector = inner.iter().find(|one| one.key == "selector").and_then(|one| one.value.text());
@@ -236,7 +233,8 @@ impl<'a> Section<'a> {
                     None => owner::of_name(&entry.key, &self.bounce_senders),
                 };
                 for other in inner.iter().filter(|one| !matches!(&*one.key, "bucket" | "selector")) {
-                    report.refuse(&self.place(other.line), format!("{}: {} is not understood", entry.key, other.key));
+                    report
+                        .leave_out(&self.place(other.line), format!("{}: {} is not understood", entry.key, other.key));
                 }
                 let buckets = inner.iter().filter(|one| one.key == "bucket").flat_map(|one| match &one.value {
                     Value::Array(many) if !rate::is_pair(many) => {
@@ -248,19 +246,16 @@ impl<'a> Section<'a> {
             }
             value => (owner::of_name(&entry.key, &self.bounce_senders), vec![(entry.line, value)]),
         };
-        let owner = match owner {
-            Ok(owner) => owner,
-            Err(why) => return fail(report, why),
-        };
         for (line, value) in buckets {
-            let place = self.place(line);
+            let (place, number) = (self.place(line), report.number());
             if !self.may_add() {
                 return;
             }
-            match rate::bucket(value) {
-                Ok(Some(bucket)) => drop(report.add(self.limit(&entry.key, &place, &owner, &bucket))),
-                Ok(None) => report.note(&place, format!("{}: a burst of 0 is no limit.", entry.key)),
-                Err(why) => report.refuse(&place, format!("{}: {why}", entry.key)),
+            let read = owner.as_ref().map_err(String::clone).and_then(|owner| Ok((owner, rate::bucket(value)?)));
+            match read {
+                Ok((owner, Some(bucket))) => drop(report.add(number, self.limit(&entry.key, &place, owner, &bucket))),
+                Ok((_, None)) => report.refuse(number, &place, format!("{}: a burst of 0 is no limit", entry.key)),
+                Err(why) => report.refuse(number, &place, format!("{}: {why}", entry.key)),
             }
         }
     }
@@ -285,7 +280,7 @@ impl<'a> Section<'a> {
         owner.comments.iter().for_each(|words| limit.comment(words));
         limit
             .comment("The first mail of a new bucket passes rspamd whatever its size; Weir refuses what does not fit.");
-        if self.multiplies {
+        if self.is_dynamic {
             limit.comment("rspamd raises and lowers burst and rate by its rating of the mail; Weir keeps them.");
         }
         if owner.per.contains(&Field::Client(Default::default())) {
@@ -298,17 +293,17 @@ impl<'a> Section<'a> {
                 "rspamd exempts the whole message if one recipient is exempt; Weir exempts this recipient only.",
             );
         }
-        self.lost.iter().for_each(|(place, words)| limit.broaden(place, words));
-        bucket.lost.iter().for_each(|(line, words)| limit.lose(&self.place(*line), words));
+        self.lost.iter().for_each(|(place, words)| limit.shadow(place, words));
+        let factors = bucket.factors.iter().filter(|_| self.is_dynamic);
+        bucket.lost.iter().chain(factors).for_each(|(line, words)| limit.lose(&self.place(*line), words));
         self.act(&mut limit, place, bucket);
         limit
     }
 
     /// Adds the action on mail that exceeds the limit.
     fn act(&self, limit: &mut Limit, place: &SourceLine, bucket: &Bucket) {
-        if self.only_marks || bucket.only_marks {
-            limit.comment("rspamd only marks the mail.");
-            return limit.act("warn", "true");
+        if let Some(setting) = bucket.marks.as_ref().or(self.marks.as_ref()) {
+            limit.shadow(place, format!("{setting}: rspamd only marks the mail"));
         }
         let text = bucket.message.as_deref().map(|text| text.replace(['{', '}'], ""));
         match text.as_deref().map(|text| Template::parse(text, None)) {
@@ -343,9 +338,4 @@ fn texts(value: &Value) -> Vec<String> {
         Value::Object(_) => Vec::new(),
         Value::Quoted(text) | Value::Bare(text) => text.split(',').map(|item| item.trim().to_owned()).collect(),
     }
-}
-
-/// Returns whether a list is the name of a map.
-fn is_map(items: &[String]) -> bool {
-    items.is_empty() || items.iter().any(|item| item.starts_with('/') || item.contains("://") || item.starts_with('$'))
 }

@@ -1,6 +1,7 @@
-//! Parser of bucket owners: rspamd's names (`to_ip_from`) and its plainest selectors (`user.lower`).
+//! Parser of bucket owners: rspamd's names (`to_ip_from`) and its selectors (`user.lower`).
 
 use super::super::limit::{Condition, MatchValue};
+use super::selector::{self, Selected};
 use crate::policy::matching::{Field, Widths};
 
 /// Key fields of a bucket, and the conditions for its use.
@@ -47,35 +48,23 @@ pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
 }
 
 /// Parses a selector, or several separated by semicolons.
-pub fn of_selector(selector: &str) -> Result<Owner, String> {
+pub fn of_selector(text: &str) -> Result<Owner, String> {
     let mut owner = Owner::default();
-    for one in selector.split(';').map(str::trim) {
-        let plain: String = one.chars().filter(|c| !c.is_whitespace() && !matches!(c, '"' | '\'')).collect();
-        let plain = plain.replace("(smtp)", "").replace("(orig)", "");
-        let plain = plain.strip_suffix(".lower").unwrap_or(&plain);
-        let plain = plain.strip_suffix(".first").unwrap_or(plain);
-        owner.add(match plain {
-            "user" => Field::User,
-            "user:domain" | "user.get_domain" => Field::UserDomain,
-            "ip" => Field::Client(Widths::default()),
-            "from" | "from:addr" => Field::Sender,
-            "from:domain" => Field::SenderDomain,
-            "rcpts" | "rcpts:addr" => Field::Recipient,
-            "rcpts:domain" => Field::RecipientDomain,
-            "helo" => Field::Helo,
-            _ => mask(plain).ok_or_else(|| format!("the selector {one} is not understood"))?,
-        });
+    for one in selector::split(text) {
+        let Selected { field, among } = selector::parse(one)?;
+        let Some(field) = field else { continue };
+        owner.add(field);
+        if let Some(values) = among {
+            // The key `client` has addresses, and those of networks have other names.
+            let key = Some(field.word()).filter(|word| field.name() == *word);
+            let key = key.ok_or_else(|| format!("the selector {one} is not understood"))?;
+            owner.matches.push(Condition { key, value: MatchValue::Texts(values) });
+        }
     }
     if owner.per.iter().any(|field| field.is_of_recipient()) {
         owner.comments.push("rspamd charges each recipient for all of a message; Weir charges each for itself.");
     }
     Ok(owner)
-}
-
-/// Parses `ip.ipmask(24,64)`.
-fn mask(text: &str) -> Option<Field> {
-    let (v4, v6) = text.strip_prefix("ip.ipmask(")?.strip_suffix(')')?.split_once(',')?;
-    Widths::new(v4.parse().ok()?, v6.parse().ok()?).map(Field::Client)
 }
 
 impl Owner {

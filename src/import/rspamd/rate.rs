@@ -12,11 +12,14 @@ pub struct Bucket {
     /// As in the source.
     pub written: String,
     pub skip_recipients: bool,
-    pub only_marks: bool,
+    /// Setting for which rspamd only marks the mail.
+    pub marks: Option<String>,
     pub message: Option<String>,
     pub comments: Vec<String>,
     /// Parts that are lost: line and text.
     pub lost: Vec<(usize, String)>,
+    /// Factors for the rating of mail; they have an effect only with `dynamic_rate_limit`.
+    pub factors: Vec<(usize, String)>,
 }
 
 /// Amount per number of seconds.
@@ -81,9 +84,13 @@ fn of_entries(entries: &[Entry]) -> Result<Bucket, String> {
         match &**key {
             "burst" | "rate" => {}
             "skip_recipients" => bucket.skip_recipients = value.is_true(),
-            "skip_soft_reject" => bucket.only_marks = value.is_true(),
-            // rspamd adds the symbol, and refuses all the same.
-            "symbol" => bucket.comments.push(format!("rspamd also adds the symbol {}.", name(value))),
+            "skip_soft_reject" if value.is_true() => bucket.marks = Some(key.clone()),
+            "skip_soft_reject" => {}
+            // rspamd 3.1 and later add the symbol instead of the refusal.
+            "symbol" => bucket.marks = Some(format!("symbol = {}", name(value))),
+            "ham_factor_rate" | "ham_factor_burst" | "spam_factor_rate" | "spam_factor_burst" => {
+                bucket.factors.push((*line, format!("{key} = {}: {}", name(value), super::FACTORS)));
+            }
             "message" => bucket.message = value.text().map(str::to_owned),
             key => bucket.lost.push((*line, format!("{key} = {} has no meaning for limits", name(value)))),
         }

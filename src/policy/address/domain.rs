@@ -1,5 +1,5 @@
-//! Normal form of domains and address literals: A-labels in lower case (UTS 46), canonical IP addresses. All spellings of one domain
-//! have one budget.
+//! Normal form of domains and address literals: A-labels in lower case (UTS 46), canonical IP addresses. So all
+//! spellings of one domain are charged to one budget.
 
 use idna::punycode;
 use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
@@ -7,16 +7,16 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use unicode_normalization::UnicodeNormalization as _;
 
-/// Characters that are valid in no label, so that the mapping of UTS 46 cannot create them: U+FF20 would become an `@`,
-/// and U+FF0A a `*`.
+/// Characters that no label may contain. Without this list, the mapping of UTS 46 would turn U+FF20 into an `@`, and
+/// U+FF0A into a `*`.
 const NOT_IN_LABELS: AsciiDenyList = AsciiDenyList::new(true, r##"!"#$%&'()*+,/:;<=>?@[\]^`{|}~"##);
 
 /// Prefix of an A-label (RFC 5890 §2.3.2.1).
 const ACE_PREFIX: &str = "xn--";
 
-/// Returns the normal form of a domain or address literal. Normalizing again changes nothing. A label that UTS 46
-/// refuses becomes lower case and NFC. An ASCII domain in lower case without A-labels is returned unchanged, without
-/// allocation.
+/// Returns the normal form of a domain or address literal; the normal form of the result is the result itself. A label
+/// that UTS 46 refuses is converted to lower case and NFC, and encoded as an A-label if it is not ASCII. An ASCII
+/// domain in lower case without A-labels is returned unchanged, without allocation.
 pub fn normal(domain: &str) -> Cow<'_, str> {
     if is_normal(domain) {
         return domain.into();
@@ -33,8 +33,9 @@ pub fn normal(domain: &str) -> Cow<'_, str> {
     each_label(domain, |label| a_label(label)).into()
 }
 
-/// Returns the normal form of a pattern for domains: each label without `*` is normalized. If a label beyond ASCII has
-/// a `*`, all labels become U-labels, and the pattern has to be compared with the [`unicode`] form of domains.
+/// Returns the normal form of a pattern for domains, such as `*.example.org`. Labels without `*` are normalized. If a
+/// label with a `*` has characters beyond ASCII, all labels become U-labels, and the pattern must be compared with the
+/// [`unicode`] form of domains.
 pub fn pattern(pattern: &str) -> Cow<'_, str> {
     if !pattern.contains('*') {
         return normal(pattern);
@@ -52,7 +53,7 @@ pub fn pattern(pattern: &str) -> Cow<'_, str> {
     normalized.into()
 }
 
-/// Returns a normal domain with U-labels for its A-labels.
+/// Returns a normalized domain with U-labels in place of its A-labels.
 pub fn unicode(domain: &str) -> Cow<'_, str> {
     match has_a_label(domain) {
         false => domain.into(),
@@ -60,12 +61,13 @@ pub fn unicode(domain: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns a text in lower case, then in NFC.
+/// Converts a text to lower case, then to NFC.
 pub fn lower_nfc(text: &str) -> String {
     text.to_lowercase().nfc().collect()
 }
 
-/// Returns whether a domain is surely in its normal form. A quick check: `false` may be wrong.
+/// Returns `true` only for a domain in its normal form. The check is quick, and returns `false` for some normal
+/// domains.
 fn is_normal(domain: &str) -> bool {
     let is_lower = domain.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase());
     is_lower && !domain.starts_with('[') && !has_a_label(domain)
@@ -75,8 +77,8 @@ fn has_a_label(domain: &str) -> bool {
     domain.as_bytes().windows(ACE_PREFIX.len()).any(|window| window == ACE_PREFIX.as_bytes())
 }
 
-/// Returns an address literal in lower case, with its address in canonical form. An IPv4 address in IPv6 form becomes
-/// IPv4.
+/// Returns an address literal in lower case, with its address in canonical form. An IPv4-mapped IPv6 address becomes an
+/// IPv4 address.
 fn literal(text: &str) -> Option<String> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     let address = match inner.strip_prefix("ipv6:") {
@@ -119,7 +121,7 @@ fn a_label(label: &str) -> Cow<'_, str> {
         true => text,
         false => punycode::encode_str(&text).map_or(text, |code| format!("{ACE_PREFIX}{code}")),
     };
-    // Some labels are valid only once they are in lower case and NFC.
+    // UTS 46 refuses some labels as they were written, and accepts them in lower case and NFC.
     mapped(&encoded).unwrap_or(encoded).into()
 }
 
@@ -154,12 +156,12 @@ mod tests {
                     "ｂücher.example",
                 ],
             ),
-            // An A-label of NFD or capital letters, which no registry has, gets no second budget either.
+            // An A-label that encodes NFD or capital letters, which no registry accepts, gets no budget of its own.
             ("xn--bcher-kva", &["xn--bucher-xyd", "xn--bcher-2pa"]),
             ("xn--strae-oqa.example", &["straße.example", "xn--strae-oqa.example"]),
             ("xn--fsqu00a.a_b", &["例子.a_b", "xn--fsqu00a.A_B"]),
             ("xn--ls8h.example", &["💩.example", "xn--ls8h.example"]),
-            // A bad label, of private-use characters, does not leave the other one unnormalized.
+            // A label of private-use characters is refused. The other label is normalized nevertheless.
             ("xn--bcher-kva.xn--0y0c", &["bücher.\u{e000}", "xn--bcher-kva.\u{e000}", "BÜCHER.xn--0y0c"]),
             ("[192.0.2.1]", &["[192.0.2.1]", "[IPv6:::ffff:192.0.2.1]", "[IPv6:::FFFF:c000:201]"]),
             ("[ipv6:2001:db8::1]", &["[IPv6:2001:DB8::1]", "[ipv6:2001:db8:0:0:0:0:0:1]", "[IPV6:2001:0db8::0.0.0.1]"]),
@@ -185,7 +187,7 @@ mod tests {
         ] {
             assert_eq!(normal(text), expected, "{text}");
         }
-        // No character maps to one that separates or matches.
+        // No character is mapped to `@`, `*` or `[`.
         for text in ["a＠b", "a＊b", "ａ［b"] {
             assert!(!normal(text).contains(['@', '*', '[']), "{text}");
         }
@@ -216,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Letters with capital, composed and decomposed forms, and letters with none.
+    /// Letters that have capital, composed and decomposed forms, and letters that have none of these forms.
     const LABEL: &str =
         "[a-zäöüñéèçåøßæœčšžőűabcαβγδεζηθικλμνξοπρτυφχψωабвгдежзийклмнопрстуфхцчшщъыьэюяיהוהअआइ例子日本語]{1,8}";
 

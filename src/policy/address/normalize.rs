@@ -1,10 +1,11 @@
-//! Normal forms of senders, recipients and logins: patterns, keys and filters compare these.
+//! Normal forms of senders, recipients and logins. Patterns, budget keys and filters of known values compare these
+//! forms.
 
 use super::domain::{lower_nfc, normal};
 use std::borrow::Cow;
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
-/// Null sender, of bounces. It has no domain, and matches only the patterns `<>` and `*`.
+/// Null sender, the sender of bounces. It has no domain, and matches only the patterns `<>` and `*`.
 pub const NULL_SENDER: &str = "<>";
 
 /// Normalizer of addresses and logins.
@@ -12,37 +13,37 @@ pub const NULL_SENDER: &str = "<>";
 pub struct AddressNormalizer {
     /// Character before a sub-address: the `+` of `bob+lists@example.org`.
     subaddress: Option<char>,
-    /// Domain of an address without one, in its normal form.
+    /// Domain to add to an address that has none, in its normal form.
     default_domain: Option<Box<str>>,
 }
 
 impl AddressNormalizer {
-    /// Takes the character before a sub-address, and the domain of addresses without one.
+    /// Creates a normalizer from the character before a sub-address and the domain to add to addresses that have none.
     pub fn new(subaddress: Option<char>, default_domain: Option<&str>) -> Self {
         Self { subaddress, default_domain: default_domain.map(|domain| normal(domain).into()) }
     }
 
     /// Returns the normal form of a sender or recipient: lower case, NFC, no sub-address, no needless quotes, the
-    /// domain in A-labels, the default domain if it has none. The empty address becomes [`NULL_SENDER`]. A plain address in
-    /// this form is returned without allocation.
+    /// domain in A-labels, the default domain if the address has none. The empty address becomes [`NULL_SENDER`]. An
+    /// address that is in this form already is returned without allocation.
     pub fn address<'a>(&self, address: &'a str) -> Cow<'a, str> {
         if address.is_empty() || address == NULL_SENDER {
             return NULL_SENDER.into();
         }
         let (local, domain) = split(address);
-        // NFC comes before the cut: U+1FEF becomes a "`", which may begin a sub-address.
+        // Compose to NFC before the sub-address is cut off: U+1FEF becomes a "`", which may be the separator.
         let kept = match composed(unquoted(local)) {
             Cow::Borrowed(text) => Cow::Borrowed(self.without_subaddress(text)),
             Cow::Owned(text) => Cow::Owned(self.without_subaddress(&text).to_owned()),
         };
-        // Lower case comes after the cut: the lower case of a capital sigma depends on the letter after it.
+        // Convert to lower case after the cut: the lower case of a capital sigma depends on the letter after it.
         let kept = lower_case(kept);
         let normal_local = if is_dot_string(&kept) { kept } else { quoted(&kept).into() };
         self.joined(address, (local, domain), normal_local)
     }
 
-    /// Returns the normal form of a login: lower case, NFC, the domain in A-labels, the default domain if it has none.
-    /// A sub-address stays, as part of the name.
+    /// Returns the normal form of a login: lower case, NFC, the domain in A-labels, the default domain if the login has
+    /// none. A sub-address is kept: it is part of the user's name.
     pub fn user<'a>(&self, login: &'a str) -> Cow<'a, str> {
         if login.is_empty() {
             return login.into();
@@ -53,12 +54,12 @@ impl AddressNormalizer {
 
     fn without_subaddress<'a>(&self, local: &'a str) -> &'a str {
         let Some(separator) = self.subaddress else { return local };
-        // A separator at the beginning does not count: the local part would be empty.
+        // A separator at the beginning starts no sub-address: the local part would be empty.
         let first = local.chars().next().map_or(0, char::len_utf8);
         local[first..].find(separator).map_or(local, |at| &local[..first + at])
     }
 
-    /// Joins a normalized local part and the domain, which is normalized here.
+    /// Joins a normalized local part and the domain, which this function normalizes.
     fn joined<'a>(
         &self,
         whole: &'a str,
@@ -77,12 +78,12 @@ impl AddressNormalizer {
     }
 }
 
-/// Returns the domain of a normalized address; `None` for [`NULL_SENDER`], and for a login without one.
+/// Returns the domain of a normalized address; `None` for [`NULL_SENDER`], and for a login without a domain.
 pub fn domain_of(address: &str) -> Option<&str> {
     split(address).1
 }
 
-/// Splits an address into local part and domain. An `@` within quotes does not count.
+/// Splits an address at its last `@` into local part and domain. An `@` within quotes is part of the local part.
 pub fn split(address: &str) -> (&str, Option<&str>) {
     match address.rsplit_once('@') {
         Some((local, domain)) if !domain.contains('"') => (local, Some(domain)),
@@ -90,14 +91,14 @@ pub fn split(address: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Returns lower case, also beyond ASCII, in NFC.
+/// Converts a text to lower case, also beyond ASCII, and to NFC.
 pub fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_lower = text.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase())
         || text.chars().all(|c| c.to_lowercase().eq([c])) && is_nfc(&text);
     if is_lower { text } else { lower_nfc(&text).into() }
 }
 
-/// Returns NFC.
+/// Converts a text to NFC.
 fn composed(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.is_ascii() || is_nfc(&text) { text } else { text.nfc().collect::<String>().into() }
 }
@@ -221,7 +222,7 @@ mod tests {
             assert!(matches!(example().address(address), Cow::Borrowed(_)), "{address}");
             assert!(matches!(example().user("alice@d"), Cow::Borrowed(_)));
         }
-        // A cut alone does not allocate either.
+        // Removing only a sub-address does not allocate either.
         assert!(matches!(AddressNormalizer::new(Some('+'), None).address("bob+x"), Cow::Borrowed("bob")));
     }
 

@@ -1,4 +1,4 @@
-//! Budgets as a store loads them, with the changes that a decision makes.
+//! Budgets that a store has loaded for a decision, and the changes that the decision makes to them.
 
 use crate::engine::distinct::{self, Filter, Value};
 use crate::engine::{Rule, State};
@@ -9,35 +9,38 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
     pub state: State,
-    /// Values seen, if only new ones count. Shared, since it may be large; a decision changes its own copy.
+    /// Filter of the values seen, if the limit counts only new values. A filter may be large, so it is shared; a
+    /// decision changes its own copy.
     pub seen: Option<Arc<Filter>>,
 }
 
-/// Budgets of a plan, in the order of its keys. `None` is an unused budget.
+/// Budgets of a plan, in the order of the plan's keys. A budget that was never charged is `None`.
 #[derive(Debug, Default)]
 pub struct Loaded(pub(in crate::policy) Vec<Slot>);
 
-/// Budget, and the change that the decision made.
+/// Budget, and the change that the decision made to it.
 #[derive(Debug)]
 pub struct Slot {
     pub budget: Option<Budget>,
-    /// `None`: unchanged.
+    /// Change by the decision; `None` if the decision did not change the budget.
     pub change: Option<Change>,
-    /// The store could not read the budget: it may contain more.
+    /// The store could not read the budget, so the true level may be higher.
     pub is_unread: bool,
 }
 
-/// Change that a decision made beside the state, for stores that write changes.
+/// Changes that a decision made to the filter of seen values, for stores that write changes. Empty if only the state
+/// has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Values learnt, in order.
+    /// Values that the filter learnt, in this order.
     pub learnt: Vec<Value>,
-    /// The filter is new or was rotated: the learnt values alone do not describe it.
+    /// The filter is new, reset or rotated, so the learnt values alone do not describe its change.
     pub turned: bool,
 }
 
 impl Budget {
-    /// Merges the stored state with the state that was `counted` from 0 while the stored one was out of reach.
+    /// Merges two budgets of one key: `self`, which was stored, and `counted`, which began at 0 while the stored one
+    /// could not be read.
     pub(in crate::policy) fn merged(self, counted: Self, rule: Rule) -> Self {
         let now = self.state.at.max(counted.state.at);
         let level = |state| rule.step(Some(state), now, 0.0).1.level;
@@ -54,7 +57,8 @@ impl Budget {
 }
 
 impl Loaded {
-    /// Returns the current states, in the order of the keys. Taken before and after a decision, they are its receipts.
+    /// Returns the current state of each budget, in the order of the keys. The states before and after a decision are
+    /// the receipts of its charges.
     pub fn states(&self) -> impl Iterator<Item = Option<State>> {
         self.0.iter().map(Slot::state)
     }
@@ -66,17 +70,18 @@ impl Loaded {
         }
     }
 
-    /// Returns whether there is a budget at this index.
+    /// Returns whether the budget at this index was ever charged.
     pub fn has(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(|slot| slot.budget.is_some())
     }
 
-    /// Resets all budgets, with all values seen. Returns the former states, in order.
+    /// Resets all budgets to 0, and forgets all values seen. Returns the states before the reset, in the order of the
+    /// keys.
     pub fn reset(&mut self, now: Timestamp) -> Vec<Option<State>> {
         let reset = |slot: &mut Slot| {
             let budget = slot.budget.as_mut()?;
             let before = budget.state;
-            // A level of 0 equals an unused budget; the filter starts empty.
+            // A budget with level 0 equals one that was never charged; the filter starts empty.
             *budget = Budget { state: State { at: now, level: 0.0 }, seen: None };
             slot.change = Some(Change { learnt: Vec::new(), turned: true });
             Some(before)
@@ -84,7 +89,7 @@ impl Loaded {
         self.0.iter_mut().map(reset).collect()
     }
 
-    /// Returns all budgets, in the order of their keys.
+    /// Returns all budgets and their changes, in the order of the keys.
     pub fn into_slots(self) -> impl Iterator<Item = Slot> {
         self.0.into_iter()
     }
@@ -97,10 +102,10 @@ impl Loaded {
 }
 
 impl Slot {
-    /// Moves a budget from the future to `now`: a wrong clock stored it. The level stays and decays from now on;
-    /// otherwise the budget would refuse until that future time.
+    /// Sets the time of a state from the future to `now`: a wrong clock wrote that time. The level stays, and decays
+    /// from now on; otherwise the budget would refuse until that future time.
     ///
-    /// Values seen in that future stay known: their generation begins now.
+    /// Values that the filter learnt at future times stay known: the filter's generation begins now.
     pub(in crate::policy) fn heal(&mut self, now: Timestamp) {
         let Some(budget) = &mut self.budget else { return };
         if budget.state.at > now {
@@ -117,7 +122,8 @@ impl Slot {
         self.budget.as_ref().map(|budget| budget.state)
     }
 
-    /// Stores the state after an event. A value that was known already is learnt again, so that it stays known.
+    /// Sets the state after an event, and adds the event's values to the filter. A known value is learnt again, so that
+    /// the filter does not forget it.
     pub(in crate::policy) fn charge(
         &mut self,
         filter: Option<distinct::Rule>,

@@ -1,4 +1,4 @@
-//! Keys of budgets: they name a budget in every store.
+//! Keys of budgets. A budget has the same key in every store.
 
 use crate::policy::address::NULL_SENDER;
 use crate::time::Timestamp;
@@ -6,41 +6,41 @@ use std::borrow::{Borrow, Cow};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// Key of one budget. Its text begins with the limit's name, its count and its algorithm. So a limit whose numbers
-/// change keeps its history, and one whose meaning changes starts afresh.
+/// Key of one budget. Its text begins with the limit's name, its count and its algorithm. So a limit keeps its budgets
+/// when its rate changes, and starts with new budgets when its count or algorithm changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key<T = Arc<str>>(T);
 
 /// Key that borrows its text.
 pub type KeyRef<'a> = Key<&'a str>;
 
-/// Keys in one text, one after the other.
+/// List of keys, all in one text, one after the other.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Keys {
     text: String,
-    /// End of each key.
+    /// For each key, the offset in `text` at which it ends.
     ends: Vec<usize>,
 }
 
-/// Owner of a budget: one part for each field of `per`, in that order.
+/// Owner of a budget, such as `user=alice`: one part for each field of `per`, in that order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(Arc<str>);
 
 /// Separates the parts of a key. No value contains it: names with control characters are refused on input.
 pub(in crate::policy) const SEPARATOR: char = '\x1f';
 
-/// Number of parts that name the limit and its meaning. The parts after them name the owner.
+/// Number of parts of a key before the owner: the limit's name, its count, and its algorithm with variants.
 const MEANING: usize = 3;
 
-/// Replaces new values of a field in the key of the budget that they share. No client can have this name: see
-/// `OwnerFields::name`.
+/// Value in the key of the budget that all new values of a field share, after clients have created too many budgets. No
+/// client can send this value: see `OwnerFields::name`.
 pub const NEW: &str = "<new>";
 
-/// Prefix of the last part in the key of a granted budget; the time of the grant follows.
+/// Prefix of the last part in the key of a grant's own budget. The time when the grant began follows, in microseconds.
 const GRANT: &str = "grant=";
 
 impl Owner {
-    /// Returns the text of the owner from the owner part of a key: see `OwnerFields::name`.
+    /// Returns the text of an [`Owner`] from the owner part of a key, which `OwnerFields::name` returns.
     pub(in crate::policy) fn text(owners: &str) -> &str {
         owners.strip_prefix(SEPARATOR).unwrap_or(owners)
     }
@@ -51,7 +51,7 @@ impl Owner {
         Self(parts.join(SEPARATOR.encode_utf8(&mut [0; 4])).into())
     }
 
-    /// Reads the form in which a store wrote it.
+    /// Parses an owner in the form in which a store wrote it.
     pub fn from_stored(text: &str) -> Self {
         Self(text.into())
     }
@@ -66,14 +66,15 @@ impl Owner {
     }
 }
 
-/// Form for people: `user=alice`, `client=192.0.2.0/24, sender=bob@example.org`; `all` for the one budget of everybody.
+/// Text for people: `user=alice`, `client=192.0.2.0/24, sender=bob@example.org`; `all` for the owner of a limit that
+/// has one budget for everybody.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("all");
         }
         for (n, (field, value)) in self.parts().enumerate() {
-            // The value itself shows the width of a network.
+            // The prefix length is left out of the field's name (`client/24`), since the value shows it.
             let word = field.split('/').next().unwrap_or_default();
             write!(f, "{}{word}={value}", if n > 0 { ", " } else { "" })?;
         }
@@ -82,7 +83,7 @@ impl fmt::Display for Owner {
 }
 
 impl Key {
-    /// Returns the key of an owner's budget. `prefix` is that of the limit.
+    /// Returns the key of an owner's budget. `prefix` is the part of the key that names the limit.
     pub fn of_owner(prefix: &str, owner: &Owner) -> Self {
         let mut text = prefix.to_owned();
         if !owner.0.is_empty() {
@@ -92,12 +93,13 @@ impl Key {
         Self(text.into())
     }
 
-    /// Reads the form in which a store wrote it.
+    /// Parses a key in the form in which a store wrote it.
     pub fn from_stored(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// Builds a key from its parts, see [`Key::parts`]; `None` if they make no valid key.
+    /// Builds a key from its parts, which [`Key::parts`] returns; `None` if a part contains the separator, or if the
+    /// limit has no name.
     pub fn from_parts<'a>(
         limit: &str,
         count: &str,
@@ -116,8 +118,8 @@ impl Key {
 }
 
 impl<'a> KeyRef<'a> {
-    /// Writes the key of a budget to `buffer`. `prefix` is that of the limit, `owners` the result of `OwnerFields::name`,
-    /// `since` the beginning of the valid grant, if there is one.
+    /// Writes the key of a budget to `buffer`. `prefix` is the part that names the limit, `owners` the result of
+    /// `OwnerFields::name`, `since` the beginning of the owner's valid grant, if there is one.
     pub(in crate::policy) fn of(prefix: &str, owners: &str, since: Option<Timestamp>, buffer: &'a mut String) -> Self {
         buffer.clear();
         buffer.push_str(prefix);
@@ -134,7 +136,7 @@ impl<'a> KeyRef<'a> {
     }
 }
 
-/// Turns a key into that of the budget of a grant that began at `since`.
+/// Changes the key of a budget into the key of the budget of a grant that began at `since`.
 fn add_grant(key: &mut String, since: Timestamp) {
     // Writing to a text never fails.
     let _ = write!(key, "{SEPARATOR}{GRANT}{}", since.micros());
@@ -154,7 +156,7 @@ impl<T: AsRef<str>> Key<T> {
         Owner(self.as_str().splitn(MEANING + 1, SEPARATOR).nth(MEANING).unwrap_or_default().into())
     }
 
-    /// Returns the key of the budget that replaces this one while a grant is valid that began at `since`.
+    /// Returns the key of the budget that replaces this budget while a grant is valid that began at `since`.
     pub fn granted(&self, since: Timestamp) -> Key {
         let mut text = self.as_str().to_owned();
         add_grant(&mut text, since);
@@ -168,26 +170,29 @@ impl<T: AsRef<str>> Key<T> {
             && owners.next().is_none()
     }
 
-    /// Returns the key that a granted budget replaces, and the beginning of the grant; `None` if the budget is not a
-    /// granted one.
+    /// Returns the key of the budget that this budget replaces during a grant, and the beginning of the grant; `None`
+    /// if this is not the budget of a grant.
     pub fn ungranted(&self) -> Option<(KeyRef<'_>, Timestamp)> {
         let (own, last) = self.as_str().rsplit_once(SEPARATOR)?;
         let since = last.strip_prefix(GRANT)?.parse().ok()?;
         Some((Key(own), Timestamp::from_micros(since)))
     }
 
-    /// Returns the key of the total of which the limit counts a share. `prefix` is that of the limit.
+    /// Returns the key of the total (of recipients or messages), if this is the key of the rejected part of that total.
+    /// `prefix` is the part of the key that names the limit.
     pub(in crate::policy) fn of_total(&self, prefix: &str) -> Key {
         let owners = self.as_str().get(prefix.len()..).unwrap_or_default();
         Key([prefix, TOTAL, owners].concat().into())
     }
 
-    /// Returns whether the counter lives only as long as the process.
+    /// Returns whether the budget is a counter that no store writes to a file, so that it starts from 0 with the
+    /// process.
     pub fn is_volatile(&self) -> bool {
         self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
     }
 
-    /// Returns the parts: the limit's name, the count, the measure; then each part of the owner, such as `user=alice`.
+    /// Returns the parts: the limit's name, the count, the algorithm; then each part of the owner, such as
+    /// `user=alice`.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.as_str().split(SEPARATOR)
     }
@@ -197,8 +202,8 @@ impl<T: AsRef<str>> Key<T> {
         self.parts().skip(MEANING)
     }
 
-    /// Returns the kind, which names the limit without the owner: see [`Limit::kinds`](crate::policy::limit::Limit::kinds). A
-    /// granted budget has the kind of its limit.
+    /// Returns the kind: the key without the owner's values, such as `user-recipients/recipients/ewma/user`. It is one
+    /// of the limit's [`kinds`](crate::policy::limit::Limit::kinds), also for the budget of a grant.
     pub fn kind(&self) -> String {
         let parts = self.parts().enumerate().filter(|(n, part)| *n < MEANING || !part.starts_with(GRANT));
         let names = parts.map(|(n, part)| match part.split_once('=') {
@@ -209,14 +214,14 @@ impl<T: AsRef<str>> Key<T> {
     }
 }
 
-/// Form for people: `user-recipients/recipients/ewma/user=alice`.
+/// Text for people: `user-recipients/recipients/ewma/user=alice`.
 impl<T: AsRef<str>> fmt::Display for Key<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.as_str().replace(SEPARATOR, "/"))
     }
 }
 
-/// Lets maps with keys be searched by text.
+/// Allows to look up a text in a map with keys of this type.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -253,11 +258,11 @@ impl Keys {
     }
 }
 
-/// Usual length of a key, in octets, roughly.
+/// Typical length of a key in octets, for which memory is reserved.
 const USUAL: usize = 80;
 
-/// Marks the key of a total, of which the limit counts a share.
+/// Part in the key of a total, which is stored beside the rejected part of that total.
 pub(in crate::policy) const TOTAL: &str = " of";
 
-/// Marks the keys of budgets that are never written to a file.
+/// Part in the keys of counters of concurrent sessions. These counters are never written to a file.
 pub(in crate::policy) const AT_ONCE: &str = "at once";

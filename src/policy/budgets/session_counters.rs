@@ -1,4 +1,5 @@
-//! Counters of a session: of its connection and its message, and the budgets that have counted the message.
+//! Counters of a session: those of its connection and of its current message, and the keys of the budgets that have
+//! counted this message.
 
 use super::budget::Budget;
 use super::key::{Key, KeyRef};
@@ -6,19 +7,19 @@ use foldhash::fast::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// Counters of a session. They end with it.
+/// Counters of a session. They are dropped when the session ends.
 #[derive(Clone, Debug, Default)]
 pub struct SessionCounters {
     connection: HashMap<Key, Budget, RandomState>,
     message: HashMap<Key, Budget, RandomState>,
-    /// Budgets that have counted this message.
+    /// Keys of the budgets that have already counted the current message.
     counted: HashSet<Key, RandomState>,
-    /// Delay of this transaction's replies so far.
+    /// Sum of the delays of the current transaction's replies so far.
     delayed: Duration,
 }
 
 impl SessionCounters {
-    /// Ends the message, sent or not.
+    /// Resets the counters of the message when it ends, sent or not.
     pub fn end_message(&mut self) {
         self.message = HashMap::default();
         self.counted = HashSet::default();

@@ -10,7 +10,8 @@ use crate::policy::request::Event;
 use crate::policy::verdict::Verdict;
 
 impl Decision<'_> {
-    /// Charges the proposed state of a step, if the ruling calls for it.
+    /// Stores the state that a step computed, if its limit charges the event. `is_refused`: an enforced limit refuses
+    /// it.
     pub(super) fn charge_step(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
         let &Step { limit, planned, effect: Some(effect), before, state, ref learnt, .. } = step else { return };
         let (is_charged, is_let_through) = outcome(step, is_refused);
@@ -34,7 +35,8 @@ impl Decision<'_> {
                 verdict.trued_up.extend(self.trued_up(effect, planned));
                 self.refund_declared(planned, before);
             }
-            // A value that passes is known from then on, also to a limit that would have refused it if enforced.
+            // A value of an event that passes becomes known, also to a limit in shadow or soft mode that would have
+            // refused it.
             Effect::Charge if !is_refused && planned.filter.is_some_and(|filter| filter.remembers()) => {
                 let state = before.unwrap_or(State { level: 0.0, ..state });
                 self.charge(planned, state, learnt);
@@ -43,12 +45,13 @@ impl Decision<'_> {
         }
     }
 
-    /// Adds a stored charge to the verdict: as a slot that the session holds, or as a charge that may be refunded.
+    /// Adds the charge of a stored budget to the verdict: as a counter that the session lowers at its end, or as a
+    /// charge that may be refunded.
     fn note_charge(&self, step: &Step<'_>, event: &Event, verdict: &mut Verdict) {
         let &Step { limit, planned, before, state, .. } = step;
         let BudgetRef::Stored(index) = planned.slot else { return };
         let key = self.plan.keys.get(index);
-        // A session slot has one owner, the session, which releases it at its end: it is never refunded as well.
+        // The session lowers a counter of sessions at its end. A refund would lower it twice.
         if is_slot(planned) {
             verdict.held.push(key.owned());
             return;
@@ -71,7 +74,8 @@ impl Decision<'_> {
         }
     }
 
-    /// Counts one more event in the total that the share refers to.
+    /// Adds an event that Weir does not refuse to the total of a share limit: to all recipients or all messages,
+    /// whether the upstream rejects them or not.
     fn count_in_total(&mut self, limit: &Limit, planned: &PlannedBudget<'_>, event: &Event, is_refused: bool) {
         let of = match event {
             Event::Recipient(_) => Some(Count::Recipients),
@@ -94,16 +98,17 @@ impl Decision<'_> {
         }
     }
 
-    /// Returns the key of a budget whose declared size was trued up.
+    /// Returns the key of a budget in which the true size replaces the charge for the declared size; `None` if there is
+    /// no such charge.
     fn trued_up(&self, effect: Effect, planned: &PlannedBudget<'_>) -> Option<Key> {
         let declared = if effect == Effect::TrueUp { self.declared(planned) } else { None };
         declared.map(|charged| charged.key.clone())
     }
 
-    /// Returns whether a charge is refunded if the client leaves during the delay. Such a client returns with its mail
-    /// or its login, and is charged then. Past events stay charged: a connection, a session, a command. Otherwise a
-    /// client that leaves early each time would never reach the rungs above the delay. Distinct values cannot be
-    /// refunded, since a filter cannot forget, and `attempts` counts every attempt.
+    /// Returns `Heard` if a charge is refunded when the client leaves during the delay of the reply. Such a client
+    /// returns with its mail or its login, and is charged then. A connection, a session or a command has happened, and
+    /// stays charged. Otherwise a client that leaves early each time would never reach the rungs above the delay.
+    /// Distinct values cannot be refunded, since a filter cannot forget, and `attempts` counts every attempt.
     fn until_heard(&self, limit: &Limit, event: &Event) -> Option<RefundWhen> {
         let comes_again = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Logins);
         let is_refundable = limit.charge == Charge::Accepted && limit.distinct.is_none();
@@ -112,7 +117,7 @@ impl Decision<'_> {
         (comes_again && is_refundable && may_wait).then_some(RefundWhen::Heard)
     }
 
-    /// Stores the session's own counters.
+    /// Copies the changed counters of the connection and the message to the session.
     pub(super) fn store_counters(self) {
         for planned in &self.plan.budgets {
             let (index, is_of_message) = match planned.slot {
@@ -128,26 +133,27 @@ impl Decision<'_> {
     }
 }
 
-/// Returns whether a step is charged, and whether its limit lets the event through.
+/// Returns whether the event is charged to the step's budget, and whether the event passes. For a limit that is not
+/// enforced: whether the event would pass if only this limit were enforced.
 fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
     let (limit, planned) = (step.limit, step.planned);
     let own_refuses = step.reached.as_ref().is_some_and(|reached| reached.refuses);
-    // An event that does not happen takes no slot, and makes no value known.
+    // A refused event does not happen: it adds no concurrent session, and makes no value known.
     let is_of_what_happens = is_slot(planned) || planned.filter.is_some_and(|filter| filter.remembers());
     match limit.mode {
         Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
-        // As if this limit were alone in force.
+        // The charge that the limit would make if only this limit were enforced.
         Mode::Shadow | Mode::Soft => (!own_refuses || limit.charge == Charge::Attempts, !own_refuses),
         Mode::Enforce => (!is_refused || limit.charge == Charge::Attempts, !is_refused),
     }
 }
 
-/// Returns whether the budget counts what exists at once.
+/// Returns whether the budget counts concurrent sessions.
 fn is_slot(planned: &PlannedBudget<'_>) -> bool {
     matches!(*planned.quota, Quota::Counter { scope: Scope::AtOnce, .. })
 }
 
-/// Returns when a charge may be refunded, or `None`.
+/// Returns the outcome (password, true size, or upstream's reply) that decides on the refund of a charge, or `None`.
 fn until(limit: &Limit, event: &Event) -> Option<RefundWhen> {
     let sent = limit.charge == Charge::Sent;
     match limit.count {

@@ -1,4 +1,4 @@
-//! Explanation of a decision: the response of each limit to an event, from the same steps as the decision.
+//! Explanation of a decision: the response of each limit to an event, computed by the same code as the decision.
 
 use super::{Decision, Loaded, Reached, Step};
 use crate::policy::budgets::{Key, SessionCounters};
@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 /// Response of one limit to an event.
 #[derive(Debug)]
 pub struct Explained {
-    /// Index in the policy.
+    /// Index of the limit in the policy.
     pub limit: usize,
     /// The error is the reason why the limit does not apply.
     pub said: Result<Evaluation, SkipExplanation>,
@@ -22,7 +22,7 @@ pub struct Explained {
 #[derive(Debug)]
 pub struct Evaluation {
     pub effect: Effect,
-    /// Key of the budget; `None` where nothing is remembered.
+    /// Key of the budget; `None` if the quota accumulates nothing.
     pub key: Option<Key>,
     pub quota: Quota,
     /// Row of the override that applies: `bulk-hosts.csv, line 3`.
@@ -31,14 +31,14 @@ pub struct Evaluation {
     pub level: f64,
     pub amount: f64,
     pub after: f64,
-    /// Refusal by this limit, if it were alone in force.
+    /// Refusal that this limit would cause if it were the only limit.
     pub refusal: Option<Refusal>,
     /// Other actions: `warn`, `delay 2s`.
     pub actions: Vec<String>,
 }
 
-/// Explains the response of every limit to the single event of `request`. Charges nothing. [`decide`](super::decide) of
-/// the same request returns the outcome.
+/// Explains the response of every limit to the single event of `request`. Charges nothing. [`decide`](super::decide)
+/// returns the combined outcome for the same request.
 pub fn explain(
     policy: &Policy,
     now: Timestamp,
@@ -72,7 +72,8 @@ impl Decision<'_> {
         let Step { planned, before, amount, level: after, reached, .. } = step;
         let reached = reached.map_or_else(Reached::default, |reached| *reached);
         let level = match *planned.quota {
-            // Both averages decay alike.
+            // The averages of the rejected events and of all events decay equally, so the share does not change with
+            // time.
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };

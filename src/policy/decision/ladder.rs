@@ -1,5 +1,6 @@
-//! Ladder: finds the rungs that an event reaches, and their combined response.
+//! Ladder: finds the rungs that an event reaches, and combines their actions into one response.
 
+use super::delay::{Overage, Room, TooLate, reply_delay};
 use crate::engine::Wait;
 use crate::policy::limit::{Action, Delay, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
@@ -7,12 +8,12 @@ use crate::time::format_duration;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Combined response; of actions of one kind the highest rung counts.
+/// Combined response of a ladder. If several rungs have an action of one kind, the highest of them counts.
 #[derive(Default)]
 pub struct Reached {
-    /// Taken when it is merged into the verdict.
+    /// Becomes `None` when the refusal is moved to the verdict.
     pub refusal: Option<Box<Refusal>>,
-    /// Whether there is a refusal, or was one before it was taken.
+    /// The response has a refusal, even if `refusal` has been moved to the verdict.
     pub refuses: bool,
     pub warns: bool,
     /// Delay of the reply.
@@ -22,28 +23,9 @@ pub struct Reached {
     pub notice: Option<Arc<Notification>>,
 }
 
-/// Excess of an event over the limit. The functions take a rung, as a multiple of the limit.
-pub struct Overage<O, R> {
-    pub is_over: O,
-    /// Level of a budget that refuses there, and the wait.
-    pub refused: R,
-    /// Level with the event, and the limit, in the units of the configuration.
-    pub level: f64,
-    pub most: f64,
-}
-
-/// Room for a delay.
-pub struct Room {
-    pub command: Duration,
-    /// Remaining patience of the client, with this transaction or this run of commands.
-    pub left: Duration,
-    /// Delay of the run so far.
-    pub waits: Duration,
-}
-
 impl Reached {
-    /// Collects the response of a limit. `room`: the room for a delay; `None`: no delay is possible. Without
-    /// `may_suspend`, `suspend` becomes `deny`.
+    /// Combines the rungs of a limit that an event reaches. `room`: the time available for a delay; `None`: the reply
+    /// cannot be delayed. Without `may_suspend`, `suspend` becomes `deny`.
     pub fn of<O, R>(limit: &Limit, quota: Quota, over: &Overage<O, R>, room: Option<Room>, may_suspend: bool) -> Self
     where
         O: Fn(f64) -> bool,
@@ -52,29 +34,33 @@ impl Reached {
         let mut rungs = ReachedRungs::default();
         limit.ladder.reached(&over.is_over).for_each(|rung| rungs.add(rung, may_suspend));
         let ReachedRungs { mut reached, strongest, lowest, delay, denial } = rungs;
-        let refusal = |verb, (level, wait), text, is_late| {
-            let (name, count, also, indices) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
-            Some(Box::new(Refusal { limit: name, count, quota, verb, level, wait, is_late, also, indices, text }))
+        let refusal = |verb, at, (level, wait), text| {
+            let (name, thing, also, indices) = (limit.name.clone(), limit.thing(), Vec::new(), Vec::new());
+            let (suspends, is_late) = (None, false);
+            Refusal { limit: name, thing, quota, at, verb, level, wait, suspends, is_late, also, indices, text }
         };
         if let (Some((at, delay)), Some(room)) = (delay, room) {
-            match late(delay, at, over, &room) {
+            match reply_delay(delay, at, over, &room) {
                 Ok(time) => reached.delay = time,
-                Err(too_late) => reached.refusal = refusal(Verb::Defer, too_late.refused, None, too_late.in_all),
+                Err(TooLate { at, refused, in_all }) => {
+                    let refusal = refusal(Verb::Defer, at, refused, None);
+                    reached.refusal = Some(Box::new(Refusal { is_late: in_all, ..refusal }));
+                }
             }
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
             let (level, wait) = (over.refused)(at);
-            // The wait of a suspended sender is the suspension. The text is that of a `deny` beside it, if there is
-            // one.
+            // The wait of a suspended sender is the time of the suspension. The text is that of the highest `deny` that
+            // the event reaches, if there is one.
             let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
-            reached.refusal = refusal(verb, (level, wait), text, false);
+            reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
         reached.refuses = reached.refusal.is_some();
         reached
     }
 
-    /// Describes all actions; `verb` is that of the refusal, if the text is to include it.
+    /// Returns a text for each action. `verb` is the verb of the refusal, if the texts are to include the refusal.
     pub fn actions(&self, verb: Option<Verb>) -> Vec<String> {
         let suspends = self.suspends.filter(|_| verb == Some(Verb::Suspend));
         let verb = verb.map(|verb| match suspends {
@@ -89,7 +75,7 @@ impl Reached {
     }
 }
 
-/// Actions of the rungs that an event reaches, from the lowest rung on.
+/// Actions of the rungs that an event reaches, added from the lowest rung to the highest.
 #[derive(Default)]
 struct ReachedRungs {
     reached: Reached,
@@ -129,48 +115,5 @@ impl ReachedRungs {
         if self.strongest.as_ref().is_none_or(|(former, _)| *former <= verb) {
             self.strongest = Some((verb, text));
         }
-    }
-}
-
-/// The delay would exceed the client's patience.
-struct TooLate {
-    /// Level of the budget, and the wait until the delay is short enough.
-    refused: (f64, Wait),
-    /// The delay is too long only together with those before it.
-    in_all: bool,
-}
-
-/// Returns the delay of a reply, beyond the delay of the run so far.
-fn late<O, R>(delay: Delay, at: f64, over: &Overage<O, R>, room: &Room) -> Result<Duration, TooLate>
-where
-    R: Fn(f64) -> (f64, Wait),
-{
-    let too_late = |refused| TooLate { refused, in_all: false };
-    let time = match delay {
-        Delay::For(time) if time > room.command => return Err(too_late((over.refused)(at))),
-        Delay::For(time) => time,
-        Delay::Per { time, units } => {
-            let above = (over.level - at * over.most).max(0.0);
-            let late = Duration::try_from_secs_f64(time.as_secs_f64() * above / units).unwrap_or(Duration::MAX);
-            if late > room.command {
-                let patience = room.command.as_secs_f64() / time.as_secs_f64() * units;
-                return Err(too_late((over.refused)(at + patience / over.most)));
-            }
-            late
-        }
-        Delay::UntilFree => match (over.refused)(at) {
-            (level, Wait::Never) => return Err(too_late((level, Wait::Never))),
-            // The waits of a run's events overlap: they are not added up.
-            (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
-                late if late > room.command => {
-                    return Err(too_late((level, Wait::For(wait.saturating_sub(room.command)))));
-                }
-                late => late,
-            },
-        },
-    };
-    match time <= room.left {
-        true => Ok(time),
-        false => Err(TooLate { refused: (over.refused)(at), in_all: true }),
     }
 }

@@ -1,6 +1,6 @@
 //! Measurement of an event against a budget: the level with the event, and whether a rung of the ladder is reached.
 
-use super::ladder::Overage;
+use super::delay::Overage;
 use super::{Decision, Step};
 use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Rule, Wait};
@@ -9,10 +9,10 @@ use crate::policy::plan::Values;
 use crate::policy::request::Event;
 
 impl Decision<'_> {
-    /// Completes a step: its state with the event, its level, and the response of the ladder.
+    /// Completes a step: computes the budget's state and level with the event, and the response of the limit's ladder.
     pub(super) fn measure(&self, step: &mut Step<'_>, event: &Event) {
         let Some(effect) = step.effect else { return };
-        // Without a rule nothing accumulates, and the amount stays 0.
+        // A quota without a rule accumulates nothing, so the amount of its step stays 0.
         let amount = std::mem::take(&mut step.amount);
         match *step.planned.quota {
             Quota::Never => {
@@ -39,14 +39,14 @@ impl Decision<'_> {
         let (amount, is_known) = self.counted(step, rule, (effect, amount));
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
-        // A known value is free, also after the limit was lowered below its use.
+        // A known value is free, even if the limit was lowered below the present level.
         let is_free = is_known && limit.charge != Charge::Attempts;
         if is_free || effect == Effect::Record {
             return;
         }
         let before = step.before;
         let refused = |at: f64| {
-            // The state at the client's next attempt: with this one, if attempts are charged.
+            // State at the client's next attempt. If attempts are charged, it contains this event.
             let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
             (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
         };
@@ -55,8 +55,8 @@ impl Decision<'_> {
         step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
-    /// Returns the amount that counts, and whether the limit knows all values of the event already. Notes the values to
-    /// learn in the step.
+    /// Returns the amount to charge, and whether the limit knows all values of the event already. Sets `step.learnt` to
+    /// the values that the filter has to learn.
     fn counted(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64)) -> (f64, bool) {
         let now = self.now;
         let seen = || self.slot(step.planned.slot)?.budget.as_ref()?.seen.as_deref();
@@ -78,7 +78,8 @@ impl Decision<'_> {
                 step.learnt = values;
                 (amount, amount == 0.0)
             }
-            // A moving average is compared as it is. A bucket never exceeds its size, so one more is compared.
+            // A watching limit compares a moving average without adding to it. The level of a bucket never exceeds the
+            // bucket's size, so the comparison adds one event.
             _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
             _ => (amount, false),
         }
@@ -94,16 +95,16 @@ impl Decision<'_> {
         let (state, rejected) = rule.step(step.before, now, amount);
         let (_, all) = rule.step(total, now, 0.0);
         step.state = state;
-        // A rejection follows its event by a moment, and so decays a moment later.
+        // A rejection is counted a moment after its event, so it has decayed less, and the quotient may exceed 1.
         step.level = if all.level > 0.0 { (rejected.level / all.level).min(1.0) } else { 0.0 };
         if effect == Effect::Record || !all.over {
             return;
         }
         let level = step.level;
-        // Both averages decay alike: the share stays until the total falls below `at_least`.
+        // Both averages decay equally, so the share stays the same until the total falls below `at_least`.
         let refused = |_| (level, rule.wait(total, now, 0.0));
         let is_over = |at| level >= at * share.most;
-        // In percent, as in the configuration.
+        // The share in percent, as in the configuration.
         let (level, most) = (level * 100.0, share.most * 100.0);
         step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Any limit on contents of a transaction.
+/// Generates a limit on recipients, messages, octets, rejections or commands.
 fn any_limit() -> impl Strategy<Value = Limit> {
     let count = prop_oneof![
         4 => Just(Count::Recipients),
@@ -57,7 +57,8 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         }
         let delay = Action::Delay(Delay::Per { time: Duration::from_secs(9), units: 1.0 });
         match form {
-            // In a run, commands share one delay, and so do events that wait until they fit.
+            // In a run, commands share one delay, and so do events whose delay lasts until they pass. One by one they
+            // do not.
             6 | 7 if count == Count::Commands => {}
             6 => limit.ladder = Ladder::new(vec![rung(0.5, delay), rung(1.5, Action::Refuse(Verb::Defer, None))]),
             7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::For(Duration::from_secs(16))))]),
@@ -88,7 +89,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// One act of a session: the user, the time since the act before, the declared size, and the events.
+/// One act of a session: the user, the milliseconds since the previous act, the declared size, and the events.
 fn any_act() -> impl Strategy<Value = (u8, u64, Option<u64>, Vec<Event>)> {
     (0..3u8, 0..900_000u64, proptest::option::of(0u64..9), proptest::collection::vec(any_event(), 1..6))
 }
@@ -104,7 +105,7 @@ fn facts(user: u8, size: Option<u64>) -> Facts {
     }
 }
 
-/// Budgets as in a store.
+/// Budgets by key, like those in a store.
 type Budgets = HashMap<Key, Option<Budget>>;
 
 fn act(
@@ -134,7 +135,7 @@ fn levels(policy: &Policy, budgets: &Budgets, now: Timestamp) -> HashMap<Key, f6
         let level = limit.rule().map_or(0.0, |rule| rule.step(state, now, 0.0).1.level);
         (key.clone(), level)
     };
-    // A level of 0 equals an unused budget.
+    // A budget with level 0 equals one that was never charged.
     budgets.iter().map(level).filter(|(_, level)| *level > 0.0).collect()
 }
 
@@ -164,7 +165,7 @@ proptest! {
                 let Ruling::Refuse(refusal) = &verdict.ruling else { continue };
                 prop_assert!(!matches!(event, Event::Rejected(_)), "what has happened is refused");
                 let of = |key: &Key| policy.limits.iter().find(|limit| key.as_str().starts_with(&*limit.name)).unwrap();
-                // A charge by a shadow limit can be refunded.
+                // Of the charges for a refused event, only those of limits that are not enforced can be refunded.
                 prop_assert!(verdict.charges.iter().all(|charged| of(&charged.key).mode != Mode::Enforce));
                 prop_assert!(verdict.held.is_empty());
                 for (key, after) in levels(&policy, &budgets, now) {
@@ -207,7 +208,7 @@ proptest! {
         prop_assert_eq!(all, run(rebuilt(limits(|limit| limit.mode == Mode::Enforce).collect())));
     }
 
-    /// A run of pipelined commands gets the same verdicts as its commands one by one.
+    /// A run of pipelined commands gets the same verdicts as the same commands decided one by one.
     #[test]
     fn a_run_is_decided_like_its_events_one_by_one(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let (mut together, mut apart) = (Budgets::new(), Budgets::new());

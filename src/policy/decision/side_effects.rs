@@ -1,6 +1,7 @@
-//! Side effects of a decision beside charges: delays, suspensions, notifications.
+//! Side effects of a decision other than charges: delays, suspensions, notifications.
 
-use super::ladder::{Overage, Reached, Room};
+use super::delay::{Overage, Room};
+use super::ladder::Reached;
 use super::{Decision, Step};
 use crate::engine::Wait;
 use crate::policy::Lateness;
@@ -11,7 +12,8 @@ use crate::policy::verdict::{Notice, Suspended, Verdict};
 use std::sync::Arc;
 
 impl Decision<'_> {
-    /// Returns the suspension that refuses this event. Only events of sending are refused.
+    /// Returns the suspension that refuses this event, if there is one. A suspension refuses only events that send
+    /// mail: MAIL, RCPT, DATA and the end of the message.
     pub(super) fn suspended(&self, event: &Event) -> Option<Suspended> {
         let suspension = self.suspension.as_ref()?;
         let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
@@ -31,11 +33,11 @@ impl Decision<'_> {
         if !(over.is_over)(step.limit.ladder.lowest()) {
             return None;
         }
-        // A peeked event is charged later, and then the rest of the ladder acts, unless it is refused now.
+        // An event that is only peeked at is charged later: then all rungs act. At the peek only a refusal acts.
         let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
         let room = if is_look { None } else { self.room(event) };
         let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
-        // The route of a message is chosen at MAIL.
+        // The route of a message is chosen at MAIL, so the route acts at this peek too.
         let is_way = *event == Event::Mail && reached.route.is_some();
         match is_look && !reached.refuses {
             true if !is_way => None,
@@ -44,7 +46,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Suspends the owner of the budget.
+    /// Suspends the owner of the budget, if a rung that suspends is reached.
     pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
         let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
         let (Some(time), Some(key)) = (suspends, self.plan.key(step.planned.slot)) else { return };
@@ -68,17 +70,18 @@ impl Decision<'_> {
                 key: self.plan.key(step.planned.slot).map(|key| key.owned()),
                 limit: step.limit.name.clone(),
                 mode: step.limit.mode,
-                level: step.planned.quota.level(step.level),
+                level: step.level,
                 quota: *step.planned.quota,
             });
         }
     }
 
-    /// Returns the room for a delay; `None`: no delay is possible.
+    /// Returns the time available for a delay of the reply to this event; `None` if the reply cannot be delayed.
     fn room(&self, event: &Event) -> Option<Room> {
         let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
         let before = match event {
-            // After the final dot, a client that times out sends the message again; and a past event needs no delay.
+            // After the final dot, a client that times out sends the message again. A rejection by the upstream has no
+            // reply to delay.
             Event::End { .. } | Event::Rejected(_) => return None,
             event if is_of_transaction(event) => self.counters.delayed().max(waits),
             _ => waits,
@@ -86,7 +89,7 @@ impl Decision<'_> {
         Some(Room { command, left: transaction.saturating_sub(before), waits })
     }
 
-    /// Returns whether the owner of a step's budget can be suspended. The null sender stands for everybody, and cannot.
+    /// Returns whether the owner of a step's budget can be suspended. The null sender cannot, since everybody uses it.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
         let key = self.plan.key(step.planned.slot);
         key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()

@@ -80,11 +80,14 @@ fn recipients_are_charged_one_by_one_until_the_budget_is_full() {
     let mut loaded = Loaded::default();
     let run = request(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
     let verdicts = decide(&policy, now(), &run, &mut loaded);
-    // Without time between them, the fourth makes the rate 4, and 4 exceeds 4.
+    // All four arrive at the same time, so the fourth makes the rate 4, and a rate of 4 exceeds the limit of 4.
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
     let refusal = refusal(&verdicts[4]);
     let text = refusal.text("r-1");
-    assert!(text.starts_with("3 of 4 recipients per 1d; try again in ") && text.ends_with(" (r-1)"), "{text}");
+    assert!(
+        text.starts_with("3 of 3 recipients used, 4 more per day; try again in ") && text.ends_with(" (r-1)"),
+        "{text}"
+    );
     let changed: Vec<_> = loaded.into_changed().collect();
     assert_eq!(changed.len(), 1);
     assert_eq!(changed[0].1.state.level, 3.0);
@@ -175,7 +178,7 @@ fn known_recipients_are_free_even_at_the_limit() {
     let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
     let verdicts = decide(&policy, now(), &request(Some("alice"), &run), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
-    // Days later the rate has decayed. The accepted values are still known, the refused ones are not.
+    // Ten days later the rate has decayed. The accepted values are still known, the refused ones are not.
     let later = now().after(Duration::from_secs(10 * 86_400));
     let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
     let verdicts = decide(&policy, later, &request(Some("alice"), &run), &mut loaded);
@@ -348,7 +351,46 @@ fn a_permanent_refusal_does_not_say_try_again() {
     limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
     let policy = policy(vec![limit]);
     let verdicts = decide(&policy, now(), &request(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
-    assert_eq!(refusal(&verdicts[1]).text("r-1"), "1 of 1.5 recipients per 1d (r-1)");
+    assert_eq!(refusal(&verdicts[1]).text("r-1"), "1 of 1 recipient used, 1.5 more per day (r-1)");
+}
+
+#[test]
+fn a_suspension_states_its_own_length_beside_a_longer_wait() {
+    let suspending = |name, hours: u64| {
+        let mut limit = limit(name, Count::Recipients, &[Field::User], "1.5 / 1h");
+        limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend(Duration::from_secs(hours * 3_600)) }]);
+        limit
+    };
+    let slow = limit("slow", Count::Recipients, &[Field::User], "2 / 100d");
+    // The suspension of the first is shorter than the wait of the second; that of the third is longer than both.
+    for (limits, suspended) in [
+        (vec![suspending("short", 1), slow.clone()], "1h"),
+        (vec![suspending("short", 1), slow, suspending("long", 2)], "2h"),
+    ] {
+        let verdicts =
+            decide(&policy(limits), now(), &request(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
+        let text = refusal(&verdicts[1]).text("r");
+        assert_eq!(text, format!("1 of 1 recipient used, 1.5 more per hour; suspended for {suspended} (r)"));
+    }
+}
+
+#[test]
+fn a_reply_states_the_number_that_passes_before_its_rung() {
+    let mut half = limit("half", Count::Recipients, &[Field::User], "8 / 1d");
+    half.ladder = Ladder::new(vec![Rung { at: 0.5, action: Action::Refuse(Verb::Deny, None) }]);
+    let bucket = Quota::rate(Algorithm::TokenBucket, parse_rate("2M / 1h", Units::Octets).unwrap(), None);
+    let mut bytes = Limit::new("bytes", Count::Bytes, vec![Field::User], bucket);
+    bytes.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
+    let end = |size| Event::End { size: Some(size) };
+    for (limit, events, text) in [
+        (half, vec![rcpt(); 4], "3 of 3 recipients used, 4 more per day (r)"),
+        (bytes, vec![end(2_000_000), end(200_000)], "1.9 MB of 2 MB used, 2 MB more per hour (r)"),
+    ] {
+        let verdicts = decide(&policy(vec![limit]), now(), &request(Some("alice"), &events), &mut Loaded::default());
+        let (last, others) = verdicts.split_last().unwrap();
+        assert!(words(others).iter().all(|word| *word == "pass"));
+        assert_eq!(refusal(last).text("r"), text);
+    }
 }
 
 #[test]
@@ -358,7 +400,7 @@ fn the_share_of_rejections_is_100_percent_at_most() {
     let policy = policy(vec![Limit::new("l", Count::Rejections, vec![Field::User], share)]);
     let mut loaded = Loaded::default();
     decide(&policy, now(), &request(Some("alice"), &[rcpt()]), &mut loaded);
-    // The upstream rejects with some delay.
+    // The upstream rejects the recipient half a second later.
     let rejected = now().after(Duration::from_millis(500));
     decide(&policy, rejected, &request(Some("alice"), &[Event::Rejected(None)]), &mut loaded);
     let verdicts = decide(&policy, rejected, &request(Some("alice"), &[Event::Mail]), &mut loaded);
@@ -468,7 +510,7 @@ fn a_limit_per_message_does_not_make_the_wait_of_a_daily_limit_endless() {
     let policy = policy(vec![day, Limit::new("message", Count::Recipients, Vec::new(), message)]);
     let verdicts = decide(&policy, now(), &request(None, &vec![rcpt(); 3]), &mut Loaded::default());
     let refusal = refusal(&verdicts[2]);
-    assert_eq!(refusal.text("r"), "2 of 2.5 recipients per 1d (r)");
+    assert_eq!(refusal.text("r"), "2 of 2 recipients used, 2.5 more per day (r)");
     assert_eq!(&*refusal.also[0], "message");
 }
 
@@ -527,7 +569,7 @@ fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
     let delay = Delay::Per { time: Duration::from_secs(1), units: 1.0 };
     let policy = policy(vec![late("l", Count::Recipients, "2 / 1h", delay)]);
     let mut loaded = Loaded::default();
-    // The delays of these are 1, 2, … 8 s, one transaction after the other; the last would be 9 s after 36.
+    // The delays of these recipients are 0, 0, 1, 2, … 9 s: 45 s in one transaction, the most that is allowed.
     let run = request(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 11]].concat());
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     assert_eq!(seconds(&verdicts)[9..], [7.0, 8.0, 9.0]);
@@ -538,7 +580,7 @@ fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
         let one = request(Some("alice"), &[Event::Mail, rcpt()]);
         let verdicts = decide(&policy, now(), &one, &mut loaded);
         let Ruling::Refuse(refusal) = &verdicts[1].ruling else { continue };
-        // 23 of 2 would be delayed by 21 s. When one of them has decayed the delay is 20 s: after half an hour.
+        // Level 23 with limit 2 would mean a delay of 21 s. After half an hour one of them has decayed: 20 s.
         assert_eq!((refusal.wait, refusal.meaning()), (Wait::For(Duration::from_secs(1_800)), Meaning::Later));
         return;
     }

@@ -1,4 +1,4 @@
-//! Actions of a limit: a ladder of rungs, each with the level from which it acts.
+//! Actions of a limit: a ladder of rungs, each with an action and the level of the budget from which it is taken.
 
 use super::template::Template;
 use crate::engine::{Rule, State};
@@ -11,23 +11,23 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ladder {
     rungs: Vec<Rung>,
-    /// Level of the first rung. Most events stay far below it, and need no other comparison.
+    /// Level of the first rung. Most events stay below it, so that one comparison is enough.
     lowest: f64,
 }
 
-/// Action of a limit, from a level on.
+/// Action of a limit, and the level of the budget from which it is taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rung {
-    /// Multiple of the limit; 1 is the algorithm's own "over".
+    /// Level, as a multiple of the limit. At 1 the algorithm itself reports that the limit is exceeded.
     pub at: f64,
     pub action: Action,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Logs a line and counts a metric.
+    /// Writes a log line and increments a metric.
     Warn,
-    /// Refuses with this text, or with the standard one.
+    /// Refuses the event with this text, or with the standard text.
     Refuse(Verb, Option<Arc<Template>>),
     /// Delays the reply.
     Delay(Delay),
@@ -44,15 +44,15 @@ pub enum Action {
 pub struct Notification {
     /// Name in the configuration.
     pub name: Arc<str>,
-    /// Rate per budget.
+    /// Highest rate of notifications about one budget.
     pub at_most: Rule,
 }
 
 impl Notification {
-    /// Counts one more notification of a budget. Returns the state to remember if the notification may be sent.
-    /// `former` is the state remembered before.
+    /// Counts one more notification about a budget. `former` is the state that the previous call returned. Returns the
+    /// new state if the notification may be sent.
     pub fn goes_out(&self, former: Option<&Budget>, now: Timestamp) -> Option<Budget> {
-        // A state from the future was stored by a wrong clock: without this, nothing would be sent until then.
+        // A wrong clock may have stored a time in the future: without this, nothing would be sent until that time.
         let former = former.map(|budget| State { at: budget.state.at.min(now), ..budget.state });
         let (state, outcome) = self.at_most.step(former, now, 1.0);
         (!outcome.over).then_some(Budget { state, seen: None })
@@ -66,7 +66,7 @@ pub enum Verb {
     Defer,
     /// Permanent: 5xx.
     Deny,
-    /// Permanent, and suspends the sender for a while.
+    /// Permanent: 5xx. Also suspends the owner of the budget.
     Suspend,
     /// Refuses, and closes the connection.
     Drop,
@@ -75,12 +75,12 @@ pub enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Delay {
     For(Duration),
-    /// `time` for each `units` above the rung.
+    /// Delays by `time` for each `units` by which the level exceeds that of the rung.
     Per {
         time: Duration,
         units: f64,
     },
-    /// Until the event fits.
+    /// Delays until the level has fallen so much that the event passes.
     UntilFree,
 }
 
@@ -115,7 +115,7 @@ impl Action {
 }
 
 impl Ladder {
-    /// Takes rungs in any order.
+    /// Creates a ladder from rungs in any order.
     pub fn new(mut rungs: Vec<Rung>) -> Self {
         rungs.sort_by(|a, b| a.at.total_cmp(&b.at));
         let lowest = rungs.first().map_or(f64::INFINITY, |rung| rung.at);
@@ -131,12 +131,18 @@ impl Ladder {
         &self.rungs
     }
 
+    /// Returns whether a rung suspends the owner of the budget.
+    pub fn suspends(&self) -> bool {
+        self.rungs.iter().any(|rung| matches!(rung.action, Action::Suspend(_)))
+    }
+
     /// Returns the level of the first rung.
     pub fn lowest(&self) -> f64 {
         self.lowest
     }
 
-    /// Returns the rungs that are reached.
+    /// Returns the rungs that an event reaches. `is_over`: whether the event exceeds this level, a multiple of the
+    /// limit.
     pub fn reached(&self, is_over: impl Fn(f64) -> bool) -> impl Iterator<Item = &Rung> {
         self.rungs.iter().take_while(move |rung| is_over(rung.at))
     }

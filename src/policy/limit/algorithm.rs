@@ -1,4 +1,4 @@
-//! Algorithms that measure a limit.
+//! Algorithms by which a limit counts.
 
 /// Algorithm of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,7 +46,8 @@ impl Count {
         }
     }
 
-    /// Returns the stage that charges it by default. `per_user`: the budgets belong to users.
+    /// Returns the stage at which this quantity is charged by default. `per_user`: the budgets belong to users or to
+    /// their domains.
     pub fn stage(self, per_user: bool) -> Stage {
         match self {
             Self::Sessions if per_user => Stage::Auth,
@@ -58,7 +59,7 @@ impl Count {
         }
     }
 
-    /// Returns the stages that the key `stage` may name.
+    /// Returns the stages that the configuration key `stage` may name for this quantity.
     pub fn stages(self) -> &'static [Stage] {
         match self {
             Self::Messages => &[Stage::Mail, Stage::Rcpt, Stage::Data, Stage::End],

@@ -1,4 +1,5 @@
-//! Effects of events on a limit: the stage that charges it, and the earlier ones that check it.
+//! Effects of events on a limit: the stage at which events are charged, and the earlier stages at which they are
+//! checked.
 
 use super::count::Count;
 use super::{Charge, Limit};
@@ -9,22 +10,22 @@ use crate::policy::request::{Event, Stage};
 pub enum Effect {
     /// Charges the event, unless a limit refuses it.
     Charge,
-    /// Checks whether one more would fit.
+    /// Checks whether one more event would pass, and charges nothing.
     Peek,
     /// Charges an event that has happened already.
     Record,
     /// Charges the true size instead of the declared one.
     TrueUp,
-    /// Checks the budget of another limit.
+    /// Checks the budget of the limit that this limit watches, and charges nothing.
     Watch,
 }
 
 impl Limit {
-    /// Returns the stage that charges it, given the facts that it needs. `wanted` is the stage from the configuration,
-    /// or the count's default.
+    /// Returns the stage at which the limit charges events: `wanted` (the stage from the configuration, or the count's
+    /// default), or the stage at which the facts that the limit needs are known.
     pub fn stage_for(&self, wanted: Stage) -> Stage {
         match (self.count, wanted) {
-            // A watching limit names its stage itself.
+            // A limit that watches another one checks at the stage that its configuration names.
             (_, stage) if self.watch.is_some() => stage,
             (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
             (Count::Messages | Count::Recipients, stage) if self.matcher.needs_recipients() => stage.max(Stage::Data),
@@ -57,7 +58,7 @@ impl Limit {
             (Count::Messages | Count::Recipients, Event::Recipient(_)) => at(Stage::Rcpt),
             (Count::Messages | Count::Recipients, Event::Message) => at(Stage::Data),
             (Count::Messages | Count::Recipients, Event::End { .. }) => at(Stage::End),
-            // A counter of the session charges the true size only.
+            // A counter per message or connection charges only the true size.
             (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Peek)),
             (Count::Bytes, Event::Message) => at(Stage::Data),
             (Count::Bytes, Event::End { .. }) => Some(Effect::TrueUp),
@@ -69,8 +70,8 @@ impl Limit {
         }
     }
 
-    /// Returns whether the limit peeks before it charges. With `attempts` it must not: a refusing peek would prevent
-    /// attempts from being counted.
+    /// Returns whether the limit peeks before it charges. With `charge = "attempts"` it must not: a refusal at the peek
+    /// would prevent the attempt from being counted.
     fn peeks(&self) -> bool {
         self.charge != Charge::Attempts
     }

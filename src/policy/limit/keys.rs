@@ -8,18 +8,19 @@ use crate::policy::matching::{Field, Subject};
 use std::borrow::Cow;
 
 impl Limit {
-    /// Returns the prefix of its keys: the limit's name, the count, and the measure.
+    /// Builds the prefix of the limit's keys: its name, its count, and its algorithm, from `meaning`.
     pub(in crate::policy) fn key_prefix(&self) -> Box<str> {
         [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
     }
 
-    /// Returns the prefix of the keys of all its budgets.
+    /// Returns the prefix of the keys of all budgets of the limit.
     pub fn prefix(&self) -> &str {
         &self.derived.prefix
     }
 
-    /// Returns the third part of its keys, the measure. A limit whose numbers change keeps its history; one whose
-    /// meaning changes starts afresh.
+    /// Returns the third part of the limit's keys: the algorithm or the kind of counter, with the number of the rate
+    /// and the distinct field. A limit keeps its budgets if only its rate changes, and gets new ones if this part
+    /// changes.
     fn meaning(&self) -> Cow<'static, str> {
         let way: Cow<'static, str> = match self.quota {
             Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
@@ -37,8 +38,9 @@ impl Limit {
         }
     }
 
-    /// Returns the kinds of its keys: `user-recipients/recipients/ewma/user`. A limit whose numbers change keeps its
-    /// kind, and with it its history. A share has two kinds: the part and the total.
+    /// Returns the kinds of the limit's keys, which are keys without the owner's values:
+    /// `user-recipients/recipients/ewma/user`. A limit keeps its kind, and so its budgets, if only its rate changes. A
+    /// share has two kinds: that of the rejected part and that of the total.
     pub fn kinds(&self) -> impl Iterator<Item = String> {
         let kind = |prefix: &str| {
             let owners = self.per.iter().map(|field| field.name().into_owned());
@@ -51,7 +53,8 @@ impl Limit {
 }
 
 impl Limit {
-    /// Returns whether a client can choose any number of values of this field. `has_account`: the user has an account.
+    /// Returns whether a client can send any number of different values of this field. `has_account`: the user has an
+    /// account.
     fn is_chosen(&self, field: Field, has_account: bool) -> bool {
         match field {
             Field::Listener => false,
@@ -66,13 +69,13 @@ impl Limit {
         }
     }
 
-    /// Returns whether a client can choose any number of keys. `has_account`: the user has an account.
+    /// Returns whether a client can cause any number of different keys. `has_account`: the user has an account.
     pub(in crate::policy) fn has_chosen_key(&self, has_account: bool) -> bool {
         self.per.iter().any(|field| self.is_chosen(*field, has_account))
     }
 
-    /// Returns the owner part of the budget that new keys share, for the owner part of a new key: [`NEW`] replaces each
-    /// value that clients can choose.
+    /// Returns the owner part of the key of the budget that new keys share. It is `owners`, the owner part of a new
+    /// key, with [`NEW`] in place of each value that clients can choose.
     pub(in crate::policy) fn shared_owners(&self, owners: &str, has_account: bool) -> String {
         let mut shared = String::with_capacity(owners.len());
         for (field, part) in self.per.iter().zip(Owner::text(owners).split(SEPARATOR)) {
@@ -86,7 +89,7 @@ impl Limit {
     }
 }
 
-/// Usual length of the owner part of a key, in octets, roughly.
+/// Typical length of the owner part of a key in octets, for which memory is reserved.
 const USUAL_OWNER: usize = 80;
 
 /// Fields of an owner, each with the text before its value in a key.
@@ -102,14 +105,14 @@ impl OwnerFields {
         &self.0
     }
 
-    /// Returns the owner part of a key; the error is the field that is unknown.
+    /// Returns the owner part of a key; the error is the field whose value is unknown.
     pub(in crate::policy) fn name(&self, Subject { facts, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
         let mut name = String::with_capacity(USUAL_OWNER);
         for (field, label) in self.0.iter().zip(&self.1) {
             let value = field.value(facts, recipient).ok_or(*field)?;
             name.push_str(label);
             match field {
-                // A client may send any text as its name in EHLO.
+                // A client may send any text in EHLO, also `<new>` and the separator. A `?` replaces these.
                 _ if value == NEW => name.push('?'),
                 Field::Helo => name.push_str(&value.replace(SEPARATOR, "?")),
                 _ => name.push_str(&value),

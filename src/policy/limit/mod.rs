@@ -11,6 +11,7 @@ mod quota;
 mod rate_syntax;
 mod reset_target;
 mod template;
+mod wording;
 
 pub use action::{Action, Delay, Ladder, Notification, Rung, Verb};
 pub use algorithm::Algorithm;
@@ -21,9 +22,11 @@ pub use quota::{Quota, Scope, Share};
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
 pub use reset_target::ResetTarget;
 pub use template::{Code, Template};
+pub use wording::Thing;
 
 pub(super) use keys::OwnerFields;
 pub(super) use template::Words;
+pub(super) use wording::plain_period;
 
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::Stage;
@@ -45,15 +48,15 @@ pub struct Limit {
     pub algorithm: Algorithm,
     pub charge: Charge,
     pub mode: Mode,
-    /// Stage that charges it.
+    /// Stage at which the limit charges events.
     pub stage: Stage,
-    /// Counts only new values.
+    /// Field of which the limit counts only new values.
     pub distinct: Option<Distinct>,
     /// Matcher of `match` and `except`.
     pub matcher: Matcher,
     /// Different rates for some owners.
     pub overrides: Option<Arc<Overrides>>,
-    /// Index of the limit in the policy whose budget this one watches without charging it.
+    /// Index in the policy of the limit whose budgets this limit checks without charging them.
     pub watch: Option<usize>,
     /// Actions when the limit is exceeded; never empty.
     pub ladder: Ladder,
@@ -66,17 +69,19 @@ pub struct Limit {
 pub struct Derived {
     /// Prefix of the keys of its budgets.
     pub(super) prefix: Box<str>,
-    /// Indices of the limit's matcher, owner fields and override table in the policy's [`MatcherSet`](super::plan::MatcherSet).
+    /// Indices of the limit's matcher, owner fields and override table in the policy's
+    /// [`MatcherSet`](super::plan::MatcherSet).
     pub(super) matcher: usize,
     pub(super) owners: usize,
     pub(super) rows: usize,
     /// Kinds of events that concern the limit: see [`Event::kind`](super::request::Event::kind).
     pub(super) interests: u16,
-    /// The owner or the matcher depends on the recipient.
+    /// The owner, the matcher, the override or the distinct value depends on the recipient.
     pub(super) depends_on_recipient: bool,
-    /// Clients can choose stored keys freely, so the number of new ones is bounded.
+    /// Clients can freely choose the keys of stored budgets, so the number of new keys is bounded.
     pub(super) has_chosen_keys: bool,
-    /// The limit cannot be checked at MAIL, or at AUTH: recipients, or the login, decide whether it applies.
+    /// The limit cannot be checked at MAIL (first field) or at AUTH (second field): the recipients, or the login,
+    /// decide whether the limit applies.
     pub(super) waits_for_recipients: bool,
     pub(super) waits_for_login: bool,
 }
@@ -84,20 +89,20 @@ pub struct Derived {
 /// Events that are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Events that are let through: where a limit refuses, Exim's leaky.
+    /// Events that pass. A limit that refuses events then works like Exim's `leaky`.
     Accepted,
-    /// Events that are let through, refunded if the mail turns out not to be sent.
+    /// Events that pass. The charge is refunded if the mail is not sent.
     Sent,
-    /// All attempts, refused ones too: Exim's strict.
+    /// All attempts, also refused ones, like Exim's `strict`.
     Attempts,
 }
 
 /// Mode of enforcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Computes and charges as if this limit were alone in force; reports only to the log.
+    /// Computes and charges as much as if only this limit were enforced. Refuses nothing, and reports only to the log.
     Shadow,
-    /// Like shadow mode, but warns and notifies.
+    /// Like shadow mode, but also warns and sends notifications.
     Soft,
     Enforce,
 }
@@ -111,13 +116,14 @@ pub struct Distinct {
 }
 
 impl Distinct {
-    /// Returns a filter large enough for a quota. `None` if it would be too large, or nothing has to be remembered.
+    /// Returns the rule of a filter that is large enough for a quota; `None` if the filter would be too large, or if
+    /// nothing has to be remembered.
     pub fn filter(self, quota: &Quota) -> Option<distinct::Rule> {
         match quota {
             Quota::Rate { rate, rule } => {
                 distinct::Rule::with_burst(rule.burst(), rate.amount, rate.period, self.remember)
             }
-            // Longer than any message or connection lasts.
+            // One day is longer than any message or connection lasts.
             Quota::Counter { most, .. } => distinct::Rule::new(*most, Duration::from_secs(86_400), None),
             Quota::Never | Quota::Unlimited | Quota::Share(_) => None,
         }
@@ -151,12 +157,12 @@ impl Mode {
 }
 
 impl Limit {
-    /// Returns a limit with defaults for all other fields. [`Policy::new`](super::Policy::new) completes it.
+    /// Returns a limit with defaults for all other fields. [`Policy::new`](super::Policy::new) sets the derived values.
     pub fn new(name: &str, count: Count, mut per: Vec<Field>, quota: Quota) -> Self {
         per.sort_unstable();
         per.dedup();
         let stage = match count {
-            // Once for each distinct value in the message.
+            // The message counts once for each distinct value of its recipients.
             Count::Messages if per.iter().any(|field| field.is_of_recipient()) => Stage::Rcpt,
             _ => count.stage(per.iter().any(|field| field.is_of_user())),
         };
@@ -185,7 +191,7 @@ impl Limit {
         rates.iter().enumerate().map(one).collect()
     }
 
-    /// Returns the count of the total, if the limit counts a share of it.
+    /// Returns the quantity that the total counts, if the limit's quota is a share of a total.
     pub fn share_of(&self) -> Option<Count> {
         if let Quota::Share(share) = self.quota { Some(share.of) } else { None }
     }
@@ -195,22 +201,29 @@ impl Limit {
         self.per.iter().any(|field| field.is_of_recipient())
     }
 
+    /// Returns whether clients can choose the keys of its budgets freely, so that the number of new ones is bounded.
+    pub fn has_chosen_keys(&self) -> bool {
+        self.derived.has_chosen_keys
+    }
+
     /// Returns whether a message counts once per budget, at the first recipient of that budget.
     pub(super) fn counts_once(&self) -> bool {
         self.count == Count::Messages && self.stage == Stage::Rcpt
     }
 
-    /// Returns the value of an event that has to be new.
+    /// Returns the value of an event that counts only if it is new; `None` if the limit counts all values, or if the
+    /// value is unknown.
     pub(super) fn value(&self, facts: &NormalizedFacts<'_>, recipient: Option<&str>) -> Option<Value> {
         let distinct = self.distinct?;
         Some(Value::of(&distinct.what.value(facts, recipient)?))
     }
 
-    /// Returns whether a store can forget a budget: from now on every decision would be the same without it. `epoch`:
-    /// the beginning of the newer generation of its filter, if it has one.
+    /// Returns whether a store can forget a budget, since every later decision would be the same without it. `epoch`:
+    /// the beginning of the newer generation of the budget's filter, if it has one.
     pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
         let Some(rule) = self.slowest() else { return true };
-        // An event counts at least 1. If the state makes no difference to 1, it makes none to more, nor later.
+        // An event counts at least 1. If the level after an event of 1 is the same without the state, so is the level
+        // after a larger or later event.
         let level = |state| rule.step(state, now, 1.0).0.level;
         let filters = || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(&quota)));
         let knows = epoch.is_some_and(|epoch| filters().flatten().any(|filter| !filter.is_over(epoch, now)));
@@ -223,23 +236,23 @@ impl Limit {
         others.chain([self.quota])
     }
 
-    /// Returns the rule that forgets last, of all quotas; `None` if the limit has no budgets.
+    /// Returns the rule that forgets last, of the limit's quota and all overrides; `None` if none of them has a rule.
     fn slowest(&self) -> Option<Rule> {
         let rules = self.quotas().filter_map(|quota| quota.rule());
         rules.max_by(|a, b| a.memory().total_cmp(&b.memory()))
     }
 
-    /// Returns the rule of a budget if its override is unknown.
+    /// Returns the rule to use for a budget if it is unknown which override applies to the budget.
     pub fn rule(&self) -> Option<Rule> {
         self.quota.rule().or_else(|| self.slowest())
     }
 
-    /// Returns whether a store keeps its budgets.
+    /// Returns whether a store keeps the limit's budgets.
     pub fn is_stored(&self) -> bool {
         self.watch.is_none() && !self.is_of_session()
     }
 
-    /// Returns whether its counters belong to a message or a connection.
+    /// Returns whether the limit counts within one message or one connection.
     fn is_of_session(&self) -> bool {
         matches!(self.quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. })
     }

@@ -4,14 +4,14 @@ use super::quota::Quota;
 use crate::policy::matching::{Field, Networks, PatternTable, Subject};
 use std::sync::Arc;
 
-/// Overrides of a limit. The owner keeps the budget that it has under the limit.
+/// Overrides of a limit. An override changes the rate for an owner, and not the key of the owner's budget.
 #[derive(Debug)]
 pub struct Overrides {
     /// Name of the file, as in the configuration.
     pub file: Box<str>,
     /// Rows, shared by the limits that name the same file.
     pub rows: Arc<OverrideRows>,
-    /// Quotas of this limit: for each row one per rate.
+    /// Quotas of this limit: for each row of the file, one quota for each rate of the limit.
     quotas: Box<[Quota]>,
     rates: usize,
 }
@@ -27,14 +27,15 @@ pub enum OverrideRows {
 /// Row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverrideRow {
-    /// Index, from 0.
+    /// Index of the row, from 0.
     pub index: usize,
     /// Line in the file, from 1.
     pub line: usize,
 }
 
 impl Overrides {
-    /// `quotas` has `rates` entries for each row, in order; `rates` is above 0.
+    /// Creates the overrides of a limit with `rates` rates, which are above 0. `quotas` has `rates` entries for each
+    /// row, in the order of the rows.
     pub fn new(file: &str, rows: Arc<OverrideRows>, quotas: Vec<Quota>, rates: usize) -> Self {
         Self { file: file.into(), rows, quotas: quotas.into(), rates }
     }
@@ -56,7 +57,8 @@ impl Overrides {
 }
 
 impl OverrideRows {
-    /// Returns the row that applies: by the exact value, else by the longest prefix or the most literal pattern.
+    /// Returns the row that applies: by the exact value, else by the longest network prefix or by the pattern with the
+    /// most characters other than `*`.
     pub fn find(&self, subject: Subject<'_, '_>) -> Option<OverrideRow> {
         let Subject { facts, recipient, .. } = subject;
         let row = match self {

@@ -47,12 +47,12 @@ impl Limit {
 }
 
 impl Owner {
-    /// Returns the fields of `per`; `None` for an unknown one.
+    /// Returns the fields of `per`; `None` for a field with an unknown name.
     pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
         self.parts().map(|(field, _)| Field::parse(field))
     }
 
-    /// Parses an owner that can be suspended. A name alone is a user.
+    /// Parses an owner that can be suspended. A text without `=` is a user.
     pub fn of_sender(text: &str, normalizer: &AddressNormalizer) -> Result<Self, String> {
         let text = text.trim();
         check(text)?;
@@ -80,7 +80,7 @@ impl Owner {
 }
 
 impl Owner {
-    /// Returns the owner in its present normal form: an earlier version may have written domains and addresses in other
+    /// Normalizes the owner's values again: an earlier version of Weir may have stored domains and addresses in other
     /// forms.
     pub fn normalized(&self, normalizer: &AddressNormalizer) -> Self {
         let normal = |(name, value): (&str, &str)| {
@@ -93,7 +93,7 @@ impl Owner {
     }
 }
 
-/// Refuses texts that no value can have.
+/// Refuses a text that cannot be a value: an empty one, a very long one, or one with control characters.
 fn check(text: &str) -> Result<(), String> {
     match text {
         "" => Err("nobody is named".to_owned()),
@@ -107,7 +107,8 @@ fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// Splits a text into values by field; `None` if it is a value alone. A comma may be part of an address.
+/// Splits a text such as `user=alice,client=192.0.2.7` into the values of its fields; `None` if the text names no
+/// field. A comma may also be part of an address.
 fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
     let mut said: Vec<(&'static str, String)> = Vec::new();
     for piece in text.split(',') {
@@ -128,7 +129,7 @@ fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
     Ok(Some(values))
 }
 
-/// Normalizes a value.
+/// Normalizes a value of this field.
 fn value_of(field: Field, text: &str, normalizer: &AddressNormalizer) -> Result<String, String> {
     if text.is_empty() {
         return Err(format!("{}= is followed by nothing", field.word()));
@@ -161,7 +162,7 @@ fn network(text: &str) -> Result<(IpAddr, Option<u8>), String> {
     Ok((address.to_canonical(), bits))
 }
 
-/// Returns the widths that make this network one client.
+/// Returns the widths under which this network counts as one client.
 fn widths_of(text: &str) -> Result<Widths, String> {
     let usual = Widths::default();
     let wrong = || format!("\"{text}\" is no network");

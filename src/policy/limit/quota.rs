@@ -17,12 +17,12 @@ pub enum Quota {
         rate: Rate,
         rule: Rule,
     },
-    /// Amount per message, per connection or at once: a counter without decay.
+    /// Amount per message or per connection, or number of concurrent sessions: a counter without decay.
     Counter {
         scope: Scope,
         most: f64,
     },
-    /// Highest share of a total, once the total is large enough.
+    /// Highest share of rejections in a total. It is checked once the total is large enough.
     Share(Share),
 }
 
@@ -31,25 +31,26 @@ pub enum Quota {
 pub enum Scope {
     Message,
     Connection,
-    /// While the counted things exist: sessions.
+    /// The time for which a session exists.
     AtOnce,
 }
 
-/// Share of one moving average in another.
+/// Share of one moving average, that of rejections, in another, the total.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Between 0 and 1.
+    /// Highest allowed share, between 0 and 1.
     pub most: f64,
     /// Smoothing period of both averages.
     pub period: Duration,
-    /// Count of the total.
+    /// Quantity that the total counts.
     pub of: Count,
     /// Smallest total for which the share is checked.
     pub at_least: f64,
 }
 
 impl Quota {
-    /// Builds a rate, as the algorithm measures it. `burst` is for buckets; its default is the amount of one period.
+    /// Creates the quota of a rate, for this algorithm. `burst` is the size of a bucket; its default is the amount of
+    /// one period.
     pub fn rate(algorithm: Algorithm, rate: Rate, burst: Option<f64>) -> Self {
         let rule = match algorithm {
             Algorithm::Ewma => Rule::Ewma(ewma::Rule::new(rate.amount, rate.period)),
@@ -61,12 +62,12 @@ impl Quota {
         Self::Rate { rate, rule }
     }
 
-    /// Returns whether it is a rate, or a quota that may replace one.
+    /// Returns whether the quota is a rate, or one that can replace a rate: `0` or `unlimited`.
     pub fn may_be_rate(&self) -> bool {
         matches!(self, Self::Rate { .. } | Self::Never | Self::Unlimited)
     }
 
-    /// Returns whether a budget of the quota `own` can continue under this one.
+    /// Returns whether a budget that was charged under the quota `own` can continue under this quota.
     pub fn is_like(&self, own: &Self) -> bool {
         match (self, own) {
             (Self::Never | Self::Unlimited, _) => true,
@@ -77,7 +78,7 @@ impl Quota {
         }
     }
 
-    /// Multiplies the quota.
+    /// Multiplies the amount of the quota.
     pub fn times(self, factor: f64) -> Self {
         match self {
             Self::Rate { rate, rule } => {
@@ -90,13 +91,13 @@ impl Quota {
         }
     }
 
-    /// Returns the rule by which charges accumulate; `None` where nothing is remembered.
+    /// Returns the rule by which charges accumulate; `None` if the quota accumulates nothing.
     pub fn rule(&self) -> Option<Rule> {
         match self {
             Self::Never | Self::Unlimited => None,
             Self::Rate { rule, .. } => Some(*rule),
             Self::Counter { most, .. } => Some(Rule::Bucket(bucket::Rule::new(*most, 0.0))),
-            // The total is large enough when its average exceeds the rule.
+            // The total is large enough when its average exceeds the limit of this rule.
             Self::Share(share) => Some(Rule::Ewma(ewma::Rule::new(share.at_least, share.period))),
         }
     }
@@ -132,9 +133,15 @@ impl Quota {
         }
     }
 
-    /// Formats a level beside the quota, for the log: `97/100`.
-    pub fn beside(&self, level: &str) -> String {
-        format!("{level}/{}", self.most())
+    /// Returns a level and the number that it is compared with, for the log: shares are in per cent.
+    pub fn numbers(&self, level: f64) -> (f64, f64) {
+        match self {
+            Self::Never => (level, 0.0),
+            Self::Unlimited => (level, f64::INFINITY),
+            Self::Rate { rule, .. } => (level, rule.burst()),
+            Self::Counter { most, .. } => (level, *most),
+            Self::Share(share) => (level * 100.0, share.most * 100.0),
+        }
     }
 
     /// Formats a level in the units of the configuration.
@@ -147,6 +154,6 @@ impl Quota {
 }
 
 fn percent(share: f64) -> String {
-    // Rounded to one decimal first: the last digits of a quotient would show.
+    // Round to one decimal first, so that the text does not show the last digits of a quotient.
     format!("{}%", format_amount((share * 1000.0).round() / 10.0))
 }

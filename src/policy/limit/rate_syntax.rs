@@ -7,20 +7,20 @@ use super::quota::{Quota, Scope, Share};
 use crate::time::{Units, format_duration, parse_amount, parse_duration, parse_rate};
 use std::time::Duration;
 
-/// Terms that the forms of a rate depend on.
+/// Settings of a limit on which the parsing of a rate depends.
 #[derive(Clone, Copy)]
 pub struct RateTerms {
     pub count: Count,
     pub algorithm: Algorithm,
     /// Size of a bucket.
     pub burst: Option<f64>,
-    /// Count of the total of a share, and the smallest total for which it is checked.
+    /// For a share: the quantity that the total counts, and the smallest total for which the share is checked.
     pub of: Count,
     pub at_least: f64,
 }
 
 impl RateTerms {
-    /// Returns the terms of a limit, for another rate. A bucket's burst is that of the rate.
+    /// Returns the terms of a limit, with which another rate can be parsed. That rate sets the size of a bucket.
     pub fn of(limit: &Limit) -> Self {
         let (of, at_least) = match limit.quota {
             Quota::Share(share) => (share.of, share.at_least),
@@ -29,7 +29,7 @@ impl RateTerms {
         Self { count: limit.count, algorithm: limit.algorithm, burst: None, of, at_least }
     }
 
-    /// Parses an amount of what is counted.
+    /// Parses an amount of what the limit counts.
     pub fn amount(self, text: &str) -> Result<f64, String> {
         parse_amount(text, self.units()).map_err(|error| error.to_string())
     }
@@ -90,7 +90,7 @@ impl RateTerms {
 fn check_period(period: Duration) -> Result<(), String> {
     match period {
         period if period.is_zero() => Err("the period must be above 0".to_owned()),
-        // Over a longer period, doubles lose events that are a few microseconds apart.
+        // With a longer period, `f64` is too inexact to count events that are a few microseconds apart.
         period if period > LONGEST_PERIOD => {
             Err(format!("the period of a rate is at most 3650d, and not {}", format_duration(period)))
         }

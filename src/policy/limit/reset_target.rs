@@ -11,10 +11,10 @@ use crate::time::{Timestamp, format_amount};
 #[derive(Clone, Debug)]
 pub struct ResetTarget {
     pub key: Key,
-    /// Quota of the limit, or of the valid grant.
+    /// Quota of the limit; for the budget of a grant, that of the grant.
     pub quota: Quota,
     limit: Limit,
-    /// It counts the total, of which the limit counts a share.
+    /// The budget counts the total of a share, and not the rejected part.
     is_total: bool,
 }
 
@@ -76,7 +76,7 @@ impl ResetTarget {
         }
         let (count, period) = (self.limit.count.name(), self.quota.period());
         let text = match self.quota {
-            // A share has two averages: each is described alone, since neither holds the share itself.
+            // A share has two averages: each is described alone, since neither is the share itself.
             Quota::Share(share) if self.is_total => format!("{amount} {} in {period}", share.of.name()),
             Quota::Share(_) => format!("{amount} {count} in {period}"),
             Quota::Never | Quota::Unlimited => format!("{amount} {count}"),

@@ -78,7 +78,7 @@ enum Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placeholder {
-    /// Known when the template is parsed.
+    /// The only value that is known when the template is parsed.
     HelpUrl,
     Level,
     Limit,
@@ -172,7 +172,7 @@ impl Template {
         Ok(Self { code, parts, help_url: help_url.cloned().unwrap_or_default() })
     }
 
-    /// Returns the code at the beginning.
+    /// Returns the reply code at the beginning of the text, if there is one.
     pub fn code(&self) -> Option<Code> {
         self.code
     }

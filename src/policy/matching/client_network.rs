@@ -1,9 +1,9 @@
-//! Network of a client: the leading bits of its address that tell clients apart.
+//! Network of a client: the leading bits of its address that distinguish clients.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Widths of client networks: the number of leading bits that tell clients apart.
+/// Widths of client networks: the number of leading bits of an address that distinguish clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Widths {
     v4: u8,
@@ -11,7 +11,7 @@ pub struct Widths {
 }
 
 impl Default for Widths {
-    /// Addresses that a single customer can change at will are one client.
+    /// Addresses among which a single customer can freely choose count as one client.
     fn default() -> Self {
         Self::USUAL
     }
@@ -32,7 +32,7 @@ impl Widths {
         ((1..=32).contains(&v4) && (1..=128).contains(&v6)).then_some(Self { v4, v6 })
     }
 
-    /// Returns the number of bits that count in this address.
+    /// Returns the number of leading bits that distinguish clients, for this kind of address.
     pub fn of(self, client: IpAddr) -> u8 {
         if client.is_ipv4() { self.v4 } else { self.v6 }
     }

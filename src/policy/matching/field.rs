@@ -58,7 +58,7 @@ impl Field {
         }
     }
 
-    /// Parses a name.
+    /// Parses the name of a field in the configuration.
     pub fn parse(word: &str) -> Option<Self> {
         match word.strip_prefix("client/") {
             Some(widths) => Widths::parse(widths).map(Self::Client),

@@ -1,6 +1,6 @@
 //! Hours of the week, such as `Mon-Fri 08:00-18:00`, in a time zone.
 
-use crate::time::Timestamp;
+use crate::time::{Moment, Timestamp};
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 use std::fmt;
@@ -10,8 +10,8 @@ use std::fmt;
 pub struct Hours {
     /// Monday is bit 0.
     days: u8,
-    /// Minutes since midnight: the first included, and the first excluded. If `end` is before `begin`, the span ends on
-    /// the next day.
+    /// Minutes since midnight: `begin` is included, `end` is excluded. If `end` is before `begin`, the span ends on the
+    /// next day.
     begin: u16,
     end: u16,
 }
@@ -44,9 +44,36 @@ impl Zone {
         // Neither is negative.
         (shown.weekday(), shown.hour().unsigned_abs() as u16 * 60 + shown.minute().unsigned_abs() as u16)
     }
+
+    /// Returns the point in time that the clocks of this zone show. An hour that clocks skip begins an hour later; of an
+    /// hour that they repeat it is the first.
+    pub fn instant(&self, moment: Moment) -> Timestamp {
+        match moment {
+            Moment::Exact(at) => at,
+            Moment::Civil(civil) => {
+                let zoned = civil.to_zoned(self.0.clone()).or_else(|_| civil.to_zoned(TimeZone::UTC));
+                let instant = zoned.map(|zoned| zoned.timestamp()).unwrap_or_default();
+                Timestamp::from_micros(instant.as_microsecond())
+            }
+        }
+    }
+
+    /// Formats a point in time as RFC 3339, down to the second, in this zone: `2026-11-21T10:00:00+01:00`.
+    pub fn rfc3339(&self, at: Timestamp) -> String {
+        if self.0 == TimeZone::UTC {
+            return at.rfc3339();
+        }
+        let instant = jiff::Timestamp::from_second(at.whole_seconds()).unwrap_or_default();
+        instant.display_with_offset(self.0.to_offset(instant)).to_string()
+    }
+
+    /// Returns the name: `Europe/Vienna`.
+    pub fn name(&self) -> &str {
+        self.0.iana_name().unwrap_or("the time zone of the system")
+    }
 }
 
-/// Coordinated universal time.
+/// The default is coordinated universal time.
 impl Default for Zone {
     fn default() -> Self {
         Self(TimeZone::UTC)
@@ -54,8 +81,8 @@ impl Default for Zone {
 }
 
 impl Hours {
-    /// Parses `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. Hours over midnight belong to the day on which they
-    /// begin, and days may wrap around the end of the week (`Fri-Mon`).
+    /// Parses `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. A span over midnight belongs to the day on which it
+    /// begins, and days may continue after the end of the week (`Fri-Mon`).
     pub fn parse(text: &str) -> Result<Self, BadHours> {
         let bad = |why: String| BadHours(format!("\"{text}\" are no hours: {why} (write \"Mon-Fri 08:00-18:00\")"));
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -79,6 +106,18 @@ impl Hours {
             false => has(weekday) && minute >= self.begin || has(weekday.previous()) && minute < self.end,
         }
     }
+}
+
+/// Returns for each day, from Monday on, the spans in which one of the hours holds: `00:00-06:00`.
+pub fn week(hours: &[Hours]) -> Vec<(&'static str, Vec<String>)> {
+    let clock = |minute: u16| format!("{:02}:{:02}", minute / 60, minute % 60);
+    let spans = |day: Weekday| {
+        let holds = |minute: u16| minute < DAY && hours.iter().any(|hours| hours.contains(day, minute));
+        let begins = (0..DAY).filter(|&minute| holds(minute) && (minute == 0 || !holds(minute - 1)));
+        let ends = (1..=DAY).filter(|&minute| !holds(minute) && holds(minute - 1));
+        begins.zip(ends).map(|(begin, end)| format!("{}-{}", clock(begin), clock(end))).collect()
+    };
+    NAMES.into_iter().map(|(name, day)| (name, spans(day))).collect()
 }
 
 const EVERY_DAY: u8 = 0x7f;
@@ -149,7 +188,7 @@ fn minute(text: &str) -> Result<u16, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::parse_time;
+    use crate::time::{parse_moment, parse_time};
 
     fn at(text: &str, day: &str, time: &str) -> bool {
         Hours::parse(text).unwrap().contains(weekday(day).unwrap(), minute(time).unwrap())
@@ -176,6 +215,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_week_of_hours_shows_the_gap_after_a_night() {
+        let hours = ["Sat-Sun", "Mon-Fri 20:00-06:00"].map(|text| Hours::parse(text).unwrap());
+        let week = week(&hours);
+        let day = |name| week.iter().find(|(day, _)| *day == name).unwrap().1.join(", ");
+        // The night to Monday begins on Sunday, which the nights of Mon-Fri do not include.
+        assert_eq!(day("Mon"), "20:00-24:00");
+        assert_eq!(day("Fri"), "00:00-06:00, 20:00-24:00");
+        assert_eq!(day("Sat"), "00:00-24:00");
+        assert_eq!(week.iter().map(|(day, _)| *day).collect::<Vec<_>>().join(" "), "Mon Tue Wed Thu Fri Sat Sun");
+    }
+
+    #[test]
+    fn a_time_without_an_offset_is_that_of_the_zones_clocks() {
+        let vienna = Zone::new(jiff::tz::TimeZoneDatabase::bundled().get("Europe/Vienna").unwrap());
+        for (text, utc, shown) in [
+            ("2026-03-01T10:00", "2026-03-01T09:00:00Z", "2026-03-01T10:00:00+01:00"),
+            ("2026-07-01T10:00", "2026-07-01T08:00:00Z", "2026-07-01T10:00:00+02:00"),
+            ("2026-07-01T10:00Z", "2026-07-01T10:00:00Z", "2026-07-01T12:00:00+02:00"),
+            ("0", "1970-01-01T00:00:00Z", "1970-01-01T01:00:00+01:00"),
+            // This hour does not exist: the clocks go from 02:00 to 03:00.
+            ("2026-03-29T02:30", "2026-03-29T01:30:00Z", "2026-03-29T03:30:00+02:00"),
+        ] {
+            let at = vienna.instant(parse_moment(text).unwrap());
+            assert_eq!((at.rfc3339(), vienna.rfc3339(at)), (utc.to_owned(), shown.to_owned()), "{text}");
+        }
+        let at = Zone::default().instant(parse_moment("2026-03-01T10:00").unwrap());
+        assert_eq!(Zone::default().rfc3339(at), "2026-03-01T10:00:00Z");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::normalized_facts::NormalizedFacts;
 use super::pattern::PatternTable;
 use std::sync::Arc;
 
-/// Matcher of a limit: matches if any table of `match` holds, or there is none, and no table of `except` holds.
+/// Matcher of a limit. It matches if `match` has no table or one of its tables holds, and no table of `except` holds.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
     pub matches: Vec<AllOf>,
@@ -21,7 +21,8 @@ pub struct AllOf(pub Vec<Condition>);
 /// Condition: one key of a table; one of its values has to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Patterns for a field. Each table is a list file, or the patterns beside it.
+    /// Patterns for a field. Each table has the patterns of one list file, or those that the configuration lists
+    /// itself.
     Field(Field, Vec<Arc<PatternTable<()>>>),
     Client(Vec<Arc<Networks<()>>>),
     Group(Vec<Arc<PatternTable<()>>>),
@@ -79,13 +80,13 @@ impl Comparison {
     }
 }
 
-/// Facts of an event, as conditions see them.
+/// Facts of an event that conditions compare.
 #[derive(Clone, Copy)]
 pub struct Subject<'a, 'b> {
     pub facts: &'a NormalizedFacts<'b>,
     /// Normalized recipient, if the event has one.
     pub recipient: Option<&'a str>,
-    /// Number of the message's recipients, once it is known.
+    /// Number of the message's recipients, if it is known already.
     pub recipients: Option<usize>,
 }
 
@@ -94,12 +95,12 @@ impl Matcher {
         self.any(Condition::is_of_recipient)
     }
 
-    /// Returns whether it needs the number of recipients.
+    /// Returns whether a condition needs the number of recipients.
     pub fn needs_recipients(&self) -> bool {
         self.any(|condition| matches!(condition, Condition::MessageRecipients(_)))
     }
 
-    /// Returns whether it needs to know the logged-in user.
+    /// Returns whether a condition needs to know the logged-in user.
     pub fn needs_login(&self) -> bool {
         self.any(|condition| matches!(condition, Condition::Group(_) | Condition::Authenticated(_)))
     }
@@ -119,7 +120,7 @@ impl Condition {
         matches!(self, Self::Field(field, _) if field.is_of_recipient())
     }
 
-    /// Returns whether it holds. A condition on an unknown field is false.
+    /// Returns whether the condition holds. A condition on an unknown field does not hold.
     pub(in crate::policy) fn holds(&self, subject: Subject<'_, '_>) -> bool {
         let Subject { facts, recipient, recipients } = subject;
         let is_in =

@@ -11,7 +11,7 @@ mod skip_reason;
 
 pub use client_network::Widths;
 pub use field::Field;
-pub use hours::{Hours, Zone};
+pub use hours::{Hours, Zone, week};
 pub use matcher::{AllOf, Comparison, Condition, Matcher};
 pub use networks::Networks;
 pub use pattern::{BadPattern, PatternTable, Shape};

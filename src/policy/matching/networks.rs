@@ -1,4 +1,4 @@
-//! Networks with values, found by the longest prefix of an address.
+//! Map from networks to values, in which an address finds the network with the longest prefix.
 
 use super::pattern::BadPattern;
 use foldhash::fast::RandomState;
@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Map from networks to values. A look-up takes one probe for each prefix length in use, however many networks there
-/// are.
+/// Map from networks to values. A look-up makes one probe for each prefix length in use, so its time does not grow with
+/// the number of networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks<T> {
     v4: Lengths<T>,
@@ -66,7 +66,7 @@ impl<T> Networks<T> {
         Ok(())
     }
 
-    /// Returns the value of the longest network that contains the address.
+    /// Returns the value of the network with the longest prefix that contains the address.
     pub fn find(&self, address: IpAddr) -> Option<&T> {
         let (lengths, bits) = match address.to_canonical() {
             IpAddr::V4(address) => (&self.v4, v4_bits(address.to_bits())),
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(networks.find("::1".parse().unwrap()), Some(&()));
     }
 
-    /// Addresses with many common bits.
+    /// Generates addresses that differ only in their first two and last two bits.
     fn addresses() -> impl Strategy<Value = IpAddr> {
         let v4 = (0..4_u32, 0..4_u32).prop_map(|(high, low)| Ipv4Addr::from_bits(high << 30 | low).into());
         let v6 = (0..4_u128, 0..4_u128).prop_map(|(high, low)| Ipv6Addr::from_bits(high << 126 | low).into());

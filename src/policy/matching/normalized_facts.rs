@@ -1,4 +1,4 @@
-//! Normalized facts of a run: each is normalized once, however many limits compare it.
+//! Normalized facts of a run of events. Each fact is normalized once, even if many limits compare it.
 
 use super::client_network::Widths;
 use super::hours::Zone;

@@ -6,11 +6,11 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-/// Shape of the values of a field. In a pattern, `*` stands for any run of characters.
+/// Shape of the values of a field. In a pattern, `*` stands for any sequence of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
-    /// User, sender or recipient. A pattern without `@` is a local part, at any domain or at none; a `*` before the `@`
-    /// does not match an `@`. The null sender, `<>`, matches only the patterns `<>` and `*`.
+    /// User, sender or recipient. A pattern without `@` is a local part, and matches it with any domain or none; a `*`
+    /// before the `@` does not match an `@`. The null sender, `<>`, matches only the patterns `<>` and `*`.
     Address,
     /// Domain of an address.
     Domain,
@@ -18,23 +18,23 @@ pub enum Shape {
     Name,
 }
 
-/// Map from patterns to values, for 100,000 patterns: only those with a `*` other than in `*@DOMAIN`, `*@*.DOMAIN` and
-/// `*.DOMAIN` are tried one by one.
+/// Map from patterns to values, fast also with 100,000 patterns: a look-up compares the value one by one only with
+/// patterns that have a `*` other than in `*@DOMAIN`, `*@*.DOMAIN` and `*.DOMAIN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternTable<T> {
     shape: Shape,
     entries: Vec<Entry<T>>,
-    /// Patterns, while there are so few that comparing all is faster than a look-up.
+    /// All patterns, as long as there are so few that comparing each is faster than a look-up.
     few: Option<Vec<(Class, Box<str>)>>,
     /// Pattern `*`.
     any: Option<usize>,
     /// Patterns without `*`.
     exact: Indices,
-    /// Local parts at any domain, without `*`.
+    /// Patterns without `@` and `*`: local parts, at any domain.
     locals: Indices,
     /// Domains of `*@DOMAIN`.
     domains: Indices,
-    /// Domains of `*@*.DOMAIN` with their dot; also of `*.DOMAIN` if values are no addresses.
+    /// Domains of `*@*.DOMAIN`, with the dot before them. If values are no addresses: domains of `*.DOMAIN`.
     parents: Indices,
     /// All other patterns.
     globs: Indices,
@@ -49,16 +49,16 @@ enum Class {
     /// Pattern `*`.
     Any,
     Exact,
-    /// Local part at any domain.
+    /// Local part without `*`, at any domain.
     Local,
     /// Domain of `*@DOMAIN`.
     AtDomain,
-    /// Domain of `*@*.DOMAIN` with its dot; also of `*.DOMAIN` if values are no addresses.
+    /// Domain of `*@*.DOMAIN`, with the dot before it. If values are no addresses: domain of `*.DOMAIN`.
     Parent,
     Glob,
 }
 
-/// Maximum number of patterns for which comparing all is faster than a look-up.
+/// Maximum number of patterns for which comparing each is faster than a look-up.
 const MAX_FEW: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ struct Entry<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadPattern {
     Empty,
-    /// Duplicate.
+    /// The table has this pattern already.
     Twice(Box<str>),
     NoLocalPart(Box<str>),
     NoDomain(Box<str>),
@@ -118,7 +118,7 @@ impl<T> PatternTable<T> {
         self.entries.len()
     }
 
-    /// Adds a pattern, in any case and spelling.
+    /// Normalizes a pattern and adds it.
     pub fn insert(&mut self, pattern: &str, value: T) -> Result<(), BadPattern> {
         let normalized = normalized(self.shape, pattern);
         self.check(&normalized).map_err(|bad| bad(pattern.into()))?;
@@ -142,7 +142,7 @@ impl<T> PatternTable<T> {
         Ok(())
     }
 
-    /// Checks a normalized pattern against the shape.
+    /// Checks that a normalized pattern can match values of the table's shape.
     fn check(&self, pattern: &str) -> Result<(), fn(Box<str>) -> BadPattern> {
         if pattern.is_empty() {
             return Err(|_| BadPattern::Empty);
@@ -176,7 +176,7 @@ impl<T> PatternTable<T> {
         }
     }
 
-    /// Returns the map for a class.
+    /// Returns the map for patterns of a class; `None` for the pattern `*`.
     fn indices(&mut self, class: Class) -> Option<&mut Indices> {
         match class {
             Class::Any => None,
@@ -188,8 +188,8 @@ impl<T> PatternTable<T> {
         }
     }
 
-    /// Returns the value for a normalized text: of the equal pattern, else of the matching pattern with the most
-    /// characters other than `*`; of several, the first.
+    /// Returns the value for a normalized text: that of the equal pattern, else that of the matching pattern with the
+    /// most characters other than `*`; if several have as many, that of the pattern added first.
     pub fn find(&self, value: &str) -> Option<&T> {
         if let Some(few) = &self.few {
             return self.find_few(few, value).map(|index| &self.entries[index].value);
@@ -206,13 +206,13 @@ impl<T> PatternTable<T> {
         index.or(self.any).map(|index| &self.entries[index].value)
     }
 
-    /// Returns the index of the best of few patterns: the equal one, else the most literal; of several, the first.
+    /// Finds the same pattern as [`PatternTable::find`], by comparing each of few patterns. Returns its index.
     fn find_few(&self, few: &[(Class, Box<str>)], value: &str) -> Option<usize> {
         let is_address = self.shape == Shape::Address;
         let is_null = is_address && value == NULL_SENDER;
         let mut best = None;
         for (index, (class, text)) in few.iter().enumerate() {
-            // Most patterns do not match, and that shows before the value has to be split.
+            // Most patterns differ already at the beginning or end of the value, before the value has to be split.
             let matched = match class {
                 Class::Exact if **text == *value => return Some(index),
                 Class::Exact | Class::Any => false,
@@ -262,7 +262,7 @@ impl<T> PatternTable<T> {
         self.better(self.better(self.locals.get(local).copied(), at_domain), glob)
     }
 
-    /// Returns the index for the longest parent of this domain.
+    /// Returns the index of the longest entry of `parents` that contains this domain.
     fn parent_of(&self, domain: &str) -> Option<usize> {
         if self.parents.is_empty() {
             return None;
@@ -271,7 +271,7 @@ impl<T> PatternTable<T> {
         dots.find_map(|at| self.parents.get(&domain[at..]).copied())
     }
 
-    /// Returns the index of the best glob that matches.
+    /// Returns the index of the glob that matches and has the most characters other than `*`.
     fn glob(&self, is_match: impl Fn(&str) -> bool) -> Option<usize> {
         self.globs.iter().fold(None, |best, (pattern, index)| {
             let is_better = self.better(best, Some(*index)) == Some(*index);
@@ -279,7 +279,8 @@ impl<T> PatternTable<T> {
         })
     }
 
-    /// Returns the more literal of two; if equal, the first.
+    /// Returns the index of the pattern with more characters other than `*`; if both have as many, of the one added
+    /// first.
     fn better(&self, one: Option<usize>, other: Option<usize>) -> Option<usize> {
         let (Some(first), Some(second)) = (one, other) else { return one.or(other) };
         let rank = |index: usize| (self.entries[index].literals, Reverse(index));
@@ -287,7 +288,7 @@ impl<T> PatternTable<T> {
     }
 }
 
-/// Normalizes a pattern as values are normalized, and merges adjacent `*`.
+/// Normalizes a pattern like values are normalized, and merges adjacent `*`.
 fn normalized(shape: Shape, pattern: &str) -> String {
     let mut normalized = match (shape, split(pattern)) {
         (Shape::Name, _) => pattern.to_lowercase(),
@@ -316,7 +317,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
     let inner = text.strip_prefix(start).and_then(|inner| inner.strip_suffix(end));
-    // The earliest match of each piece leaves the most text for the others.
+    // The earliest match of each piece leaves the most text for the pieces after it.
     let after = |inner: &str, piece: &str| inner.find(piece).map(|at| at + piece.len());
     let all_found = |inner| middle.split('*').try_fold(inner, |inner: &str, piece| inner.get(after(inner, piece)?..));
     inner.and_then(all_found).is_some()
@@ -392,7 +393,7 @@ mod tests {
                         table(Shape::Address, &[&pattern]).find(&normalizer.address(&value)).is_some(),
                         "{pattern} {value}"
                     );
-                    // The same with too many patterns to compare all.
+                    // The same look-up in a table with too many patterns to compare each.
                     let mut many = table(Shape::Address, &[&pattern]);
                     (0..9).for_each(|n| many.insert(&format!("u{n}@d"), "").unwrap());
                     assert_eq!(many.find(&normalizer.address(&value)), Some(&&*pattern), "{pattern} {value}");
@@ -467,7 +468,7 @@ mod tests {
         }
     }
 
-    /// Reference for [`matches`], by definition.
+    /// Reference implementation of [`matches`]: its definition.
     fn says(pattern: &[char], text: &[char]) -> bool {
         match (pattern, text) {
             ([], []) => true,
@@ -477,7 +478,7 @@ mod tests {
         }
     }
 
-    /// Reference for a match, by the words of [`Shape`].
+    /// Reference implementation of a match, by the description of [`Shape`].
     fn holds(shape: Shape, pattern: &str, value: &str) -> bool {
         let says =
             |pattern: &str, text: &str| says(&pattern.chars().collect::<Vec<_>>(), &text.chars().collect::<Vec<_>>());
@@ -492,7 +493,7 @@ mod tests {
         }
     }
 
-    /// Reference for [`PatternTable::find`]: the index of a pattern.
+    /// Reference implementation of [`PatternTable::find`]. Returns the index of the pattern.
     fn best(shape: Shape, patterns: &[String], value: &str) -> Option<usize> {
         let holding = (0..patterns.len()).filter(|n| holds(shape, &patterns[*n], value));
         holding.max_by_key(|n| {

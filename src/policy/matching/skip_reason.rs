@@ -10,7 +10,7 @@ use std::fmt;
 pub enum SkipReason {
     /// The limit neither counts nor checks events of this stage.
     Elsewhere,
-    /// The field names the budget, or has to be new, and is unknown.
+    /// The limit needs this field for the owner of the budget or for its distinct value, and the field is unknown.
     Unknown(Field),
     /// The size of the message is unknown.
     UnknownSize,
@@ -38,7 +38,7 @@ pub struct SkipExplanation {
 }
 
 impl SkipReason {
-    /// Returns a word for machines.
+    /// Returns the word in output for machines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Elsewhere => "stage",
@@ -68,7 +68,7 @@ impl SkipExplanation {
         Self { why, tables: Vec::new() }
     }
 
-    /// Returns the unknown facts, if only these keep the limit from applying.
+    /// Returns the unknown facts that may be the reason why the limit does not apply.
     pub fn unknown(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let own = match self.why {
             SkipReason::Unknown(field) => Some(field.name()),

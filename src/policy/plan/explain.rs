@@ -1,4 +1,4 @@
-//! Explanation of a plan: the reason why a limit does not apply, and the override that does.
+//! Explanation of a plan: the reason why a limit does not apply, and the override row that applies.
 
 use super::Plan;
 use super::planner::Planner;
@@ -23,7 +23,7 @@ impl Plan<'_> {
         check().err().map(|why| SkipExplanation::new(why, &limit.matcher, planner.subject(0)))
     }
 
-    /// Returns the override row of the limit for the first event.
+    /// Returns the row of the limit's overrides that applies to the first event.
     pub(in crate::policy) fn row<'a>(
         policy: &'a Policy,
         request: &PolicyRequest,

@@ -1,5 +1,5 @@
 //! Cache of match conditions for a run of events. Each condition, matcher, owner and override is evaluated once,
-//! however many limits use it.
+//! even if many limits use it.
 
 use crate::policy::limit::{OverrideRow, OverrideRows, OwnerFields};
 use crate::policy::matching::{AllOf, Condition, Field, Matcher, SkipReason, Subject};
@@ -27,8 +27,8 @@ struct ByEvent<T> {
 }
 
 impl<T> ByEvent<T> {
-    /// Returns the index of the result for the event at index `at`. `number` is the index of this entry among `count`
-    /// entries.
+    /// Returns the index in the cache of this entry's result for the event at index `at`. `number` is the index of the
+    /// entry among `count` entries.
     fn index(&self, number: usize, count: usize, at: usize) -> usize {
         number + if self.is_of_event { at * count } else { 0 }
     }
@@ -88,7 +88,7 @@ impl MatcherSet {
 /// Step in the evaluation of a [`Matcher`]. Equal conditions have the same index in the whole policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// One more condition of a table.
+    /// Condition of a table. `number` is its index among the conditions of the policy.
     And { number: u32, is_of_event: bool },
     /// End of a table of `match`.
     Match,
@@ -123,13 +123,14 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Skip
 /// Cached results for a run of events.
 pub struct MatchCache<'a> {
     matcher_set: &'a MatcherSet,
-    /// One for each event and condition. A result that is the same for all events is stored with the first event.
+    /// Results of conditions, one for each event and condition. A result that is the same for all events is stored with
+    /// the first event.
     given: Vec<Cell<Option<bool>>>,
-    /// One for each event and matcher.
+    /// Results of matchers, one for each event and matcher.
     matchers: Vec<Cell<Option<Result<(), SkipReason>>>>,
-    /// One for each event and table of overrides.
+    /// Override rows, one for each event and table of overrides.
     rows: Vec<Cell<Option<Option<OverrideRow>>>>,
-    /// One for each event and set of owner fields.
+    /// Owner parts of keys, one for each event and set of owner fields.
     owners: Vec<OnceCell<Result<String, Field>>>,
 }
 
@@ -141,8 +142,8 @@ impl<'a> MatchCache<'a> {
         Self { matcher_set, given, matchers, rows, owners: vec![OnceCell::new(); matcher_set.owners.len() * events] }
     }
 
-    /// Evaluates the matcher at this index for `subject`, the event at index `at`. The error is the reason why it does
-    /// not match.
+    /// Evaluates the matcher at index `number` for `subject`, the facts of the event at index `at`. The error is the
+    /// reason why the matcher does not match.
     pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let matchers = &self.matcher_set.matchers;
         let matcher = &matchers[number];
@@ -166,13 +167,13 @@ impl<'a> MatchCache<'a> {
         })
     }
 
-    /// Evaluates the matcher at this index for a subject that is no event of the run. Not cached.
+    /// Evaluates the matcher at index `number` for a subject that is not an event of the run. The result is not cached.
     pub fn hold(&self, number: usize, subject: Subject<'_, '_>) -> bool {
         let steps = &self.matcher_set.steps[self.matcher_set.matchers[number].entry.clone()];
         check(steps, |number, _| self.matcher_set.conditions[number].holds(subject)).is_ok()
     }
 
-    /// Returns the override row for the event at index `at`, from the table at this index.
+    /// Returns the override row for the event at index `at`, from the table at index `number`.
     pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<OverrideRow> {
         let rows = &self.matcher_set.rows;
         let cached = &self.rows[rows[number].index(number, rows.len(), at)];
@@ -183,7 +184,8 @@ impl<'a> MatchCache<'a> {
         })
     }
 
-    /// Returns the owner part of keys for the event at index `at`; the error is the unknown field.
+    /// Returns the owner part of keys for the event at index `at`, with the owner fields at index `number`; the error
+    /// is the unknown field.
     pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
         let owners = &self.matcher_set.owners;
         let cached = &self.owners[owners[number].index(number, owners.len(), at)];

@@ -30,7 +30,7 @@ pub struct Plan<'a> {
     pub(super) keys: Keys,
     /// Keys of the session's counters.
     pub(super) own: Keys,
-    /// Suspension of the sender.
+    /// Suspension that applies to this session, if there is one.
     pub(super) suspension: Option<Arc<Suspension>>,
 }
 
@@ -40,26 +40,26 @@ pub(super) struct Check {
     /// Index in [`Plan::budgets`].
     pub budget: usize,
     pub effect: Effect,
-    /// Units of what is counted.
+    /// Amount of the event, in units of what the limit counts.
     pub amount: f64,
     pub values: Values,
 }
 
 /// Budget of a limit, and its quota.
 pub(super) struct PlannedBudget<'a> {
-    /// Index in the policy.
+    /// Index of the limit in the policy.
     pub limit: usize,
     pub quota: Allowed<'a>,
     pub slot: BudgetRef,
-    /// Index of the key of the total, if the limit counts a share.
+    /// Index in [`Plan::keys`] of the key of the total, if the quota is a share.
     pub total: Option<usize>,
-    /// Rule of the filter, if only new values count.
+    /// Rule of the filter of known values, if the limit counts only new values.
     pub filter: Option<distinct::Rule>,
-    /// The shared budget of new keys may replace this one, if it is unused.
+    /// The budget that new keys share may replace this budget, if this one was never charged.
     may_share: bool,
 }
 
-/// Unused budget whose key a client can choose freely.
+/// Budget that was never charged, and whose key a client can choose freely.
 pub struct NewBudget<'a> {
     pub limit: &'a Limit,
     /// Index in [`Plan::keys`].
@@ -67,7 +67,7 @@ pub struct NewBudget<'a> {
     pub key: KeyRef<'a>,
 }
 
-/// Quota of a budget. By reference, since a run may need many.
+/// Quota of a budget. That of the configuration is borrowed, since a run of events may need many.
 pub(super) enum Allowed<'a> {
     Written(&'a Quota),
     Granted(Box<Quota>),
@@ -92,11 +92,11 @@ pub(super) enum BudgetRef {
     /// In the session: index in [`Plan::own`].
     Message(usize),
     Connection(usize),
-    /// Nothing is remembered.
+    /// No budget: the quota accumulates nothing.
     None,
 }
 
-/// Values of an event that have to be new.
+/// Values of an event of which the limit counts only new ones.
 pub(super) enum Values {
     /// The limit counts all events.
     All,
@@ -112,7 +112,7 @@ impl<'a> Plan<'a> {
         Self::with_shared(policy, request, now, None)
     }
 
-    /// Makes a plan in which the keys of `shared` get no budgets of their own. The new keys of a limit share one
+    /// Makes a plan in which the new keys in `shared` get no budgets of their own. The new keys of a limit share one
     /// budget, in whose key [`NEW`](super::budgets::NEW) replaces the values that clients can choose.
     pub fn with_shared(
         policy: &'a Policy,
@@ -127,7 +127,7 @@ impl<'a> Plan<'a> {
         if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
             return plan;
         }
-        // A run seldom needs more, whatever the size of the policy.
+        // A run of events seldom needs more budgets, also under a policy with many limits.
         let most = policy.limits.len().min(INITIAL_BUDGETS);
         plan.checks.reserve(most);
         plan.budgets.reserve(most);
@@ -145,7 +145,8 @@ impl<'a> Plan<'a> {
         self.keys.iter()
     }
 
-    /// Returns the unused budgets whose keys clients can choose freely, except those with overrides or grants.
+    /// Returns the budgets that were never charged and whose keys clients can choose freely, except budgets with
+    /// overrides or grants.
     pub fn new_budgets(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<NewBudget<'_>> {
         let is_absent = |index: usize| loaded.0.get(index).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
         let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
@@ -163,27 +164,28 @@ impl<'a> Plan<'a> {
         new.collect()
     }
 
-    /// Returns the limits that count or watch an event, as indices in the policy: one for each event.
+    /// Returns the limits that count or watch an event, as indices in the policy. An index occurs once for each event.
     pub fn limits(&self) -> impl Iterator<Item = usize> {
         let is_counted = |check: &&Check| check.effect != Effect::Peek;
         self.checks.iter().filter(is_counted).map(|check| self.budgets[check.budget].limit)
     }
 
-    /// Returns the same, with limits that only peek.
+    /// Returns the same as [`Plan::limits`], and also the limits that only peek at an event.
     pub fn limits_with_peeks(&self) -> impl Iterator<Item = usize> {
         self.checks.iter().map(|check| self.budgets[check.budget].limit)
     }
 
-    /// Adds the checks of one limit for all events. `index` is the limit's in the policy.
+    /// Adds the checks of one limit for all events. `index` is the index of this limit in the policy.
     fn apply(&mut self, planner: &Planner<'a, '_>, index: usize, limit: &'a Limit) {
         let depends = limit.derived.depends_on_recipient
             || limit.watch.is_some_and(|at| planner.policy.limits[at].derived.depends_on_recipient);
-        // Otherwise all events have the same budget, or none.
+        // A limit that does not depend on the recipient has the same budget, or none, for all events.
         let mut known: Option<Option<usize>> = None;
         let began = self.budgets.len();
         for (at, event) in planner.request.events.iter().enumerate() {
             let Some(effect) = limit.effect(event) else { continue };
-            // Too early to know whether later recipients are excepted or have overrides; or the user's groups.
+            // At this event it is unknown whether later recipients are excepted or have overrides, or which groups the
+            // user has.
             let is_early = match (effect, event) {
                 (Effect::Peek, Event::Mail) => depends || limit.derived.waits_for_recipients,
                 (Effect::Peek, Event::Auth) => limit.derived.waits_for_login,
@@ -211,8 +213,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns the index of the limit's budget for an event, and adds it if it is new. Budgets from `began` on belong
-    /// to the same limit.
+    /// Returns the index of the limit's budget for an event, and adds that budget if the plan has none yet. Budgets
+    /// from index `began` on belong to this limit.
     fn budget_index(
         &mut self,
         planner: &Planner<'a, '_>,
@@ -243,7 +245,8 @@ impl<'a> Plan<'a> {
         let same = |planned: &PlannedBudget<'_>| self.key(planned.slot).is_some_and(|known| known == key);
         let known = self.budgets[first..].iter().find(|planned| same(planned));
         let known = known.map(|known| (known.slot, known.total));
-        // Recipients of one message may have different overrides, and yet share a budget.
+        // Recipients of one message may have different overrides and the same budget: there is one entry for each
+        // quota.
         let is_it = |planned: &PlannedBudget<'_>| planned.limit == index && *planned.quota == *quota && same(planned);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
@@ -254,7 +257,8 @@ impl<'a> Plan<'a> {
         Ok(self.budgets.len() - 1)
     }
 
-    /// Adds the key of a new budget; if the quota is a share, also the key of the total, whose index it returns too.
+    /// Adds the key of a new budget, and returns a reference to it. If the quota is a share, also adds the key of the
+    /// total, and returns its index.
     fn add_key(&mut self, quota: &Quota, key: KeyRef<'_>, prefix: &str) -> (BudgetRef, Option<usize>) {
         match quota {
             Quota::Never | Quota::Unlimited => (BudgetRef::None, None),

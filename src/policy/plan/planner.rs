@@ -20,9 +20,9 @@ pub struct Planner<'a: 'b, 'b> {
     /// Normalized recipient of each event.
     pub recipients: Vec<Option<Cow<'b, str>>>,
     pub cache: MatchCache<'a>,
-    /// New keys that share a budget.
+    /// New keys that share a budget instead of getting one each.
     pub shared: Option<&'b HashSet<Key>>,
-    /// Buffer for keys.
+    /// Buffer in which keys are composed.
     pub buffer: RefCell<String>,
 }
 
@@ -35,8 +35,9 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         Self { policy, request, facts, recipients, cache, shared: None, buffer: String::with_capacity(160).into() }
     }
 
-    /// Returns the owner part of the budget that new keys share, if that budget is to be charged: if the key is in
-    /// `shared`, or if the declared size was charged there. `buffer` is a buffer for keys.
+    /// Returns the owner part of the budget that new keys share, if the event is to be charged to that budget: if the
+    /// key of the event is in `shared`, or if the declared size was charged to the shared budget. Keys are composed in
+    /// `buffer`.
     pub fn shared_owners(&self, limit: &Limit, owners: &str, buffer: &mut String) -> Option<String> {
         let is_declared = |key: KeyRef<'_>| self.request.declared.iter().any(|charged| charged.key.borrowed() == key);
         if self.shared.is_none_or(HashSet::is_empty) && self.request.declared.is_empty() {
@@ -55,7 +56,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     pub fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let is_of_message = subject.recipients.is_some();
         let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
-            // The values of the accepted recipients are checked with the message.
+            // For a message the values are those of its accepted recipients, which are checked later.
             let comes_later = is_of_message && what.is_of_recipient();
             !comes_later && !what.is_known(&self.facts, subject.recipient)
         });
@@ -68,7 +69,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         self.cache.check(limit.derived.matcher, at, subject)
     }
 
-    /// Returns the limit's quota for an event, with overrides.
+    /// Returns the limit's quota for an event: that of the override that applies, else the limit's own.
     pub fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
         let row = |overrides: &'a Overrides| {
             let row = self.cache.row(limit.derived.rows, at, subject)?;
@@ -77,7 +78,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
     }
 
-    /// Returns the facts of an event for conditions.
+    /// Returns the facts of the event at index `at`, for conditions to compare.
     pub fn subject(&self, at: usize) -> Subject<'_, 'b> {
         let is_of_message = matches!(self.request.events[at], Event::Message | Event::End { .. });
         let recipients = is_of_message.then_some(self.request.facts.recipients.len());
@@ -94,7 +95,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         })
     }
 
-    /// Returns the amount that an event counts; the error is the unknown fact.
+    /// Returns the amount that the limit counts for an event; the error is the unknown fact.
     pub fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, SkipReason> {
         Ok(match (limit.count, &self.request.events[at]) {
             _ if effect == Effect::Watch => 0.0,
@@ -102,14 +103,14 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
             (Count::Bytes, _) => self.facts.size().ok_or(SkipReason::UnknownSize)? as f64,
             (Count::Recipients, Event::Message | Event::End { .. }) => match limit.distinct {
                 None => self.passing(limit).count() as f64,
-                // The number of new values is the amount.
+                // The decision counts the new values.
                 Some(_) => 0.0,
             },
             _ => 1.0,
         })
     }
 
-    /// Returns the values of an event that have to be new; the error is the unknown fact.
+    /// Returns the values of an event of which the limit counts only new ones; the error is the unknown fact.
     pub fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
         let Some(distinct) = limit.distinct else { return Ok(Values::All) };
         if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.request.events[at]) {

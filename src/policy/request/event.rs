@@ -6,23 +6,23 @@ use std::sync::Arc;
 pub enum Event {
     /// A client connects.
     Connect,
-    /// A command line of no other kind.
+    /// A command line for which there is no other event.
     Command,
     /// A password is about to be checked.
     Auth,
     /// The password was correct.
     Login,
-    /// MAIL. Charged by no limit by default; limits check whether one more fits.
+    /// MAIL. By default no limit charges it, and limits only check whether one more message or recipient would pass.
     Mail,
     /// RCPT, with one recipient.
     Recipient(Arc<str>),
     /// DATA: a message begins.
     Message,
-    /// The whole message has arrived, `size` octets; its last line is not yet forwarded. The size is unknown only in
+    /// The whole message has arrived, and its last line is not yet forwarded. `size` is in octets, and unknown only in
     /// replayed history.
     End { size: Option<u64> },
-    /// The upstream has rejected permanently: this recipient, or MAIL or the message. A past event: nothing can refuse
-    /// it.
+    /// The upstream has permanently rejected this recipient, or, without recipient, MAIL or the message. This has
+    /// happened, so no limit can refuse it.
     Rejected(Option<Arc<str>>),
 }
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 pub struct Facts {
     /// Listener's name; unknown in replayed history.
     pub listener: Option<Arc<str>>,
-    /// Client's address; IPv4 if it came as IPv4 over IPv6. Unknown only in replayed history.
+    /// Client's address; an IPv4-mapped IPv6 address is stored as IPv4. Unknown only in replayed history.
     pub client: Option<IpAddr>,
     /// Whether the connection is encrypted.
     pub tls: Option<bool>,
     /// Name in EHLO or HELO.
     pub helo: Option<Arc<str>>,
-    /// Login. Until the password is checked, the claimed one.
+    /// Name of the user. Until the password is checked: the name that the client claims.
     pub user: Option<Arc<str>>,
-    /// Whether that login has succeeded.
+    /// Whether the password of this user was correct.
     pub authenticated: bool,
     /// Whether the user has an account here, so that the client cannot have invented the name.
     pub has_account: bool,

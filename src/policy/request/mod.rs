@@ -14,6 +14,6 @@ use crate::policy::budgets::RefundableCharge;
 pub struct PolicyRequest {
     pub facts: Facts,
     pub events: Vec<Event>,
-    /// Charges for a declared size that the true size replaces.
+    /// Charges for the declared size of the message, which the true size replaces at its end.
     pub declared: Vec<RefundableCharge>,
 }

@@ -2,12 +2,12 @@
 
 mod refusal;
 
-pub use super::limit::{Code, Verb};
+pub use super::limit::{Code, Mode, Verb};
 pub use refusal::{Meaning, Refusal, Suspended};
 
 use super::budgets::{Key, RefundableCharge};
 use super::exception::Suspension;
-use super::limit::{Mode, Notification, Quota};
+use super::limit::{Notification, Quota};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ pub struct Verdict {
     pub limit_hits: Vec<LimitHit>,
     /// Charges that may be refunded.
     pub charges: Vec<RefundableCharge>,
-    /// Keys of budgets whose declared size was trued up.
+    /// Keys of the budgets in which the true size has replaced the charge for the declared size.
     pub trued_up: Vec<Key>,
-    /// Keys of the budgets in which this session holds a slot until it ends.
+    /// Keys of the counters in which this session counts until it ends.
     pub held: Vec<Key>,
     /// Delay of the reply.
     pub delay: Duration,
-    /// Upstream for the mail: at MAIL for this message, otherwise for the next.
+    /// Upstream to which mail is routed: at MAIL this message, at other events the next message.
     pub route: Option<Arc<str>>,
-    /// New suspensions.
+    /// Suspensions that this event has begun.
     pub suspensions: Vec<Arc<Suspension>>,
     /// Notifications to send.
     pub notices: Vec<Notice>,
@@ -42,7 +42,7 @@ pub enum Ruling {
     Refuse(Box<Refusal>),
     /// Refuse a suspended sender; nothing is charged.
     Suspended(Box<Suspended>),
-    /// Skip an event that cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is
+    /// Skip an event that cannot happen, since an event before it was refused: a RCPT after a refused MAIL. Nothing is
     /// charged.
     Skipped,
 }
@@ -51,11 +51,12 @@ pub enum Ruling {
 #[derive(Clone, Debug)]
 pub struct Notice {
     pub notification: Arc<Notification>,
-    /// Key of the full budget.
+    /// Key of the budget whose level causes the notification.
     pub key: Option<Key>,
     pub limit: Arc<str>,
     pub mode: Mode,
-    pub level: String,
+    /// Level of the budget.
+    pub level: f64,
     pub quota: Quota,
 }
 
@@ -67,24 +68,19 @@ pub struct LimitHit {
     /// Index in the policy: several rates of a limit share its name.
     pub index: usize,
     pub mode: Mode,
-    pub level: String,
+    /// Level of the budget.
+    pub level: f64,
     pub quota: Quota,
-    /// Actions: `warn, delay 2s`; with the verb of a refusal that only the log shows.
+    /// Actions: `warn, delay 2s`. If the limit is not enforced, also the verb of its refusal, which only the log shows.
     pub actions: String,
-    /// Whether there is such a refusal.
+    /// Whether `actions` has the verb of such a refusal.
     pub refuses: bool,
 }
 
-impl Notice {
-    /// Formats the level for the log: `97/100`.
-    pub fn level_text(&self) -> String {
-        self.quota.beside(&self.level)
-    }
-}
-
-impl LimitHit {
-    /// Formats the level for the log: `97/100`.
-    pub fn level_text(&self) -> String {
-        self.quota.beside(&self.level)
+impl Verdict {
+    /// Returns whether the limit of this name refuses the event, alone or with others.
+    pub fn is_refused_by(&self, limit: &str) -> bool {
+        let Ruling::Refuse(refusal) = &self.ruling else { return false };
+        *refusal.limit == *limit || refusal.also.iter().any(|also| **also == *limit)
     }
 }

@@ -1,8 +1,8 @@
 //! Refusals, with their meaning and their texts for the client.
 
-use crate::engine::Wait;
+use crate::engine::{Rule, Wait};
 use crate::policy::exception::{By, Suspension};
-use crate::policy::limit::{Code, Count, Quota, Scope, Template, Verb, Words};
+use crate::policy::limit::{Code, Count, Quota, Scope, Template, Thing, Verb, Words, plain_period};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use crate::time::format_wait;
@@ -13,13 +13,17 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub limit: Arc<str>,
-    pub count: Count,
+    pub thing: Thing,
     pub quota: Quota,
+    /// Rung from which the limit refuses, as a multiple of the quota.
+    pub at: f64,
     pub verb: Verb,
     /// Level of the budget: without this event, unless the limit charges attempts.
     pub level: f64,
     /// Longest wait of all limits that refuse.
     pub wait: Wait,
+    /// Length of the suspension that the refusal begins: the longest of all limits that suspend.
+    pub suspends: Option<Duration>,
     /// Refused because the delay would be too long, together with earlier delays.
     pub is_late: bool,
     /// Names of other limits that refuse too.
@@ -33,37 +37,38 @@ pub struct Refusal {
 #[derive(Clone, Debug)]
 pub struct Suspended {
     pub suspension: Arc<Suspension>,
-    /// Remaining time.
+    /// Remaining time of the suspension.
     pub left: Duration,
-    /// Help page.
+    /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
 }
 
 /// Meaning of a refusal for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Accepted after a wait.
+    /// The event will be accepted after a wait.
     Later,
-    /// Accepted in another message.
+    /// The event will be accepted in another message.
     TooMuchForMessage,
-    /// Accepted in another connection.
+    /// The event will be accepted in another connection.
     TooMuchForConnection,
-    /// Delayed too long already in this transaction.
+    /// The replies of this transaction have been delayed for too long already.
     TooLate,
-    /// Accepted when another session has ended.
+    /// The session will be accepted when another session has ended.
     TooManyAtOnce,
-    /// More than the limit ever allows at once.
+    /// The event alone is more than the limit ever allows, so no wait helps.
     TooLarge,
-    /// Nothing is ever accepted.
+    /// The limit accepts no event at all.
     Never,
 }
 
 impl Refusal {
-    /// Merges two refusals: the stronger verb wins, then the longer wait. The wait is the longer of both.
+    /// Merges two refusals. The one with the stronger verb remains; if the verbs are equal, the one with the longer
+    /// suspension, then the one with the longer wait. Its wait becomes the longer of both.
     pub(in crate::policy) fn and(self, other: Self) -> Self {
-        let is_less = (self.verb, self.wait) < (other.verb, other.wait);
-        let (mut first, second) = if is_less { (other, self) } else { (self, other) };
-        // One that never fits says nothing about the wait of the other.
+        let rank = |refusal: &Self| (refusal.verb, refusal.suspends, refusal.wait);
+        let (mut first, second) = if rank(&self) < rank(&other) { (other, self) } else { (self, other) };
+        // A refusal of an event that will never pass says nothing about the wait of the other refusal.
         if let (Wait::For(own), Wait::For(others)) = (first.wait, second.wait) {
             first.wait = Wait::For(own.max(others));
         }
@@ -73,7 +78,7 @@ impl Refusal {
         first
     }
 
-    /// Returns whether the refusal ends the session, at this stage.
+    /// Returns whether the refusal ends the session, for an event of this stage.
     pub fn ends_session(&self, stage: Option<Stage>) -> bool {
         self.verb == Verb::Drop
             || matches!(stage, Some(Stage::Connect | Stage::Command))
@@ -93,7 +98,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the code of the limit's own text.
+    /// Returns the reply code at the beginning of the limit's own text, if there is one.
     pub fn code(&self) -> Option<Code> {
         self.own_text().and_then(Template::code)
     }
@@ -101,66 +106,83 @@ impl Refusal {
     /// Returns the text for the client, with a reference to the details in the log.
     pub fn text(&self, reference: &str) -> String {
         if let Some(text) = self.own_text() {
-            let (level, limit) = (self.quota.level(self.level), self.quota.most());
+            let level = match self.thing.count {
+                // Parts of bytes are noise.
+                Count::Bytes => format!("{:.0}", self.level),
+                _ => self.quota.level(self.level),
+            };
+            let limit = self.quota.most();
             let (period, wait) = (self.quota.period(), self.wait_text());
             return text.fill(&Words { level, limit, period, wait, limit_name: &self.limit, reference });
         }
-        let (count, level, most) = (self.count.name(), self.quota.level(self.level), self.quota.most());
-        match (self.meaning(), self.quota) {
-            _ if self.verb == Verb::Suspend => {
-                let wait = self.wait_text();
-                format!("{level} of {most} {count} per {}; suspended for {wait} ({reference})", self.quota.period())
+        format!("{} ({reference})", self.standard_text())
+    }
+
+    /// Returns the text for the client where the configuration has none, in plain English.
+    fn standard_text(&self) -> String {
+        let remedy = match (self.meaning(), self.suspends) {
+            (Meaning::TooLate, _) => return "Delayed too often in this transaction; retry in a new message".to_owned(),
+            (Meaning::Never, _) => return format!("Not allowed here, by the limit {}", self.limit),
+            (Meaning::TooLarge, _) => {
+                let most = self.quota.at_rung(self.at).at_once(self.thing.count).unwrap_or_default();
+                let most = self.thing.plain_amount(most);
+                return format!("This is more than the limit {} ever allows: {most} at once", self.limit);
             }
-            (Meaning::TooLate, _) => {
-                format!("The answers have been late for long enough; go on in another message ({reference})")
+            (_, Some(time)) if self.verb == Verb::Suspend => format!("; suspended for {}", format_wait(time)),
+            (Meaning::TooMuchForMessage, _) if self.thing.count == Count::Recipients => {
+                "; send the rest in another".to_owned()
             }
             // A permanent refusal must not say "try again".
-            (Meaning::Later, Quota::Share(share)) if self.verb == Verb::Deny => {
-                format!("{level} of {} were rejected, {most} at most ({reference})", share.of.name())
+            _ if self.verb == Verb::Deny => String::new(),
+            (Meaning::Later, _) => format!("; try again in {}", self.wait_text()),
+            (Meaning::TooMuchForMessage, _) => String::new(),
+            (Meaning::TooMuchForConnection, _) => "; connect again".to_owned(),
+            (Meaning::TooManyAtOnce, _) => "; end another one first".to_owned(),
+        };
+        format!("{}{remedy}", self.use_text())
+    }
+
+    /// Describes the limit and its use: `99 of 99 recipients used, 100 more per day`.
+    fn use_text(&self) -> String {
+        let quota = self.quota.at_rung(self.at);
+        match quota {
+            Quota::Never | Quota::Unlimited => format!("Not allowed here, by the limit {}", self.limit),
+            Quota::Share(share) => {
+                let (level, of) = (quota.level(self.level), share.of.name());
+                format!("{level} of {of} were rejected, {} at most", quota.amount())
             }
-            (Meaning::Later, _) if self.verb == Verb::Deny => {
-                format!("{level} of {most} {count} per {} ({reference})", self.quota.period())
+            Quota::Counter { scope, most } => {
+                let within = match scope {
+                    Scope::Message => "per message",
+                    Scope::Connection => "per connection",
+                    Scope::AtOnce => "at once",
+                };
+                format!("{} {within} at most", self.thing.plain_amount(most))
             }
-            (Meaning::Never, _) => format!("Not allowed here, by the limit {} ({reference})", self.limit),
-            (Meaning::Later, Quota::Share(share)) => {
-                let (of, wait) = (share.of.name(), self.wait_text());
-                format!("{level} of {of} were rejected, {most} at most; try again in {wait} ({reference})")
+            Quota::Rate { rate, .. } => {
+                let (used, most) = self.used(&quota);
+                let (used, most) = (self.thing.plain_number(used), self.thing.plain_amount(most));
+                let (more, period) = (self.thing.plain_number(rate.amount), plain_period(rate.period));
+                format!("{used} of {most} used, {more} more per {period}")
             }
-            (Meaning::Later, _) => {
-                let (amount, period, wait) = (self.quota.amount(), self.quota.period(), self.wait_text());
-                match amount == most {
-                    true => format!("{level} of {most} {count} per {period}; try again in {wait} ({reference})"),
-                    // A bucket whose size differs from the amount of one period.
-                    false => format!(
-                        "{level} of {most} {count}, with {amount} more per {period}; try again in {wait} ({reference})"
-                    ),
-                }
-            }
-            (Meaning::TooMuchForMessage, _) if self.count == Count::Recipients => {
-                format!("{most} recipients per message at most; send the rest in another ({reference})")
-            }
-            (Meaning::TooMuchForMessage, _) => format!("{most} {count} per message at most ({reference})"),
-            (Meaning::TooMuchForConnection, _) if self.verb == Verb::Deny => {
-                format!("{most} {count} per connection at most ({reference})")
-            }
-            (Meaning::TooMuchForConnection, _) => {
-                format!("{most} {count} per connection at most; connect again ({reference})")
-            }
-            (Meaning::TooManyAtOnce, _) if self.verb == Verb::Deny => {
-                format!("{most} {count} at once at most ({reference})")
-            }
-            (Meaning::TooManyAtOnce, _) => {
-                format!("{most} {count} at once at most; end another one first ({reference})")
-            }
-            (Meaning::TooLarge, _) => format!(
-                "This is more than the limit {} ever allows, {most} {count} per {} ({reference})",
-                self.limit,
-                self.quota.period()
-            ),
         }
     }
 
-    /// Returns the text from the configuration, unless it promises a retry that can never succeed.
+    /// Returns the level of a rate and the number that passes, for users. A part of a recipient or message that has not
+    /// decayed yet takes the room of a whole one.
+    fn used(&self, quota: &Quota) -> (f64, f64) {
+        let most = quota.at_once(self.thing.count).unwrap_or_default();
+        let whole = self.level.ceil();
+        match quota.rule() {
+            _ if self.thing.count == Count::Bytes => (self.level, most),
+            // One after another, an average lets pass more than at once: what has passed, has passed.
+            Some(Rule::Ewma(rule)) if self.level <= rule.limit() => (whole, most.max(whole)),
+            Some(rule) if self.level <= rule.burst() => (whole.min(most), most),
+            _ => (whole, most),
+        }
+    }
+
+    /// Returns the text from the configuration, unless the text promises a retry that can never succeed.
     fn own_text(&self) -> Option<&Template> {
         let is_true = self.verb != Verb::Defer || !matches!(self.meaning(), Meaning::TooLarge | Meaning::Never);
         // "try again in never" would confuse users.
@@ -175,11 +197,6 @@ impl Refusal {
             Wait::Never => "never".to_owned(),
         }
     }
-
-    /// Formats the level for the log: `97/100`.
-    pub fn level_text(&self) -> String {
-        self.quota.beside(&self.quota.level(self.level))
-    }
 }
 
 impl Suspended {
@@ -190,8 +207,11 @@ impl Suspended {
             By::Administrator(_) => "by the administrator".to_owned(),
         };
         let left = format_wait(self.left);
-        let whom = self.suspension.owner.fields().flatten().next().map_or("", Field::word);
+        let owner = match self.suspension.owner.fields().flatten().next() {
+            Some(Field::UserDomain) => "All users of this domain are".to_owned(),
+            field => format!("This {} is", field.map_or("user", Field::word)),
+        };
         let help = self.help_url.as_ref().map_or_else(String::new, |url| format!("; see {url}"));
-        format!("Nothing is taken from this {whom} for another {left}: suspended {why}{help} ({reference})")
+        format!("{owner} suspended for another {left}, {why}{help} ({reference})")
     }
 }

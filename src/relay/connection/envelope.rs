@@ -1,5 +1,5 @@
-//! The commands of a message's envelope and the meaning of the upstream's replies. Pure: the
-//! [`Connection`](super::Connection) carries the octets.
+//! The commands of a message's envelope (MAIL, RCPT), and which reply of the upstream belongs to which command. Pure:
+//! the [`Connection`](super::Connection) sends and reads octets.
 
 use crate::relay::error::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
@@ -7,7 +7,7 @@ use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::upstream_answer::Answer;
 
-/// An envelope in transit: the MAIL and RCPT commands to send, and which reply belongs to which command.
+/// State of sending an envelope: the commands, and how many of them were sent and answered.
 pub struct Envelope {
     commands: Vec<(Command, String)>,
     sent: usize,
@@ -25,16 +25,17 @@ enum Command {
     Xforward,
     Mail,
     Rcpt,
-    /// A recipient that is not sent to the upstream, because the upstream no longer offers this parameter.
+    /// A recipient that is not sent, because the upstream no longer offers the extension of this parameter.
     NotSent(&'static str),
 }
 
-/// Maximum commands without a reply: some 30 kB, which the buffers of a connection hold. With more, both sides could
-/// wait for each other to read (RFC 2920 §3.1).
+/// Maximum number of commands that are sent before their replies are read: about 30 kB, which fit into the buffers of a
+/// TCP connection. With more, both sides could wait for each other to read, for ever (RFC 2920 §3.1).
 const WINDOW: usize = 500;
 
 impl Envelope {
-    /// An envelope for an upstream with these extensions. `reset` begins with RSET, since the connection has been used.
+    /// Creates the envelope for an upstream that offers these extensions. With `reset` its first command is RSET, for a
+    /// connection that was used before.
     pub fn new(mail: Option<&Mail>, recipients: &[&Rcpt], reset: bool, offered: &Extensions) -> Self {
         let mut commands = Vec::with_capacity(recipients.len() + 2);
         let mut mail_refused = None;
@@ -42,8 +43,9 @@ impl Envelope {
             commands.push((Command::Rset, "RSET\r\n".to_owned()));
         }
         if let Some(mail) = mail {
-            // Weir's reply to EHLO offered this parameter, so the upstream offered it then and does not now. Mail
-            // without the parameter would silently break what Weir has promised the client.
+            // The client uses a parameter that Weir offered in its reply to EHLO, so an upstream offered it at that
+            // time, but this one does not offer it now. Do not send the mail without the parameter, as Weir has
+            // promised the client to support it.
             mail_refused = mail.unsupported(offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
@@ -68,8 +70,8 @@ impl Envelope {
         envelope
     }
 
-    /// Sends these lines before MAIL, if MAIL is sent: Postfix forgets them at the end of each transaction
-    /// (XFORWARD_README).
+    /// Adds these XFORWARD lines before MAIL, if the envelope has MAIL. They are sent for each transaction, since
+    /// Postfix forgets them at its end (XFORWARD_README).
     pub fn announcing(mut self, lines: Vec<String>) -> Self {
         if let Some(mail) = self.commands.iter().position(|(command, _)| *command == Command::Mail) {
             self.commands.splice(mail..mail, lines.into_iter().map(|line| (Command::Xforward, line)));
@@ -77,12 +79,12 @@ impl Envelope {
         self
     }
 
-    /// Returns the reply to the lines before MAIL: the first refusal, if there was one.
+    /// Returns the reply to the XFORWARD lines: the first refusal, otherwise the last reply.
     pub fn xforward_reply(&self) -> Option<&Reply> {
         self.xforward.as_ref()
     }
 
-    /// Returns the octets to send now; `None` while replies must come first.
+    /// Returns the commands to send now; `None` if replies must be read first.
     pub fn next_write(&mut self) -> Option<String> {
         let window = if self.pipelining { WINDOW } else { 1 };
         self.sent = self.sent.max(self.replied);
@@ -92,12 +94,13 @@ impl Envelope {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Returns whether every command has its reply.
+    /// Returns whether every command has been answered.
     pub fn is_done(&self) -> bool {
         self.replied == self.commands.len()
     }
 
-    /// Takes the reply to the oldest command without one. After an error the connection cannot be used any more.
+    /// Processes the reply to the first command that has no reply yet. After an error the connection cannot be used any
+    /// more.
     pub fn reply(&mut self, reply: Reply) -> Result<(), RelayError> {
         let Some((command, _)) = self.commands.get(self.replied) else {
             return Err(RelayError::Unexpected(reply));
@@ -110,7 +113,7 @@ impl Envelope {
             (Command::Rset, _) if reply.is_positive() => {}
             (Command::Rset, _) => return Err(RelayError::Unexpected(reply)),
             (Command::Xforward, _) => {
-                // A refused XFORWARD does not stop the message.
+                // If XFORWARD is refused, the message is still sent.
                 let was_good = self.xforward.as_ref().is_none_or(Reply::is_positive);
                 self.xforward = Some(reply).filter(|_| was_good).or(self.xforward.take());
             }
@@ -123,21 +126,21 @@ impl Envelope {
             }
             (Command::Rcpt, None) => self.answers.push(Answer::Reply(reply)),
             (Command::Rcpt, Some(_)) if reply.is_positive() => return Err(RelayError::Unexpected(reply)),
-            // 503, since MAIL was refused.
+            // This is the 503 that follows a refused MAIL.
             (Command::Rcpt, Some(refused)) => self.answers.push(Answer::MailRefused(refused.clone())),
-            // Recipients that are not sent are answered as soon as it is their turn.
+            // Cannot happen: `answer_not_sent` answers such recipients before a reply is read for them.
             (Command::NotSent(_), _) => return Err(RelayError::Unexpected(reply)),
         }
         self.answer_not_sent();
         Ok(())
     }
 
-    /// Returns one answer for each recipient.
+    /// Returns one answer for each recipient, in their order.
     pub fn into_answers(self) -> Vec<Answer> {
         self.answers
     }
 
-    /// Answers the recipients that are next in turn and are not sent to the upstream.
+    /// Answers those recipients that are next in the order and are not sent to the upstream.
     fn answer_not_sent(&mut self) {
         while let Some((Command::NotSent(parameter), _)) = self.commands.get(self.replied) {
             self.replied += 1;
@@ -148,7 +151,7 @@ impl Envelope {
         }
     }
 
-    /// Drops the commands not sent yet, if MAIL was refused.
+    /// If MAIL was refused, answers all recipients that were not sent yet, and removes the commands that were not sent.
     fn give_up(&mut self) {
         if let Some(refused) = &self.mail_refused {
             let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::NotSent(_));
@@ -159,8 +162,8 @@ impl Envelope {
     }
 }
 
-/// Returns a temporary refusal: when the client connects again, it learns that the parameter is not offered, and can
-/// send without it or give up.
+/// Returns a temporary refusal because of this parameter. When the client connects again, Weir's reply to EHLO no
+/// longer offers the parameter, so the client can send the mail without it or give up.
 fn no_longer(parameter: &str) -> Reply {
     let text =
         format!("4.3.5 The mail server behind this one no longer takes the parameter {parameter}; say EHLO again");
@@ -263,7 +266,7 @@ mod tests {
         }
         let mut closing = envelope("MAIL FROM:<a@b>", false, true).announcing(lines());
         assert!(closing.next_write().is_some() && closing.reply(reply("421 bye")).is_err());
-        // Without MAIL there is no XFORWARD.
+        // If MAIL is not sent, XFORWARD is not sent either.
         let rcpt = Rcpt::parse("TO:<a@b>").unwrap();
         let mut more = Envelope::new(None, &[&rcpt], false, &Extensions::default()).announcing(lines());
         assert_eq!((more.next_write().as_deref(), more.xforward_reply()), (Some("RCPT TO:<a@b>\r\n"), None));

@@ -1,5 +1,5 @@
-//! Handshake at the start of a connection to an upstream: greeting, EHLO, TLS and login. Pure: the
-//! [`Connection`](super::Connection) carries the octets.
+//! Handshake at the start of a connection to an upstream: greeting, EHLO, TLS, XCLIENT and login. Pure: the caller
+//! sends the lines and reads the replies.
 
 use crate::relay::client::Client;
 use crate::relay::error::RelayError;
@@ -10,17 +10,17 @@ use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
 use std::collections::VecDeque;
 
-/// A handshake: greeting, EHLO, STARTTLS, EHLO again; or all of it within TLS.
+/// A handshake: greeting, EHLO, STARTTLS and EHLO again; with implicit TLS, greeting and EHLO within TLS.
 pub struct Handshake {
     hostname: String,
     tls: Policy,
     login: Option<Login>,
-    /// The client to announce by XCLIENT, until it is announced.
+    /// The client that is still to be announced by XCLIENT.
     client: Option<Client>,
-    /// The name for EHLO after XCLIENT.
+    /// The client's name, for the EHLO after XCLIENT.
     client_helo: Option<Box<str>>,
     secured: bool,
-    /// The reason why the connection goes on without TLS, if it does.
+    /// If the connection continues without TLS, the reason for that.
     no_tls: NoTlsReason,
     stage: Stage,
 }
@@ -32,25 +32,25 @@ enum Stage {
     StartTls(Extensions),
     /// The XCLIENT lines that are still to be sent.
     Xclient(Extensions, VecDeque<String>),
-    /// EHLO after XCLIENT, with the extensions offered before it.
+    /// EHLO after XCLIENT was sent. Holds the extensions that were offered before.
     EhloAfterXclient(Extensions),
     Auth(Extensions, Box<Authentication>),
 }
 
-/// The next step of a handshake. Never print it: a line may contain a password.
+/// The next step of a handshake. It must not be printed: a line may contain a password.
 pub enum Next {
     Send(String),
-    /// Begin TLS, then call [`Handshake::secured`]. The extensions offered before are void.
+    /// Establish TLS, then call [`Handshake::secured`]. The extensions offered before no longer count.
     StartTls,
-    /// Derive these keys, which takes long, then call [`Handshake::keys`].
+    /// Derive the SCRAM keys, which may take most of a second, then call [`Handshake::keys`].
     Derive(Salting),
     Ready(Extensions),
     Failed(RelayError),
 }
 
 impl Handshake {
-    /// A handshake that waits for the greeting. `hostname` is the name for EHLO; `login` is Weir's login at the
-    /// upstream.
+    /// Creates a handshake that waits for the greeting. `hostname` is Weir's name for EHLO; `login` is the login to use
+    /// at the upstream.
     pub fn new(hostname: &str, tls: Policy, login: Option<Login>) -> Self {
         Self {
             hostname: hostname.to_owned(),
@@ -64,50 +64,52 @@ impl Handshake {
         }
     }
 
-    /// Announces this client to the upstream, as far as the upstream offers XCLIENT.
+    /// Makes the handshake announce this client, with those XCLIENT attributes that the upstream accepts.
     pub fn announcing(self, client: Option<Client>) -> Self {
         Self { client, ..self }
     }
 
-    /// Returns whether TLS is established. Implicit TLS is established before the greeting.
+    /// Returns whether TLS is established, or must be established before the greeting (implicit TLS).
     pub fn is_within_tls(&self) -> bool {
         self.secured
     }
 
-    /// Returns why the finished handshake has no TLS; `None` if it has.
+    /// Returns the reason why the connection has no TLS after the handshake; `None` if it has TLS.
     pub fn no_tls(self) -> Option<NoTlsReason> {
         if self.secured { None } else { Some(self.no_tls) }
     }
 
-    /// Continues after TLS is established.
+    /// Continues after TLS was established.
     pub fn secured(&mut self) -> Next {
         self.secured = true;
         self.send_ehlo()
     }
 
-    /// Takes the reply to the last line sent.
+    /// Processes the greeting, or the reply to the last line sent. Returns the next step.
     pub fn reply(&mut self, reply: Reply) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
             Stage::Greeting if reply.code() == 220 => self.send_ehlo(),
             Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
-            // A server that does not know EHLO gets HELO, unless that would leave out TLS.
+            // To a server that does not know EHLO, send HELO, unless TLS or a login is required, which HELO does not
+            // allow.
             Stage::Ehlo if reply.code() / 100 == 5 && !self.tls.is_checked() && self.login.is_none() => {
                 self.stage = Stage::Helo;
                 Next::Send(format!("HELO {}\r\n", self.hostname))
             }
             Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
             Stage::StartTls(_) if reply.code() == 220 => Next::StartTls,
-            // The server offers STARTTLS and refuses it: go on without, where plain text is allowed.
+            // The server offered STARTTLS, but refuses it: continue without TLS, if that is allowed.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic && self.login.is_none() => {
                 self.no_tls = NoTlsReason::Refused(reply);
                 self.log_in(offered)
             }
             Stage::StartTls(_) => Next::Failed(RelayError::StartTls(reply)),
             Stage::Xclient(offered, left) if reply.code() == 220 => self.send_xclient(offered, left),
-            // The upstream refuses this client.
+            // The upstream refuses the announced client.
             Stage::Xclient(..) => Next::Failed(RelayError::Xclient(reply)),
             Stage::EhloAfterXclient(before) if reply.is_positive() => {
-                // Postfix now offers what the announced client may use. Weir may still use XCLIENT and XFORWARD.
+                // Postfix now offers the extensions for the announced client, without XCLIENT and XFORWARD, which Weir
+                // may still use.
                 let Extensions { xclient, xforward, .. } = before;
                 let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
                 self.log_in(offered)
@@ -121,14 +123,14 @@ impl Handshake {
         }
     }
 
-    /// Continues with the keys from [`Next::Derive`].
+    /// Continues with the keys that the caller has derived after [`Next::Derive`].
     pub fn keys(&mut self, keys: &Keys) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
             Stage::Auth(offered, mut authentication) => {
                 let step = authentication.keys(keys);
                 self.advance(offered, authentication, step)
             }
-            // The handshake did not ask for keys.
+            // The caller has keys for which the handshake did not ask.
             _ => Next::Failed(RelayError::Closed),
         }
     }
@@ -145,7 +147,7 @@ impl Handshake {
     }
 
     fn ready(&self, mut offered: Extensions) -> Next {
-        // RFC 8689 §4.2.1: REQUIRETLS mail may go only where the certificate has been checked.
+        // RFC 8689 §4.2.1: mail with REQUIRETLS may be sent only to a server whose certificate has been checked.
         offered.require_tls &= self.tls.is_checked();
         Next::Ready(offered)
     }
@@ -168,8 +170,9 @@ impl Handshake {
         }
     }
 
-    /// Sends XCLIENT. After it the dialogue begins again, on the client's behalf (XCLIENT_README). Postfix takes the
-    /// name from the last EHLO, not from HELO=.
+    /// Sends the next XCLIENT line, or EHLO after the last one: after XCLIENT the dialogue begins again, now for the
+    /// client (XCLIENT_README). EHLO has the client's name, since Postfix takes the name from the last EHLO, not from
+    /// the attribute HELO.
     fn send_xclient(&mut self, offered: Extensions, mut lines: VecDeque<String>) -> Next {
         match lines.pop_front() {
             Some(line) => {
@@ -183,10 +186,12 @@ impl Handshake {
         }
     }
 
-    /// Sends AUTH, if Weir has to log in (RFC 4954). Never sends a password in plain text, unless so configured.
+    /// Sends XCLIENT, if the client is still to be announced, otherwise AUTH, if Weir has to log in (RFC 4954). Sends
+    /// no password without TLS, unless the configuration says "no TLS".
     fn log_in(&mut self, offered: Extensions) -> Next {
         if let Some(client) = self.client.take() {
-            // After XCLIENT with LOGIN the session counts as logged in, and the upstream would refuse Weir's AUTH.
+            // Send the attribute LOGIN only if Weir does not log in: after it the session counts as logged in, and the
+            // upstream would refuse AUTH.
             let lines = client.xclient(offered.xclient, self.login.is_none());
             if !lines.is_empty() {
                 self.client_helo = client.helo;
@@ -211,7 +216,7 @@ mod tests {
     use crate::relay::login::{Mechanism, Secret};
     use crate::smtp::sasl::Credentials;
 
-    /// Plays a handshake; returns the lines sent, and how it ended.
+    /// Runs a handshake with these replies. Returns the lines that were sent, and the result as text.
     fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {
         play(Handshake::new("weir.example", tls, None), replies)
     }

@@ -1,6 +1,7 @@
-//! Connection to an upstream: sends the commands of a message and matches replies to commands.
+//! Connection to an upstream: sends the commands and octets of messages, and matches replies to commands.
 //!
-//! [`handshake`] is its start, [`envelope`] the commands of a message; a [`wire`] carries its octets.
+//! [`handshake`] is the start of a connection, [`envelope`] has the commands MAIL and RCPT of a message; a [`wire`]
+//! sends and reads octets.
 
 pub mod envelope;
 mod handshake;
@@ -32,43 +33,45 @@ pub struct Connection {
     offered: Extensions,
     no_tls: Option<NoTlsReason>,
     announcer: Arc<Announcer>,
-    /// The client that the handshake announced or logged in.
+    /// The client that the handshake announced or logged in, if any.
     client: Option<Client>,
-    /// Clients log in to this upstream with their own passwords: the connection serves one client, logged in or not.
+    /// Whether clients log in to this upstream with their own passwords. Then the connection carries mail of only one
+    /// client, whether it has logged in or not.
     is_of_login: bool,
     state: State,
     opened: Instant,
-    /// The upstream has answered at least once in the current transaction.
+    /// Whether the upstream has replied at least once in the present transaction, so that the connection is not dead.
     is_proven: bool,
-    /// The upstream refused DATA. If the refusal was a stray reply, the next reply does not belong to the next command.
+    /// Whether the upstream refused DATA in this transaction. Then DATA is not sent again: the refusal may have been a
+    /// late reply to an earlier command, so that the next reply would not belong to the next command.
     has_refused_data: bool,
-    /// Number of transactions begun on this connection.
+    /// Number of transactions that were begun on this connection.
     messages: u32,
-    /// Held while a client's mail uses the connection.
+    /// The connection's slot, while it carries mail of a client.
     slot: Option<Slot>,
     _counted: Counted,
 }
 
-/// The parts of a connection that has just finished its handshake.
+/// Parts of a connection whose handshake has just ended.
 pub struct Established {
     pub wire: Wire,
-    /// How long the upstream may go without accepting any octet of a message.
+    /// Timeout if the upstream accepts no further octet of a message.
     pub data_timeout: Duration,
     pub offered: Extensions,
-    /// The reason why there is no TLS; `None` if there is.
+    /// The reason why the connection has no TLS; `None` if it has TLS.
     pub no_tls: Option<NoTlsReason>,
     pub announcer: Arc<Announcer>,
-    /// The client that the handshake announced or logged in.
+    /// The client that the handshake announced or logged in, if any.
     pub client: Option<Client>,
-    /// Clients log in to this upstream with their own passwords.
+    /// Whether clients log in to this upstream with their own passwords.
     pub is_of_login: bool,
-    /// Counts the connection until it is dropped.
+    /// Guard that counts the connection until it is dropped.
     pub counted: Counted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No transaction.
+    /// No transaction has begun.
     Idle,
     /// MAIL was sent.
     Transaction,
@@ -76,10 +79,11 @@ enum State {
     Message,
 }
 
-/// Time for the reply to RSET on an idle connection: a firewall may have dropped the connection.
+/// Timeout for the reply to RSET on a connection that was idle. It is short, as a firewall may have dropped the
+/// connection.
 const RSET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time to wait for a reply that the upstream may have sent before it hung up, and for the reply to QUIT.
+/// Timeout for a reply that the upstream may have sent before it closed the connection, and for the reply to QUIT.
 const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Connection {
@@ -103,27 +107,28 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as in use, in this slot.
+    /// Marks the connection as in use, with this slot.
     pub fn occupy(&mut self, slot: Slot) {
         self.slot = Some(slot);
     }
 
-    /// Returns a channel that turns true when another client needs the slot; `None` while the connection is idle.
+    /// Returns a channel whose value becomes true when the connection must be given up for another client. `None` if
+    /// the connection has no slot.
     pub fn revoked(&self) -> Option<watch::Receiver<bool>> {
         self.slot.as_ref().map(Slot::revoked)
     }
 
-    /// Marks the connection as idle; returns its slot.
+    /// Marks the connection as not in use, and returns its slot.
     pub fn vacate(&mut self) -> Option<Slot> {
         self.slot.take()
     }
 
-    /// Returns the extensions in the reply to EHLO.
+    /// Returns the extensions that the upstream offered at the end of the handshake.
     pub fn offered(&self) -> Extensions {
         self.offered
     }
 
-    /// Returns why the connection has no TLS; `None` if it has.
+    /// Returns the reason why the connection has no TLS; `None` if it has TLS.
     pub fn no_tls(&self) -> Option<&NoTlsReason> {
         self.no_tls.as_ref()
     }
@@ -132,12 +137,12 @@ impl Connection {
         now.duration_since(self.opened)
     }
 
-    /// Returns the number of transactions begun on this connection.
+    /// Returns the number of transactions that were begun on this connection.
     pub fn messages(&self) -> u32 {
         self.messages
     }
 
-    /// Returns whether the upstream has answered in the current transaction.
+    /// Returns whether the upstream has replied in the present transaction.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }
@@ -146,25 +151,25 @@ impl Connection {
         self.state == State::Idle
     }
 
-    /// Returns whether the upstream waits for the rest of a message.
+    /// Returns whether a message has begun and not ended.
     pub fn in_message(&self) -> bool {
         self.state == State::Message
     }
 
-    /// Returns whether the upstream has neither sent anything nor hung up. Does not wait.
+    /// Returns whether the upstream has neither sent anything unasked nor closed the connection. Does not wait.
     pub async fn is_quiet(&mut self) -> bool {
         self.wire.is_quiet().await.unwrap_or(false)
     }
 
-    /// Returns whether the connection may carry mail of this client. It may not if its handshake announced another
-    /// client by XCLIENT or logged in as another client.
+    /// Returns whether the connection may carry mail of this client. It may not if the handshake announced another
+    /// client by XCLIENT, or logged another client in.
     pub fn speaks_for(&self, client: &Client) -> bool {
         let is_same_client = self.client.as_ref().is_some_and(|known| known.is_like(client));
         is_same_client || !(self.is_of_login || self.announcer.is_for_one(&self.offered))
     }
 
-    /// Sends MAIL (if given) and recipients of this client; returns one answer for each recipient. A used connection
-    /// begins with RSET.
+    /// Sends MAIL, if given, and recipients for this client. Returns one answer for each recipient, in their order. If
+    /// the connection was used before, RSET is sent before MAIL.
     pub async fn envelope(
         &mut self,
         client: &Client,
@@ -194,7 +199,7 @@ impl Connection {
         Ok(envelope.into_answers())
     }
 
-    /// Ends a transaction whose message has not begun.
+    /// Ends a transaction whose message has not begun, with RSET.
     pub async fn reset(&mut self) -> Result<(), RelayError> {
         if self.state == State::Transaction {
             self.wire.check_quiet().await?;
@@ -208,7 +213,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends DATA; returns 354 or the refusal.
+    /// Sends DATA. Returns the reply: 354, or a refusal.
     pub async fn data(&mut self) -> Result<Reply, RelayError> {
         if self.has_refused_data {
             return Err(RelayError::Closed);
@@ -220,26 +225,28 @@ impl Connection {
             354 => self.state = State::Message,
             421 => return Err(RelayError::Refused(reply)),
             400.. => self.has_refused_data = true,
-            // After an unexpected success, each further reply may belong to the command before.
+            // A positive reply other than 354 is not a reply to DATA: it may belong to an earlier command, and so may
+            // all later replies.
             _ => return Err(RelayError::Unexpected(reply)),
         }
         Ok(reply)
     }
 
-    /// Sends octets of the message. If the upstream replies meanwhile, that reply is the error.
+    /// Sends octets of the message. If the upstream replies before the end of the message, its reply is returned as the
+    /// error.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
         match self.wire.send_unless_answered(bytes, self.data_timeout).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.early_reply(self.wire.timeout).await?),
-            // Waiting for a reply would take the same time again.
+            // Do not also wait for a reply: that would take the same time again.
             Err(RelayError::Timeout) => Err(RelayError::Timeout),
-            // The upstream may have sent the reason before it hung up.
+            // The upstream may have sent a reply with the reason before it closed the connection.
             Err(error) => Err(self.early_reply(LAST_REPLY_TIMEOUT).await.unwrap_or(error)),
         }
     }
 
-    /// Ends the message: sends the final dot and returns the reply, if it comes within `timeout`. A reply that came
-    /// before the final dot is no acknowledgement.
+    /// Ends the message: sends the final dot and returns the upstream's reply to it, if it arrives within `timeout`. If
+    /// a reply arrived before the final dot was sent, it is returned as an error: it does not accept the message.
     pub async fn end(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
         self.write(b".\r\n").await?;
         let reply = self.wire.reply_within(timeout).await?;
@@ -251,8 +258,8 @@ impl Connection {
         }
     }
 
-    /// Sends QUIT and closes. In mid-message the connection is cut instead, so that the upstream does not accept
-    /// half a message.
+    /// Sends QUIT and closes the connection. If a message has begun and not ended, closes without QUIT, so that the
+    /// upstream does not accept an incomplete message.
     pub async fn quit(mut self) {
         if self.state == State::Message {
             return;
@@ -264,7 +271,7 @@ impl Connection {
         let _ = tokio::time::timeout(LAST_REPLY_TIMEOUT, quit).await;
     }
 
-    /// Reads the reply that the upstream sent in mid-message.
+    /// Reads a reply that the upstream sent before the end of the message, and returns it as an error.
     async fn early_reply(&mut self, timeout: Duration) -> Result<RelayError, RelayError> {
         let reply = self.wire.reply_within(timeout).await?;
         Ok(if reply.code() >= 400 { RelayError::Refused(reply) } else { RelayError::Unexpected(reply) })

@@ -1,4 +1,4 @@
-//! Stream of octets to and from an upstream; parses replies.
+//! Stream of octets to and from an upstream, with the parser of replies.
 
 use crate::relay::error::RelayError;
 use crate::relay::tls::Tls;
@@ -9,10 +9,10 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// A stream, in plain text or TLS, with the octets read in advance.
+/// A stream, with or without TLS, and the octets that were read and are not used yet.
 pub struct Wire {
     stream: Box<dyn Stream>,
-    /// Timeout for one reply, and for sending.
+    /// Timeout for one reply, and for sending one piece.
     pub timeout: Duration,
     pub reader: Reader,
     /// Octets that were read and not parsed yet.
@@ -22,7 +22,7 @@ pub struct Wire {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Octets per read: a few replies.
+/// Octets to read at once, enough for a few replies.
 const READ: usize = 4096;
 
 impl Wire {
@@ -30,7 +30,7 @@ impl Wire {
         Self { stream: Box::new(stream), timeout, reader: Reader::default(), unused: Vec::new() }
     }
 
-    /// Begins TLS.
+    /// Establishes TLS on the stream.
     pub async fn secure(self, tls: Option<&Tls>) -> Result<Self, RelayError> {
         let tls = tls.ok_or(RelayError::NoTls)?;
         let stream = tls.secure(self.stream).await.map_err(RelayError::Tls)?;
@@ -46,8 +46,8 @@ impl Wire {
         sent.map_err(RelayError::Io)
     }
 
-    /// Sends octets while listening. Returns false if the upstream began to reply. `timeout` applies to each piece that
-    /// the upstream accepts.
+    /// Sends octets, and watches for a reply at the same time. Returns false, and stops sending, if the upstream has
+    /// begun to reply. The upstream must accept at least one more octet within each `timeout`.
     pub async fn send_unless_answered(&mut self, bytes: &[u8], timeout: Duration) -> Result<bool, RelayError> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -99,7 +99,8 @@ impl Wire {
         }
     }
 
-    /// Fails if unread octets wait before a command: they would be taken for its reply.
+    /// Returns an error if the upstream has sent something before the next command: it would be taken for the reply to
+    /// that command.
     pub async fn check_quiet(&mut self) -> Result<(), RelayError> {
         if self.is_quiet().await? {
             return Ok(());
@@ -108,7 +109,8 @@ impl Wire {
         if reply.code() == 421 { Err(RelayError::Refused(reply)) } else { Err(RelayError::Unexpected(reply)) }
     }
 
-    /// Returns whether the upstream has sent nothing unasked. Reads available octets without waiting.
+    /// Returns whether the upstream has sent nothing that was not asked for. Reads octets that have already arrived,
+    /// without waiting.
     pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
         if !self.unused.is_empty() || self.reader.is_inside() {
             return Ok(false);

@@ -4,21 +4,21 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use std::fmt;
 
-/// Why a lookup has no answer.
+/// Reason why a lookup has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// NXDOMAIN.
+    /// The name does not exist (NXDOMAIN).
     NoSuchName(String),
     /// The name exists, but has no records of this type.
     NoRecord(String),
-    /// The domain takes no mail (RFC 7505).
+    /// The domain accepts no mail: it has a null MX record (RFC 7505).
     NullMx(String),
-    /// No name server could answer, for this reason.
+    /// No name server gave a usable answer, for this reason.
     Server(String),
 }
 
 impl LookupError {
-    /// Describes a name server's error in an administrator's words.
+    /// Describes the error of a name server, in words for the administrator.
     pub fn of(server: &str, error: &NetError) -> Self {
         let complaint = match error {
             NetError::Timeout => "does not answer".to_owned(),
@@ -31,12 +31,12 @@ impl LookupError {
         Self::Server(format!("the name server {server} {complaint}"))
     }
 
-    /// Returns whether the error is temporary: it says nothing about the name.
+    /// Returns whether the error is temporary: it does not tell whether the name exists.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Server(_))
     }
 
-    /// Replaces the name in the error by the configured name; the lookup may have used another, from a search domain.
+    /// Replaces the name in the error by the configured name: the lookup may have added a search domain.
     pub fn with_name(self, name: &str) -> Self {
         match self {
             Self::NoSuchName(_) => Self::NoSuchName(name.to_owned()),
@@ -46,7 +46,8 @@ impl LookupError {
     }
 }
 
-/// Safe for a log line and a terminal: a name from DNS may contain any octet, so control characters become `?`.
+/// Writes the error for a log line and a terminal: a name from DNS may contain any octet, so control characters become
+/// `?`.
 impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
@@ -61,7 +62,7 @@ impl fmt::Display for LookupError {
 
 impl std::error::Error for LookupError {}
 
-/// Removes the final dot of an absolute name.
+/// Returns a name without its final dot, if it has one.
 pub fn bare(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }

@@ -1,7 +1,8 @@
-//! Address lookup for upstreams: from an address literal, /etc/hosts or DNS, in the order in which addresses are tried.
+//! Lookup of the addresses of upstreams: from an address in the configuration, from /etc/hosts or from DNS. Addresses
+//! are returned in the order in which they are to be tried.
 //!
-//! [`name_servers`] has the name servers, [`stale_cache`] keeps old answers for when they fail, and [`lookup_error`]
-//! has the errors.
+//! [`name_servers`] asks the name servers, [`stale_cache`] keeps old answers for the time when they fail, and
+//! [`lookup_error`] has the errors.
 
 mod lookup_error;
 mod name_servers;
@@ -20,52 +21,54 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How names are looked up.
+/// Options of the lookup of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The name servers to ask; those of /etc/resolv.conf if empty.
+    /// The name servers to ask. If the list is empty, those of /etc/resolv.conf.
     pub servers: Vec<SocketAddr>,
-    /// Timeout of one lookup, over all name servers.
+    /// Timeout of one lookup, for all name servers together.
     pub timeout: Duration,
 }
 
-/// Resolver for all upstreams. Caches answers for their TTL, and longer while no name server answers.
+/// Resolver that all upstreams share. Caches each answer for its TTL; while no name server answers, for up to three
+/// days.
 pub struct Resolver {
-    /// The lock is held to compare and replace the value.
+    /// The lock is held to compare or replace the value, not during a lookup.
     current: Mutex<CurrentServers>,
     addresses: StaleCache<Vec<IpAddr>>,
     exchangers: StaleCache<Vec<(u16, String)>>,
-    /// Whether no name server answers, so that old answers are in use.
+    /// Whether old answers are in use, because no name server answers.
     is_stale: LoggedState<bool>,
     /// Whether /etc/hosts cannot be read.
     is_without_hosts: LoggedState<bool>,
 }
 
-/// The name servers in use, and the options they come from.
+/// The name servers in use, and the options by which they were chosen.
 struct CurrentServers {
     options: Options,
-    /// The name servers, with the text of the resolv.conf that lists them.
+    /// The name servers, with the text of the resolv.conf from which they were read; `None` before the first lookup.
     servers: Option<(ResolvConf, Arc<NameServers>)>,
 }
 
-/// The addresses of an upstream, one after the other. Mail exchangers are looked up when it is their turn.
+/// Returns the addresses of an upstream one after the other. The addresses of a mail exchanger are looked up only when
+/// those of the exchangers before it were all returned.
 pub struct Route<'a> {
     resolver: &'a Resolver,
     exchangers: VecDeque<String>,
     addresses: VecDeque<IpAddr>,
 }
 
-/// The text of resolv.conf, or why it cannot be read.
+/// The text of resolv.conf, or the reason why it cannot be read.
 type ResolvConf = Result<Vec<u8>, String>;
 
-/// Maximum number of a domain's mail exchangers that are looked up.
+/// Maximum number of mail exchangers of a domain that are used.
 const MAX_EXCHANGERS: usize = 20;
 
-/// Timeout of a lookup for which there is an old answer (RFC 8767 §5, the client response timer).
+/// Timeout of a lookup if there is an old answer (RFC 8767 §5, the client response timer).
 const STALE_TIMEOUT: Duration = Duration::from_millis(1800);
 
 impl Resolver {
-    /// Reads and asks nothing before the first lookup.
+    /// Creates a resolver. It reads no file and asks no name server before the first lookup.
     pub fn new(options: &Options) -> Self {
         Self {
             current: Mutex::new(CurrentServers { options: options.clone(), servers: None }),
@@ -76,7 +79,8 @@ impl Resolver {
         }
     }
 
-    /// Changes the options. Old answers stay, for when no name server answers. Returns whether the options differ.
+    /// Changes the options. Old answers are kept for the case that no name server answers. Returns whether the options
+    /// differ from those before.
     pub fn change(&self, options: &Options) -> bool {
         let mut current = self.current();
         let is_news = current.options != *options;
@@ -86,8 +90,8 @@ impl Resolver {
         is_news
     }
 
-    /// Returns the addresses to try for a host: its own or, with `mx`, those of its mail exchangers (RFC 5321 §5.1).
-    /// `timeout` bounds the lookup of the exchangers.
+    /// Returns the addresses to try for a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321
+    /// §5.1). `timeout` is that of the lookup of the exchangers; the addresses are looked up later.
     pub async fn route(&self, host: &str, mx: bool, timeout: Duration) -> Result<Route<'_>, LookupError> {
         let mut route = Route { resolver: self, exchangers: VecDeque::new(), addresses: VecDeque::new() };
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
@@ -100,15 +104,15 @@ impl Resolver {
         Ok(route)
     }
 
-    /// Returns the mail exchangers of a domain in the order of preference; the names end with a dot.
+    /// Returns the names of a domain's mail exchangers in the order of preference; the names end with a dot.
     async fn exchangers(&self, domain: &str, timeout: Duration) -> Result<Vec<String>, LookupError> {
         let domain = &*format!("{domain}.");
         let ask = |timeout| {
             let servers = self.servers();
             async move {
                 match servers.exchangers(domain, timeout).await {
-                    // RFC 5321 §5.1: a domain without MX is its own exchanger. A name that only /etc/hosts has does not
-                    // exist in DNS.
+                    // RFC 5321 §5.1: a domain without MX records is its own exchanger. The same applies if the name
+                    // does not exist in DNS, as it may be in /etc/hosts.
                     Err(LookupError::NoRecord(_) | LookupError::NoSuchName(_)) => Ok(vec![(0, domain.to_owned())]),
                     outcome => outcome,
                 }
@@ -119,7 +123,7 @@ impl Resolver {
     }
 
     async fn addresses(&self, host: &str, timeout: Duration) -> Result<Vec<IpAddr>, LookupError> {
-        // Read anew each time, as getaddrinfo does: the file is small, and a change needs no restart.
+        // The file is read for each lookup, as by getaddrinfo: it is small, and so a change in it needs no restart.
         let known = hosts_addresses(&self.hosts(), host);
         if !known.is_empty() {
             return Ok(known);
@@ -134,7 +138,7 @@ impl Resolver {
     /// Reads /etc/hosts.
     fn hosts(&self) -> Hosts {
         let read = match std::fs::read("/etc/hosts") {
-            // Many containers have no such file.
+            // Many containers have no /etc/hosts.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             read => read,
         };
@@ -148,7 +152,7 @@ impl Resolver {
         })
     }
 
-    /// Asks the name servers, unless an old answer must serve.
+    /// Asks the name servers. Returns an old answer instead if they fail, or have failed a few seconds ago.
     async fn ask<T: Clone, F: Future<Output = Result<T, LookupError>>>(
         &self,
         cache: &StaleCache<T>,
@@ -183,8 +187,8 @@ impl Resolver {
         }
     }
 
-    /// Returns the name servers. Those of the system may change: on a laptop that moves, or when Weir starts before the
-    /// network.
+    /// Returns the name servers. Reads /etc/resolv.conf each time, if it is used: it changes when a laptop moves to
+    /// another network, or when Weir starts before the network.
     fn servers(&self) -> Arc<NameServers> {
         let is_of_system = self.current().options.servers.is_empty();
         let source = match is_of_system {
@@ -214,7 +218,8 @@ impl Resolver {
 }
 
 impl Route<'_> {
-    /// Returns the next address to try, or why an exchanger has none; `None` at the end. `timeout` bounds the lookup.
+    /// Returns the next address to try, or the error of looking up an exchanger's addresses; `None` if all were
+    /// returned. `timeout` is that of a lookup.
     pub async fn next(&mut self, timeout: Duration) -> Option<Result<IpAddr, LookupError>> {
         while self.addresses.is_empty() {
             match self.resolver.addresses(&self.exchangers.pop_front()?, timeout).await {
@@ -225,19 +230,20 @@ impl Route<'_> {
         self.addresses.pop_front().map(Ok)
     }
 
-    /// Returns whether no address or exchanger is left.
+    /// Returns whether all addresses were returned, and no exchanger is left.
     pub fn is_at_end(&self) -> bool {
         self.addresses.is_empty() && self.exchangers.is_empty()
     }
 }
 
-/// Sorts exchangers by preference, lowest number first; equal ones in random order (RFC 5321 §5.1).
+/// Sorts mail exchangers by preference, lowest number first; those of equal preference in random order (RFC 5321 §5.1).
 fn by_preference(
     domain: &str,
     mut exchangers: Vec<(u16, String)>,
     mut random: impl FnMut() -> u64,
 ) -> Result<Vec<String>, LookupError> {
-    // RFC 7505 §3: a root MX alone means that the domain takes no mail; beside others it means nothing.
+    // RFC 7505 §3: if the only exchanger is the root `.`, the domain accepts no mail. If there are other exchangers,
+    // `.` is ignored.
     exchangers.retain(|(_, name)| name != ".");
     if exchangers.is_empty() {
         return Err(LookupError::NullMx(domain.trim_end_matches('.').to_owned()));
@@ -247,15 +253,15 @@ fn by_preference(
     Ok(exchangers.into_iter().map(|(_, name)| name).collect())
 }
 
-/// Parses a hosts file. An octet that is not UTF-8 (in a comment, say) damages its own word and no other line.
+/// Parses a hosts file. Octets that are not UTF-8, such as in a comment, make only their own word unusable.
 fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
     let mut hosts = Hosts::default();
     hosts.read_hosts_conf(String::from_utf8_lossy(octets).as_bytes())?;
     Ok(hosts)
 }
 
-/// Returns the addresses of a name in /etc/hosts. If there are any, DNS is not asked, not even for the other address
-/// family.
+/// Returns the addresses of a name in /etc/hosts. If there is one, the caller does not ask DNS, also not for addresses
+/// of the other kind (IPv4 or IPv6).
 fn hosts_addresses(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
     name.set_fqdn(true);
@@ -309,7 +315,7 @@ mod tests {
 
     #[tokio::test]
     async fn literals_and_localhost_need_no_name_server() {
-        // No server answers at this address.
+        // At this address there is no name server: the hosts are found without DNS.
         let options = Options { servers: vec!["192.0.2.1:1".parse().unwrap()], timeout: Duration::from_millis(1) };
         let resolver = Resolver::new(&options);
         for (host, address) in [("192.0.2.7", "192.0.2.7"), ("[2001:db8::7]", "2001:db8::7")] {

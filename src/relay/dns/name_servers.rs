@@ -1,4 +1,4 @@
-//! Name servers: their list, and lookups of a single question.
+//! Name servers, and lookups of addresses and mail exchangers with them.
 
 use super::lookup_error::{LookupError, bare};
 use hickory_resolver::TokioResolver;
@@ -13,15 +13,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Name servers, asked in turn until one knows the answer.
+/// Name servers. They are asked one after the other until one gives a usable answer.
 pub struct NameServers {
     servers: Vec<Server>,
-    /// Index of the server that answered last: a dead one costs its timeout only once.
+    /// Index of the server that answered last. It is asked first next time, so that the timeout of a dead server is not
+    /// waited for again.
     preferred: AtomicUsize,
-    /// Names with fewer dots are looked up in the domains of `search` first (resolv.conf(5)).
+    /// Names with fewer dots than this are first looked up in the domains of `search` (resolv.conf(5)).
     ndots: usize,
     search: Vec<String>,
-    /// Why these are not the system's name servers.
+    /// The reason, if the name servers of /etc/resolv.conf cannot be used.
     note: Option<String>,
 }
 
@@ -30,26 +31,28 @@ struct Server {
     resolver: TokioResolver,
 }
 
-/// Bounds of an answer's TTL. The minimum spares the name servers a question per connection; the maximum bounds how
-/// long a TTL can delay a change.
+/// Bounds on the time for which an answer is cached, if its TTL is lower or higher. With the minimum, the name servers
+/// are not asked for every connection; with the maximum, a change in DNS is seen after this time at the latest.
 const MIN_TTL: Duration = Duration::from_secs(5);
 const MAX_TTL: Duration = Duration::from_secs(3600);
 
-/// The maximum for "no such record": the administrator who just added the record waits for it.
+/// Maximum time for which the answer "no such record" is cached, since the administrator who has just added the record
+/// waits for it.
 const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(60);
 
-/// Timeout in hickory for one question: beyond every caller's own timeout.
+/// Timeout for one question within the library hickory. It is longer than the timeouts of all callers, which end a
+/// question earlier.
 const HICKORY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Cached answers for each name server: there are few names.
+/// Maximum number of cached answers for each name server; only a few names are ever looked up.
 const CACHE: u64 = 256;
 
-/// Time for the second of the two questions for A and AAAA, after the first found addresses: some servers never answer
-/// AAAA. RFC 8305 §3 has 50 ms, for a person who waits.
+/// A and AAAA are asked at the same time. When one answer has addresses, the other is awaited for at most this time:
+/// some servers never answer AAAA. RFC 8305 §3 recommends 50 ms, as it is for programs for which a person waits.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl NameServers {
-    /// The configured name servers.
+    /// Uses the name servers of Weir's configuration.
     pub fn of(addresses: &[SocketAddr]) -> Self {
         let connection = |mut connection: ConnectionConfig, port| {
             connection.port = port;
@@ -63,8 +66,8 @@ impl NameServers {
         Self::new(addresses.iter().map(server).collect(), Vec::new(), ResolverOpts::default(), None)
     }
 
-    /// The system's name servers, from the text of resolv.conf. Without a file, the name server of this machine
-    /// (resolv.conf(5)).
+    /// Uses the system's name servers, as listed in the text of resolv.conf. If there is no such text, uses a name
+    /// server on this machine, 127.0.0.1 (resolv.conf(5)).
     pub fn of_system(text: Result<&[u8], &str>) -> Self {
         let why = |error| match error {
             NetError::Io(error) => error.to_string(),
@@ -97,13 +100,13 @@ impl NameServers {
         Self { servers, preferred: AtomicUsize::new(0), ndots, search, note }
     }
 
-    /// Returns why these are not the system's name servers.
+    /// Returns the reason, if the name servers of /etc/resolv.conf cannot be used.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Returns the addresses of a name, IPv6 and IPv4 in turn. A name that ends with a dot is looked up as it stands;
-    /// any other in the domains of `search`, too, as `ndots` says.
+    /// Returns the addresses of a name, alternating between IPv6 and IPv4. A name that ends with a dot is looked up
+    /// unchanged; other names are also looked up in the domains of `search` (see [`candidates`]).
     pub async fn addresses(&self, name: &str, timeout: Duration) -> Result<Vec<IpAddr>, LookupError> {
         let deadline = Instant::now() + timeout;
         let mut failure = LookupError::NoSuchName(name.to_owned());
@@ -111,7 +114,7 @@ impl NameServers {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.addresses_of(&candidate, left).await {
                 Ok(addresses) => return Ok(addresses),
-                // A name that could not be looked up may exist: keep that error.
+                // Keep a temporary error: the name of that lookup may exist.
                 Err(_) if failure.is_temporary() => {}
                 Err(why) => failure = why,
             }
@@ -142,7 +145,7 @@ impl NameServers {
         }
     }
 
-    /// Returns the mail exchangers of a domain with their preferences; the names end with a dot.
+    /// Returns the mail exchangers of a domain, each with its preference; the names end with a dot.
     pub async fn exchangers(&self, domain: &str, timeout: Duration) -> Result<Vec<(u16, String)>, LookupError> {
         let records = self.ask(domain, RecordType::MX, timeout).await?;
         let exchanger = |record: &RData| match record {
@@ -153,7 +156,7 @@ impl NameServers {
         if exchangers.is_empty() { Err(LookupError::NoRecord(bare(domain).to_owned())) } else { Ok(exchangers) }
     }
 
-    /// Asks one server after the other, each for its share of the time.
+    /// Asks one server after the other, each for an equal share of `timeout`, until one gives a usable answer.
     async fn ask(&self, name: &str, kind: RecordType, timeout: Duration) -> Result<Vec<RData>, LookupError> {
         let question = Name::from_ascii(name).map(|mut name| {
             name.set_fqdn(true);
@@ -194,19 +197,19 @@ impl NameServers {
     }
 }
 
-/// Returns why an answer without records says nothing about the name, if so. A server that knows that there are none
-/// sends a SOA (RFC 2308 §2.2), but not all do.
+/// Returns the reason if an answer without records does not mean that there are none. A server that knows that there
+/// are no records sends a SOA (RFC 2308 §2.2), but not every such server does.
 async fn why_unreliable(
     resolver: &TokioResolver,
     question: &Name,
     none: &NoRecords,
     timeout: Duration,
 ) -> Option<&'static str> {
-    // A lame server.
+    // The server only names other servers: it is not responsible for the domain ("lame").
     if none.ns.as_ref().is_some_and(|servers| !servers.is_empty()) {
         return Some("only refers to others");
     }
-    // hickory reports a loop of aliases like an alias without records.
+    // Ask for an alias: hickory reports a loop of aliases in the same way as a name without records.
     let aliases = tokio::time::timeout(timeout, resolver.lookup(question.clone(), RecordType::CNAME)).await;
     matches!(aliases, Ok(Ok(_))).then_some("has an alias that leads nowhere")
 }
@@ -216,7 +219,7 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     let own = builder.options_mut();
     *own = options;
-    // hickory repeats the question meanwhile; the caller's timeout ends it.
+    // Until the caller's timeout, hickory repeats the question by itself.
     own.timeout = HICKORY_TIMEOUT;
     own.attempts = 1;
     own.use_hosts_file = ResolveHosts::Never;
@@ -226,7 +229,7 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     builder.build()
 }
 
-/// Waits for the second of two answers, but only for [`GRACE`] if the first is good.
+/// Waits for the second of two answers; for at most [`GRACE`] if the first one is not an error.
 async fn with_grace<T>(
     first: &Result<T, LookupError>,
     second: impl Future<Output = Result<T, LookupError>>,
@@ -238,9 +241,10 @@ async fn with_grace<T>(
     tokio::time::timeout(GRACE, second).await.unwrap_or_else(|_| late())
 }
 
-/// Returns the names to look up for one, in order (resolv.conf(5)). A name with enough dots is looked up as it is:
-/// elsewhere it could only be found by mistake, say under the wildcard of a search domain. A name without dots is
-/// always looked up in the search domains, too; `ndots` says whether first or last.
+/// Returns the names to look up, in order, for a configured name (resolv.conf(5)). A name with at least `ndots` dots is
+/// only looked up unchanged: with a search domain added, it could only be found by mistake, such as by the domain's
+/// wildcard. A name without dots is always looked up in the search domains, too: if `ndots` is 0, after the unchanged
+/// name, otherwise before it.
 fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
     let dots = name.matches('.').count();
     if name.ends_with('.') || (dots >= ndots && dots > 0) {
@@ -251,7 +255,8 @@ fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
     if dots >= ndots { itself.into_iter().chain(below).collect() } else { below.chain(itself).collect() }
 }
 
-/// Alternates IPv6 and IPv4, IPv6 first (RFC 8305 §4): if one family does not work, the next address is of the other.
+/// Alternates IPv6 and IPv4 addresses, IPv6 first (RFC 8305 §4): if one of the two does not work, the next address to
+/// try is of the other kind.
 pub fn interleave(six: Vec<IpAddr>, four: Vec<IpAddr>) -> Vec<IpAddr> {
     let (mut six, mut four) = (six.into_iter(), four.into_iter());
     let mut all = Vec::with_capacity(six.len() + four.len());
@@ -315,15 +320,15 @@ mod tests {
         );
         assert_eq!((servers.ndots, &servers.search[..], servers.note()), (3, &["a.example".to_owned()][..], None));
     }
-    /// A name server that gives one answer to all questions: the records after the question, in octets, and the section
-    /// they are in.
+    /// Starts a name server that answers every question with the same record (its octets), in the answer section or in
+    /// the authority section. Returns its address.
     fn name_server(record: &'static [u8], is_answer: bool) -> SocketAddr {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         std::thread::spawn(move || {
             let mut question = [0; 512];
             while let Ok((_, from)) = socket.recv_from(&mut question) {
-                // The name ends with its empty label; type and class follow.
+                // The name in the question ends with an empty label; type and class follow it.
                 let end = 12 + question[12..].iter().position(|octet| *octet == 0).unwrap() + 5;
                 let counts = [0, 1, 0, u8::from(is_answer), 0, u8::from(!is_answer), 0, 0];
                 let answer = [&question[..2], &[0x81, 0x80], &counts, &question[12..end], record].concat();
@@ -335,13 +340,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_referral_or_an_alias_loop_says_nothing_about_the_name() {
-        // NS n., and CNAME to itself: name, type, class, TTL, length, data.
+        // The records are an NS record with the server `n.`, and a CNAME record that leads to its own name. Each has
+        // name, type, class, TTL, length and data.
         let lame = name_server(b"\xc0\x0c\0\x02\0\x01\0\0\0\x05\0\x03\x01n\0", false);
         let circular = name_server(b"\xc0\x0c\0\x05\0\x01\0\0\0\x05\0\x02\xc0\x0c", true);
         for server in [lame, circular] {
             let failure = NameServers::of(&[server]).addresses("relay.example", GRACE * 4).await.unwrap_err();
             assert!(failure.is_temporary(), "{failure}");
-            // A server that knows the name is asked next.
+            // A server that knows the name is asked after the one that does not.
             let knows = name_server(b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04\xc0\0\x02\x07", true);
             let found = NameServers::of(&[server, knows]).addresses("relay.example", GRACE * 8).await;
             assert_eq!(found, Ok(addresses(&["192.0.2.7"])));

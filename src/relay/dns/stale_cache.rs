@@ -1,39 +1,39 @@
-//! Cache of old answers for times when no name server answers: failing DNS must not stop the mail (RFC 8767, "serve
-//! stale").
+//! Cache of old answers of name servers. They are used while no name server answers, so that a failure of DNS does not
+//! stop mail (RFC 8767, "serve stale").
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The last good answer to each question. The lock is held to look up or replace one.
+/// The last successful answer for each name. The lock is held to look up or replace an answer.
 pub struct StaleCache<T>(Mutex<HashMap<String, Entry<T>>>);
 
 struct Entry<T> {
     answer: T,
     learnt: Instant,
-    /// When a lookup last failed, since the answer was learnt.
+    /// Time when a lookup of this name last failed; `None` if none has failed since the answer was learnt.
     failing: Option<Instant>,
 }
 
-/// The state of a question.
+/// State of the cached answer for a name.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Freshness<T> {
-    /// There is no answer.
+    /// There is no cached answer.
     Unknown,
-    /// It is time to ask, and there is an old answer for the case of failure.
+    /// The name servers are to be asked. There is an old answer in case that they fail.
     Known,
-    /// A lookup failed a moment ago: use this answer.
+    /// The name servers have failed a few seconds ago: use this old answer without asking.
     Failing(T),
 }
 
-/// How long an old answer may be used (RFC 8767 §5: days).
+/// Maximum age of an old answer that is used (RFC 8767 §5 recommends one to three days).
 const STALE: Duration = Duration::from_secs(3 * 86_400);
 
-/// Pause before failing name servers are asked again (RFC 9520 §3.2: from 1 s to 5 min).
+/// Pause after a failed lookup before the name servers are asked again (RFC 9520 §3.2: from 1 s to 5 min).
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Maximum answers kept: enough for a few upstreams and their mail exchangers.
+/// Number of cached answers above which old ones are removed; enough for a few upstreams and their mail exchangers.
 const CAPACITY: usize = 256;
 
 impl<T> Default for StaleCache<T> {
@@ -43,7 +43,7 @@ impl<T> Default for StaleCache<T> {
 }
 
 impl<T: Clone> StaleCache<T> {
-    /// Returns whether to ask. While name servers fail, one caller per pause is told to ask.
+    /// Returns whether to ask the name servers. While they fail, only one caller in each [`PAUSE`] is told to ask.
     pub fn freshness(&self, name: &str, now: Instant) -> Freshness<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE) else {
@@ -59,7 +59,7 @@ impl<T: Clone> StaleCache<T> {
         }
     }
 
-    /// Stores a new answer. Returns whether the question failed before.
+    /// Stores a new answer. Returns whether the lookup before this one failed.
     pub fn learn(&self, name: &str, answer: T, now: Instant) -> bool {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= CAPACITY && !entries.contains_key(name) {
@@ -69,7 +69,7 @@ impl<T: Clone> StaleCache<T> {
         before.is_some_and(|before| before.failing.is_some())
     }
 
-    /// Notes a failed lookup. Returns the old answer, if it may still be used.
+    /// Records a failed lookup. Returns the old answer, if there is one that may still be used.
     pub fn stale_answer(&self, name: &str, now: Instant) -> Option<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE)?;
@@ -77,7 +77,7 @@ impl<T: Clone> StaleCache<T> {
         Some(entry.answer.clone())
     }
 
-    /// Removes the answer: the name does not exist any more.
+    /// Removes the answer, because the name or the record no longer exists.
     pub fn forget(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }

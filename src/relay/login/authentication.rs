@@ -1,4 +1,5 @@
-//! Login at an upstream (RFC 4954), step by step, by the strongest mechanism that both sides know. Pure.
+//! Exchange of a login at an upstream (RFC 4954), with the strongest mechanism that the upstream offers and the
+//! configuration allows. Pure: the caller sends the lines and reads the replies.
 
 use super::redaction::Redaction;
 use crate::relay::error::RelayError;
@@ -13,45 +14,46 @@ use std::collections::VecDeque;
 
 /// A login in progress.
 pub struct Authentication {
-    /// The initial response, if it did not fit into the AUTH line: sent when the server asks for it.
+    /// The initial response, if it did not fit into the AUTH line. It is sent when the server asks for it.
     pending: Option<String>,
     stage: Stage,
     sent: Redaction,
 }
 
 enum Stage {
-    /// Answers to the server's next challenges.
+    /// PLAIN or LOGIN: the answers to the server's next challenges.
     Answers(VecDeque<String>),
     Token,
-    /// The server has sent the reason.
+    /// The server has refused the token, for this reason; the refusal itself follows.
     TokenRefused(String),
     ScramFirst(ClientFirst),
     ScramKeys(Challenge),
     ScramFinal(Proof),
-    /// The server has proven that it knows the password.
+    /// The server has proven that it knows the password; the acceptance of the login follows.
     ScramVerified,
     Over,
 }
 
 /// The next step of a login.
 pub enum Step {
-    /// Send this line; CRLF is not included.
+    /// Send this line, with CRLF added.
     Send(String),
-    /// Derive the keys, then call [`Authentication::keys`].
+    /// Derive the SCRAM keys, then call [`Authentication::keys`].
     Derive(Salting),
     Done,
     Failed(RelayError),
 }
 
-/// Maximum command length without CRLF (RFC 5321 §4.5.3.1.4). A longer initial response is sent when the server asks
-/// for it (RFC 4954 §4).
+/// Maximum octets of a command line, without its CRLF (RFC 5321 §4.5.3.1.4). If the AUTH line with the initial response
+/// would be longer, the response is sent when the server asks for it (RFC 4954 §4).
 const MAX_COMMAND: usize = 510;
 
-/// Maximum characters of a server's message about a token in the log.
+/// Maximum characters, in the log, of a server's reason for refusing a token.
 const MAX_DETAIL: usize = 300;
 
 impl Authentication {
-    /// Begins a login by the strongest mechanism offered and allowed; returns its first line.
+    /// Begins a login with the strongest mechanism that is offered and allowed. Returns the exchange and its first
+    /// line.
     pub fn begin(login: Login, offered: &Extensions) -> Result<(Self, String), RelayError> {
         let mut sent = Redaction::default();
         sent.add(login.secret.in_clear());
@@ -78,7 +80,7 @@ impl Authentication {
         }
     }
 
-    /// Takes the reply to the last line.
+    /// Processes the reply to the last line sent. Returns the next step.
     pub fn reply(&mut self, reply: Reply) -> Step {
         match self.heard(reply) {
             Step::Failed(RelayError::Login(reply, detail)) => {
@@ -93,7 +95,8 @@ impl Authentication {
 
     fn heard(&mut self, reply: Reply) -> Step {
         match (std::mem::replace(&mut self.stage, Stage::Over), reply.code()) {
-            // A server that does not prove that it knows the password may be an impostor, and would get all mail.
+            // The server accepts the login without having proven that it knows the password: it may not be the real
+            // server, and would get all mail.
             (Stage::ScramFirst(_) | Stage::ScramFinal(_) | Stage::ScramKeys(_), 235) => {
                 Step::Failed(RelayError::Scram(Error::Signature))
             }
@@ -104,7 +107,7 @@ impl Authentication {
         }
     }
 
-    /// Continues with the derived keys.
+    /// Continues with the derived SCRAM keys.
     pub fn keys(&mut self, keys: &Keys) -> Step {
         let Stage::ScramKeys(challenge) = std::mem::replace(&mut self.stage, Stage::Over) else {
             return Step::Failed(RelayError::Scram(Error::Signature));
@@ -114,7 +117,7 @@ impl Authentication {
         self.advance(Stage::ScramFinal(proof), message)
     }
 
-    /// Answers a 334: the server wants more, or has more to say.
+    /// Answers a reply 334, with which the server demands a further message.
     fn challenged(&mut self, stage: Stage, reply: Reply) -> Step {
         if let Some(initial) = self.pending.take() {
             return self.advance(stage, initial);
@@ -124,7 +127,7 @@ impl Authentication {
                 Some(answer) => self.advance(Stage::Answers(left), answer),
                 None => Step::Failed(RelayError::Login(reply, String::new())),
             },
-            // The server sends the refusal after an empty answer.
+            // The 334 has the reason why the token is refused. The refusal itself comes after an empty answer.
             Stage::Token => self.advance(Stage::TokenRefused(detail(&reply)), String::new()),
             Stage::ScramFirst(first) => match first.challenged(&text(&reply)) {
                 Ok(challenge) => {
@@ -151,7 +154,7 @@ impl Authentication {
     }
 }
 
-/// Returns the mechanism for a password; never [`Mechanism::Any`].
+/// Returns the strongest mechanism for a password that is allowed and offered; never [`Mechanism::Any`].
 fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, RelayError> {
     let strongest_first = [
         (Mechanism::ScramSha256, offered.auth_scram_sha_256),
@@ -169,13 +172,13 @@ fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, RelayEr
     }))
 }
 
-/// Decodes the text of a 334; empty if it is not base64 or not UTF-8.
+/// Decodes the text of a reply 334. Empty if the text is not base64 of UTF-8.
 fn text(reply: &Reply) -> String {
     let decoded = STANDARD.decode(reply.texts().next().unwrap_or_default().trim());
     decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// Decodes the text of a 334, safe for a log line.
+/// Decodes the text of a reply 334 for a log line: cuts it, and replaces all but printable ASCII by `?`.
 fn detail(reply: &Reply) -> String {
     text(reply).chars().take(MAX_DETAIL).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
 }
@@ -186,7 +189,7 @@ mod tests {
     use crate::smtp::sasl::{Bearer, Credentials};
 
     const NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
-    /// RFC 7677 §3, for the user `user` and the password `pencil`.
+    /// Example of RFC 7677 §3, for the user `user` and the password `pencil`.
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
     const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
 
@@ -210,7 +213,8 @@ mod tests {
         format!("334 {}", encoded(text))
     }
 
-    /// Plays a login; returns the lines sent, with the decoded text after the mechanism's name, and how it ended.
+    /// Runs a login with these replies of the server. Returns the lines that were sent, with base64 decoded, and the
+    /// result as text.
     fn play(secret: Secret, mechanisms: &str, replies: &[&str]) -> (Vec<String>, String) {
         let decoded = |text: &str| match STANDARD.decode(text) {
             Ok(bytes) => String::from_utf8(bytes).unwrap(),
@@ -339,7 +343,7 @@ mod tests {
         let (sent, ended) = play(token(&long), "XOAUTH2", &["334 ", "334 e30=", "535 no"]);
         assert_eq!(sent, ["AUTH XOAUTH2", &message, ""]);
         assert!(ended.ends_with("535 no; before that: {}"), "{ended}");
-        // `AUTH PLAIN ` leaves 499 octets, which is no length of base64: 496 fits, 500 does not.
+        // After `AUTH PLAIN ` 499 octets are left. The length of base64 is a multiple of 4: 496 octets fit, 500 do not.
         for (length, lines) in [(366, 1), (367, 2)] {
             let credentials = Credentials::new("user", &"p".repeat(length)).unwrap();
             let (sent, ended) = play(

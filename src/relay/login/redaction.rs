@@ -1,30 +1,31 @@
-//! Redaction of secrets that a server repeats, before its words reach the log or a terminal: `500 Command unrecognized:
-//! "AUTH PLAIN AHdl…"`. Pure.
+//! Redaction of secrets in the replies of a server before they are logged or shown, since a server may repeat what Weir
+//! sent: `500 Command unrecognized: "AUTH PLAIN AHdl…"`. Pure.
 
 use std::ops::Range;
 
-/// The secrets that were sent in a login, in lower case.
+/// The secrets of a login, in lower case.
 #[derive(Default)]
 pub struct Redaction(Vec<String>);
 
-/// Length from which a repeated part is redacted: a server may cut the line that it repeats. A shorter match may be
-/// chance.
+/// Minimum octets of a part of a secret that is redacted, since a server may repeat only a part of a line. A shorter
+/// part may be in the text by chance.
 const MIN_MATCH: usize = 8;
 
-/// Secrets shorter than this are not redacted: to cut them out of other words would only reveal them.
+/// Minimum octets of a secret that is redacted. If a shorter secret were redacted inside a common word, the rest of the
+/// word would reveal the secret.
 const MIN_SECRET: usize = 4;
 
 const REDACTED: &str = "<redacted>";
 
 impl Redaction {
-    /// Adds a secret.
+    /// Adds a secret that is to be redacted.
     pub fn add(&mut self, secret: &str) {
         if secret.len() >= MIN_SECRET {
             self.0.push(secret.to_ascii_lowercase());
         }
     }
 
-    /// Returns the text without any part of the secrets, in upper or lower case.
+    /// Returns the text with `<redacted>` for each part of a secret, in upper or lower case.
     pub fn apply(&self, text: &str) -> String {
         let lower = text.to_ascii_lowercase();
         let mut clean = String::with_capacity(text.len());
@@ -38,7 +39,7 @@ impl Redaction {
         clean
     }
 
-    /// Returns the ranges to redact, in order; ranges that touch are merged.
+    /// Returns the ranges of the text to redact, in order. Ranges that overlap or touch are merged.
     fn ranges(&self, text: &str) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for start in 0..text.len() {
@@ -74,7 +75,7 @@ mod tests {
             ("open sesame: no; Open Sesame", "<redacted>: no; <redacted>"),
             ("open sesameAHdlaXIAc2VzYW1lc2VzYW1l", "<redacted>"),
             ("p\u{e4}ss, \u{fc}p\u{e4}sst", "<redacted>, \u{fc}<redacted>t"),
-            // These words contain parts of the secret by chance.
+            // These words contain short parts of the secret by chance.
             ("open the door, abc", "open the door, abc"),
             ("", ""),
         ] {

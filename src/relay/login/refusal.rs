@@ -1,5 +1,5 @@
-//! Back-off for refused logins: to repeat a refused login for every message could lock the account, or get Weir
-//! blocked.
+//! Back-off for refused logins: if Weir repeated a refused login for every message, the upstream might lock the account
+//! or block Weir.
 
 use crate::relay::back_off::BackOff;
 use crate::relay::error::RelayError;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The login that was refused last. The lock is held to look it up or replace it.
+/// The login at one upstream that was refused last. The lock is held to look up or replace it.
 #[derive(Default)]
 pub struct Refusals(Mutex<Option<Refused>>);
 
@@ -18,27 +18,29 @@ struct Refused {
     secret: Secret,
     refusal: PermanentRefusal,
     times: u32,
-    /// When the login may be tried again.
+    /// Time when the login may be tried again.
     retry_at: Instant,
-    /// A login has been tried since the last refusal.
+    /// Whether a login has been tried since the last refusal was recorded.
     was_retried: bool,
 }
 
-/// The error of a login that is refused for good.
+/// The error of a login that was refused permanently.
 #[derive(Clone)]
 enum PermanentRefusal {
     Reply(Reply, String),
     Scram(scram::Error),
 }
 
-/// Refusals after which the same secret is still tried at once: an error at the upstream may be corrected soon.
+/// So many refusals of the same secret cause no pause before the next try: they may be due to an error at the upstream
+/// that is corrected soon.
 const FREE_RETRIES: u32 = 3;
 
-/// Pauses after further refusals.
+/// Pauses after the refusals that exceed [`FREE_RETRIES`].
 const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(10), max: Duration::from_secs(300) };
 
 impl Refusals {
-    /// Returns the known error of a login with this secret. After a pause, one caller may try again.
+    /// Returns the error of the last login with this secret, if it was refused and the pause is not over. After the
+    /// pause, returns `None` to one caller, which tries the login, and begins another pause for the others.
     pub fn known(&self, secret: &Secret, now: Instant) -> Option<RelayError> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = last.as_mut().filter(|refused| refused.secret == *secret)?;
@@ -49,12 +51,13 @@ impl Refusals {
         Some(refused.refusal.error())
     }
 
-    /// Takes the error of a login with this secret. Returns the pause before the next try, if there is one.
+    /// Records the error of a login with this secret, if it is a permanent refusal. Returns the pause before the next
+    /// try, if there is one.
     pub fn learn(&self, secret: &Secret, error: &RelayError, now: Instant) -> Option<Duration> {
         let refusal = PermanentRefusal::of(error)?;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let times = match last.as_ref().filter(|before| before.secret == *secret) {
-            // Logins that were in progress at the last refusal count once.
+            // Several logins that had begun before the last refusal was recorded count as one refusal.
             Some(before) => before.times + u32::from(before.was_retried),
             None => 1,
         };
@@ -63,7 +66,7 @@ impl Refusals {
         Some(pause_after(times)).filter(|pause| !pause.is_zero())
     }
 
-    /// Notes that a login was accepted.
+    /// Records that a login was accepted.
     pub fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -110,7 +113,7 @@ mod tests {
             assert!(refusals.known(&wrong, now).is_none());
         }
         for pause in [10, 20, 40, 80, 160, 300, 300] {
-            // Two logins were in progress.
+            // Two logins had begun before the first refusal was recorded.
             for _ in 0..2 {
                 assert_eq!(refusals.learn(&wrong, &refused(), now), Some(Duration::from_secs(pause)));
             }

@@ -1,18 +1,20 @@
-//! Cache of the SCRAM keys of an upstream, so that they are not derived for each connection (RFC 5802 §5.1 allows the
-//! client to keep them).
+//! Cache of the SCRAM keys for an upstream, so that they need not be derived for each connection (RFC 5802 §5.1 allows
+//! a client to keep them).
 
 use crate::relay::error::RelayError;
 use crate::smtp::scram::{Keys, Salting};
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// The keys of the last login. The lock moves into the computation and is held until its end, even if the caller no
-/// longer waits: an upstream that asks for long computations occupies at most one thread at a time.
+/// The keys of the last login, with the input from which they were derived. The thread that derives keys holds the lock
+/// until it has finished, even if the caller no longer waits: so an upstream that demands many iterations occupies at
+/// most one thread at a time.
 #[derive(Clone, Default)]
 pub struct KeyRing(Arc<Mutex<Option<(Salting, Keys)>>>);
 
 impl KeyRing {
-    /// Returns the keys for this password, salt and iteration count.
+    /// Returns the keys for this password, salt and iteration count, from the cache if they are the same as at the last
+    /// login.
     pub async fn derive(&self, salting: Salting) -> Result<Keys, RelayError> {
         let mut last = self.0.clone().lock_owned().await;
         if let Some((known, keys)) = &*last
@@ -25,7 +27,7 @@ impl KeyRing {
             *last = Some((salting, keys.clone()));
             keys
         });
-        // The task fails only when the process ends.
+        // The blocking task fails only when the process ends.
         derived.await.map_err(|error| RelayError::Io(error.into()))
     }
 }
@@ -49,7 +51,7 @@ mod tests {
         ] {
             let first = ClientFirst::new(&Credentials::new("user", password).unwrap(), "n");
             let salting = first.challenged(challenge).unwrap().salting().clone();
-            // Another nonce alone makes no difference.
+            // The keys are kept if only the nonce differs.
             assert_eq!(kept().await.is_some_and(|kept| kept == salting), challenge.starts_with("r=ny"), "{challenge}");
             ring.derive(salting.clone()).await.unwrap();
             assert!(kept().await.is_some_and(|kept| kept == salting), "{challenge}");

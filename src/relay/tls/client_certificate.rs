@@ -1,5 +1,5 @@
-//! Weir's client certificate for an upstream that asks for one. Each connection checks the files, as the certificate
-//! may be renewed at any time.
+//! Weir's client certificate for an upstream that asks for one. The files are read again for each connection, as the
+//! certificate may be renewed at any time.
 
 use crate::log::LoggedState;
 use crate::relay::config_error::ConfigError;
@@ -13,30 +13,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_rustls::TlsConnector;
 
-/// Paths of a certificate chain and its key, both PEM.
+/// Paths of the files of a certificate chain and its key, both in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// A client certificate, and the TLS configuration of its upstream.
+/// Client certificate for one upstream, and the upstream's TLS configuration.
 pub struct ClientCertificate {
     paths: Paths,
     config: ClientConfig,
-    /// Held while the files are read: only on threads that may block, and at the start.
+    /// The certificate in use. The lock is held while the files are read, which is done only at the start and on
+    /// threads that may block.
     shown: Mutex<Shown>,
-    /// Error of bad files: logged once, not for each connection.
+    /// Error of files that cannot be used. Logged when it changes, not for each connection.
     error: LoggedState<Option<String>>,
 }
 
 struct Shown {
     connector: TlsConnector,
-    /// The content of the files when both were last good.
+    /// Content of the files from which the certificate was made.
     files: Files,
 }
 
-/// The octets of both files, a few kilobytes: a change is seen even if the modification time does not show it.
+/// The octets of both files, a few kilobytes. They are compared to find changes, since the modification time does not
+/// show every change.
 #[derive(PartialEq, Eq)]
 struct Files {
     certificate: Vec<u8>,
@@ -44,7 +46,8 @@ struct Files {
 }
 
 impl ClientCertificate {
-    /// Reads the certificate. `config` is the upstream's TLS configuration, without a client certificate.
+    /// Reads the certificate for the first time. `config` is the upstream's TLS configuration, without a client
+    /// certificate.
     pub fn read(paths: &Paths, config: ClientConfig) -> Result<Self, ConfigError> {
         let files = Files::read(paths)?;
         let connector = connector(&config, files.parse(paths)?);
@@ -52,7 +55,8 @@ impl ClientCertificate {
         Ok(Self { paths: paths.clone(), config, shown, error: LoggedState::default() })
     }
 
-    /// Returns a connector with the certificate now in the files; with the former one, while they are bad. Blocks.
+    /// Returns a connector with the certificate that is now in the files. If they cannot be used, the connector has the
+    /// certificate that was read before. Blocks the thread while the files are read.
     pub fn connector(&self) -> TlsConnector {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let renewed = self.renew(&shown.files);
@@ -78,7 +82,8 @@ impl ClientCertificate {
     }
 }
 
-/// A connector with this certificate. No session is resumed: it would be one of the former certificate.
+/// Makes a connector with this certificate. Its cache of TLS sessions is new, so that no session with the old
+/// certificate is resumed.
 fn connector(config: &ClientConfig, key: CertifiedKey) -> TlsConnector {
     let mut config = config.clone();
     config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
@@ -114,7 +119,7 @@ impl Files {
     }
 }
 
-/// Returns whether a PEM key is encrypted, in the form of PKCS #8 or in OpenSSL's older one.
+/// Returns whether a key in PEM is encrypted, in the format of PKCS #8 or in OpenSSL's older format.
 fn is_encrypted(key: &[u8]) -> bool {
     let marks = ["-----BEGIN ENCRYPTED ", "Proc-Type: 4,ENCRYPTED"];
     String::from_utf8_lossy(key).lines().any(|line| marks.iter().any(|mark| line.starts_with(mark)))
@@ -166,7 +171,7 @@ mod tests {
         let now = || Arc::as_ptr(certificate.connector().config());
         let first = now();
         assert_eq!(now(), first);
-        // Half renewed: the key is still the former one.
+        // The certificate file is renewed, but the key file is still the old one.
         std::fs::write(path("one.pem"), other.cert.pem()).unwrap();
         assert_eq!((now(), certificate.error.get().is_some()), (first, true));
         std::fs::write(path("one.key"), other.signing_key.serialize_pem()).unwrap();

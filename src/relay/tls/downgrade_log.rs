@@ -1,4 +1,4 @@
-//! Log of connections to an upstream that lack TLS though they could have it.
+//! Log of connections to an upstream that have no TLS although they could have it.
 
 use crate::smtp::reply::Reply;
 use std::collections::HashSet;
@@ -6,18 +6,18 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Why a connection has no TLS.
+/// Reason why a connection has no TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoTlsReason {
     Unwanted,
     NotOffered,
-    /// The upstream offers STARTTLS, and refused it with this reply.
+    /// The upstream offered STARTTLS, but refused it with this reply.
     Refused(Reply),
-    /// The handshake failed for this reason.
+    /// The TLS handshake failed with this error.
     Failed(String),
 }
 
-/// TLS state of the connections to one upstream. The lock is held to look it up or replace it.
+/// Records which connections to one upstream have TLS. The lock is held to read or change the state.
 pub struct DowngradeLog {
     upstream: Arc<str>,
     state: Mutex<State>,
@@ -25,15 +25,15 @@ pub struct DowngradeLog {
 
 #[derive(Default)]
 struct State {
-    /// The last connection: `Some(None)` if it had TLS.
+    /// Reason why the last connection had no TLS: `Some(None)` if it had TLS, `None` before the first connection.
     last: Option<Option<NoTlsReason>>,
-    /// Some connection had TLS.
+    /// Whether any connection to the upstream has had TLS.
     had: bool,
-    /// The addresses that were warned about.
+    /// The addresses for which missing TLS was logged, and which have not had TLS since.
     lapsed: HashSet<SocketAddr>,
 }
 
-/// Maximum addresses remembered; further ones are not logged.
+/// Maximum number of such addresses; missing TLS of further ones is not logged.
 const MAX_ADDRESSES: usize = 64;
 
 impl DowngradeLog {
@@ -42,8 +42,9 @@ impl DowngradeLog {
         Self { upstream, state: Mutex::default() }
     }
 
-    /// Takes why a connection to this address has no TLS; `None` if it has. Warns once when TLS is lost: the mail does
-    /// not show it, and an attacker in between can strip TLS.
+    /// Records a connection to this address. `no_tls` is the reason why it has no TLS; `None` if it has. Logs a warning
+    /// once when an address no longer has TLS: nothing else shows that, and an attacker between Weir and the upstream
+    /// can remove the offer of TLS.
     pub fn learn(&self, address: SocketAddr, no_tls: Option<NoTlsReason>) {
         let upstream = &*self.upstream;
         let is_news = self.state.lock().unwrap_or_else(PoisonError::into_inner).learn(address, no_tls.clone());
@@ -54,14 +55,15 @@ impl DowngradeLog {
         }
     }
 
-    /// Returns why the last connection had no TLS, `Some(None)` if it had; `None` if there was no connection yet.
+    /// Returns the reason why the last connection had no TLS: `Some(None)` if it had TLS, `None` before the first
+    /// connection.
     pub fn last(&self) -> Option<Option<NoTlsReason>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
     }
 }
 
 impl State {
-    /// Returns whether to write a log line.
+    /// Records a connection. Returns whether to write a log line.
     fn learn(&mut self, address: SocketAddr, no_tls: Option<NoTlsReason>) -> bool {
         let is_lapse = match &no_tls {
             None => {
@@ -101,7 +103,7 @@ mod tests {
         let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
         let refused = || Some(NoTlsReason::Refused(Reply::new(454, "no")));
         for (address, no_tls, is_news) in [
-            // TLS was never there.
+            // No connection has had TLS before, so its absence is not logged.
             (one, Some(NoTlsReason::NotOffered), false),
             (one, refused(), true),
             (one, Some(NoTlsReason::Failed("TLS: no".to_owned())), false),

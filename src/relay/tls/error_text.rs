@@ -1,13 +1,13 @@
-//! Texts for the administrator about failed TLS connections.
+//! Texts for the administrator that explain failed TLS connections.
 
 use crate::time::Timestamp;
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error, OtherError};
 
-/// Maximum names of a certificate shown in an error: it may have hundreds.
+/// Maximum number of a certificate's names that an error shows; a certificate may have hundreds.
 const SHOWN_NAMES: usize = 5;
 
-/// Describes the error of a connection; errors of TLS in plain words.
+/// Describes the error of a connection. Errors of TLS are described in words that do not require knowledge of TLS.
 pub fn explain(error: &std::io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(Error::InvalidCertificate(why)) => refusal(why),
@@ -23,7 +23,7 @@ pub fn explain(error: &std::io::Error) -> String {
     }
 }
 
-/// Describes an alert about Weir's client certificate.
+/// Describes a TLS alert with which the upstream refuses Weir's client certificate; `None` for other alerts.
 fn complaint(alert: AlertDescription) -> Option<&'static str> {
     match alert {
         AlertDescription::CertificateExpired => Some("it has expired"),
@@ -64,7 +64,7 @@ fn refusal(why: &CertificateError) -> String {
     }
 }
 
-/// Lists the names in a certificate; webpki writes each as `DnsName("mail.example.org")`.
+/// Lists the names of a certificate. `presented` has them in the form of webpki, `DnsName("mail.example.org")`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let name = name.split_once("(\"").map_or(name.as_str(), |(_, rest)| rest.trim_end_matches("\")"));

@@ -1,8 +1,9 @@
-//! TLS to an upstream: with a checked certificate where TLS is required, with any certificate where plain text would be
-//! allowed.
+//! TLS to an upstream. If TLS is required, the upstream's certificate is checked; if TLS is optional, any certificate
+//! is accepted.
 //!
-//! [`verify`] and [`pin`] check the upstream's certificate, and [`client_certificate`] is Weir's own. [`downgrade_log`]
-//! warns where TLS is missing, and [`error_text`] explains failed handshakes.
+//! [`verify`] and [`pin`] check the upstream's certificate, and [`client_certificate`] is Weir's own certificate.
+//! [`downgrade_log`] warns if connections have no TLS although they could have it, and [`error_text`] explains failed
+//! handshakes.
 
 mod client_certificate;
 mod downgrade_log;
@@ -28,25 +29,26 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use verify::{Accept, Verifier};
 
-/// The TLS that is configured for an upstream.
+/// TLS options of an upstream, from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub policy: Policy,
-    /// Certificate authorities for the upstream's certificate, instead of the system's.
+    /// File of the certificate authorities that may have issued the upstream's certificate; `None` means the system's
+    /// authorities.
     pub ca: Option<PathBuf>,
-    /// The name that the certificate must have, instead of the host.
+    /// Name that the certificate must have; `None` means the configured host.
     pub name: Option<String>,
-    /// If not empty, the certificate must have one of these keys; nothing else of it is checked.
+    /// If this is not empty, the certificate must have one of these keys, and nothing else in it is checked.
     pub pins: Vec<Pin>,
-    /// Client certificate, sent if the upstream asks for one.
+    /// Files of Weir's client certificate, which is sent if the upstream asks for one.
     pub client: Option<Paths>,
 }
 
-/// When to use TLS.
+/// Policy of using TLS and checking the certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     None,
-    /// STARTTLS if offered; the certificate is not checked.
+    /// STARTTLS if the upstream offers it; the certificate is not checked.
     Opportunistic,
     /// STARTTLS always; the certificate is checked.
     Required,
@@ -55,7 +57,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Returns whether mail goes only over TLS, with a checked certificate.
+    /// Returns whether mail is sent only with TLS and a checked certificate.
     pub fn is_checked(self) -> bool {
         matches!(self, Self::Required | Self::Implicit)
     }
@@ -64,8 +66,9 @@ impl Policy {
 /// TLS settings of one upstream.
 pub struct Tls {
     connector: Connector,
-    /// The name that a checked certificate must have, also sent as SNI. It is the configured host even if an MX record
-    /// leads elsewhere: an attacker who can forge DNS can forge the MX record, too (RFC 7672 §1.3.2).
+    /// Name that a checked certificate must have, which is also sent as SNI. It is the configured name or host, also if
+    /// mail goes to the host of an MX record: an attacker who can forge DNS can forge the MX record, too (RFC 7672
+    /// §1.3.2).
     name: ServerName<'static>,
 }
 
@@ -75,7 +78,7 @@ enum Connector {
 }
 
 impl Tls {
-    /// Returns `None` if the policy is no TLS.
+    /// Creates the TLS settings for an upstream on `host`. `None` if TLS is not to be used.
     pub fn new(options: &Options, host: &str) -> Result<Option<Self>, ConfigError> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -102,7 +105,7 @@ impl Tls {
         Ok(Some(Self { connector, name }))
     }
 
-    /// Performs the client's side of a handshake.
+    /// Performs the client's side of a TLS handshake on the stream.
     pub async fn secure<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> std::io::Result<TlsStream<S>> {
         let connector = match &self.connector {
             Connector::WithoutCertificate(connector) => connector.clone(),
@@ -115,7 +118,7 @@ impl Tls {
     }
 }
 
-/// Returns the trusted certificate authorities: those of `ca`, or the system's.
+/// Returns the trusted certificate authorities: those in the file `ca`, or the system's.
 fn roots(options: &Options) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &options.ca {

@@ -8,8 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 use webpki::EndEntityCert;
 
-/// The SHA-256 of a certificate's SubjectPublicKeyInfo (RFC 7469 §2.4, RFC 7858 §4.2). A certificate renewed for the
-/// same key keeps its pin.
+/// The SHA-256 hash of a certificate's SubjectPublicKeyInfo (RFC 7469 §2.4, RFC 7858 §4.2). If a certificate is renewed
+/// with the same key, its pin does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin([u8; 32]);
 
@@ -26,7 +26,7 @@ impl Pin {
 impl FromStr for Pin {
     type Err = String;
 
-    /// Reads `sha256:` with 64 hexadecimal digits, or with base64.
+    /// Parses a pin: `sha256:` and the hash in 64 hexadecimal digits or in base64.
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix("sha256:");
         let octets =
@@ -40,7 +40,7 @@ impl FromStr for Pin {
     }
 }
 
-/// Writes the form used in the configuration.
+/// Writes the pin in the hexadecimal form of the configuration.
 impl fmt::Display for Pin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("sha256:")?;
@@ -79,7 +79,8 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
         let pin = Pin::of(certificate.der()).unwrap();
-        // `openssl pkey -pubin -outform der` writes the content of `public_key_pem`.
+        // The base64 in `public_key_pem` is what `openssl pkey -pubin -outform der` writes, of which administrators
+        // compute the pin.
         let public: String = key.public_key_pem().lines().filter(|line| !line.starts_with('-')).collect();
         let expected = STANDARD.encode(digest(&SHA256, &STANDARD.decode(public).unwrap()));
         assert_eq!(Ok(pin), format!("sha256:{expected}").parse());

@@ -1,5 +1,5 @@
-//! Verification of an upstream's certificate by its pinned key, or not at all. Rustls itself verifies one of a
-//! certificate authority.
+//! Verifier of an upstream's certificate if its key is pinned, or if any certificate is accepted. If the certificate
+//! must be from a certificate authority, rustls's own verifier is used.
 
 use super::pin::Pin;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -9,25 +9,25 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, Signatu
 use std::fmt;
 use std::sync::Arc;
 
-/// Verifier that checks at most the certificate's key: not its issuer, names or dates. If keys are pinned, the upstream
-/// must prove that it has one. Otherwise nothing is checked: the key says nothing about the upstream, and may be of an
-/// obsolete kind.
+/// Verifier that checks at most the key of the certificate, and never its issuer, names or dates. If keys are pinned,
+/// the upstream must prove that it has one of them. Otherwise nothing is checked: Weir does not know the upstream's
+/// key, and the key may be of an obsolete kind that rustls refuses.
 #[derive(Debug)]
 pub struct Verifier {
     pub accept: Accept,
     pub provider: Arc<CryptoProvider>,
 }
 
-/// The certificates that are accepted.
+/// Certificates that are accepted.
 #[derive(Debug)]
 pub enum Accept {
-    /// Any: against a passive eavesdropper, encryption without authentication is better than none (RFC 7435).
+    /// Any certificate: encryption without authentication still protects against passive eavesdroppers (RFC 7435).
     Any,
-    /// Certificates with one of these keys.
+    /// Certificates with one of these pinned keys.
     Pinned(Vec<Pin>),
 }
 
-/// The certificate has another key.
+/// Error: the certificate's key, whose pin this is, is not one of the pinned keys.
 #[derive(Debug)]
 struct NotPinned(Pin);
 
@@ -39,7 +39,7 @@ impl fmt::Display for NotPinned {
 
 impl std::error::Error for NotPinned {}
 
-/// The handshake is not signed with the certificate's key, or the key is too weak.
+/// Error: the handshake is not signed with the certificate's key, or the key is too weak.
 #[derive(Debug)]
 struct NotShown;
 
@@ -51,12 +51,12 @@ impl fmt::Display for NotShown {
 
 impl std::error::Error for NotShown {}
 
-/// Wraps the error as one of the certificate, so that the administrator reads its text.
+/// Replaces rustls's error by [`NotShown`], as an error of the certificate, so that the log has its text.
 fn not_shown(_: Error) -> Error {
     CertificateError::Other(OtherError(Arc::new(NotShown))).into()
 }
 
-/// A function of rustls that verifies the signature of a handshake.
+/// Type of rustls's functions that verify the signature of a handshake.
 type VerifySignature = fn(
     &[u8],
     &CertificateDer<'_>,
@@ -65,7 +65,8 @@ type VerifySignature = fn(
 ) -> Result<HandshakeSignatureValid, Error>;
 
 impl Verifier {
-    /// Verifies the signature, unless any certificate is accepted: then it does not matter whose key it is.
+    /// Verifies that the handshake is signed with the certificate's key. Skipped if any certificate is accepted, as the
+    /// signature would then prove nothing.
     fn verify_signature(
         &self,
         verify: VerifySignature,
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
     use crate::relay::tls::error_text::explain;
 
-    /// Performs a handshake with a server that does not have the certificate's key; returns how it ended.
+    /// Performs a handshake with a server that does not have the key of its certificate. Returns the result.
     async fn handshake(
         accept: Accept,
         version: &'static rustls::SupportedProtocolVersion,

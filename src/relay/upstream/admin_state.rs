@@ -1,4 +1,4 @@
-//! Administrator's setting of an upstream: enabled, disabled or removed, whatever its health.
+//! Administrator's setting for an upstream: enabled, disabled or removed. It does not depend on the upstream's health.
 
 use crate::metrics::UpstreamMetrics;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use tokio::sync::watch;
 pub enum Setting {
     /// The upstream gets mail.
     Enabled,
-    /// The upstream gets no new mail for the time being.
+    /// The upstream gets no new mail until it is enabled again.
     Disabled,
-    /// The upstream was removed from the configuration, or replaced by one with other settings: only mail in progress
-    /// goes on.
+    /// The upstream was removed from the configuration, or replaced by one with other settings. Only transactions that
+    /// have begun are finished.
     Removed,
 }
 
-/// The setting of one upstream, which also decides the upstream's `up` metric. The lock is the watch channel's own,
-/// held to look at the value or replace it.
+/// The setting of one upstream, and the upstream's `up` metric, which is 0 unless it is enabled. The lock is that of
+/// the watch channel; it is held to read or replace the setting.
 pub struct AdminState {
     now: watch::Sender<Setting>,
     metrics: Arc<UpstreamMetrics>,
@@ -32,7 +32,7 @@ impl AdminState {
         *self.now.borrow() == Setting::Enabled
     }
 
-    /// Returns whether the setting has changed.
+    /// Changes the setting, and sets the `up` metric to 0. Returns whether the setting differs from before.
     pub fn set(&self, to: Setting) -> bool {
         self.now.send_if_modified(|now| {
             let is_news = *now != to;
@@ -42,8 +42,8 @@ impl AdminState {
         })
     }
 
-    /// Sets the `up` metric; 0 unless enabled. `is_well` is called with the lock held, so that the last caller sets the
-    /// latest state.
+    /// Sets the `up` metric to the result of `is_well`, if the upstream is enabled. `is_well` is called while the lock
+    /// is held: of several threads, the last one to set the metric has then also read the newest health.
     pub fn update_metric(&self, is_well: impl FnOnce() -> bool) {
         self.now.send_if_modified(|now| {
             if *now == Setting::Enabled {
@@ -53,10 +53,10 @@ impl AdminState {
         });
     }
 
-    /// Waits until the setting differs from `this`; returns the setting.
+    /// Waits until the setting differs from `this`. Returns the setting.
     pub async fn changed_from(&self, this: Setting) -> Setting {
         let mut changes = self.now.subscribe();
-        // `self` holds the sender, so the channel is open.
+        // This cannot fail: `self` holds the sender, so the channel is open.
         changes.wait_for(|now| *now != this).await.map_or(Setting::Removed, |now| *now)
     }
 }

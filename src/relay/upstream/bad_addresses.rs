@@ -1,4 +1,4 @@
-//! Addresses of an upstream that fail: each is logged once, and tried last for a while.
+//! Addresses of an upstream to which connections fail. Each is logged once, and tried after all others for [`PAUSE`].
 
 use crate::bounded_map::BoundedMap;
 use crate::relay::error::RelayError;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The addresses of one upstream whose last connection failed. The lock is held to look one up or replace it.
+/// The addresses of one upstream whose last connection failed. The lock is held to look up, add or remove an address.
 pub struct BadAddresses {
     upstream: Arc<str>,
     addresses: Mutex<BoundedMap<SocketAddr, Entry, MAX_ADDRESSES>>,
@@ -19,11 +19,12 @@ struct Entry {
     is_logged: bool,
 }
 
-/// How long a failed address is tried after all others: it may take its whole timeout to fail, and each new connection
-/// would wait for it.
+/// Time for which a failed address is tried after all others. Otherwise each new connection might wait for the whole
+/// timeout of this address first.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Maximum addresses kept; the oldest is dropped. A name in DNS may always have new ones.
+/// Maximum number of addresses that are kept; if there are more, the oldest is dropped. A name in DNS may have new
+/// addresses at each lookup.
 const MAX_ADDRESSES: usize = 64;
 
 impl BadAddresses {
@@ -32,7 +33,8 @@ impl BadAddresses {
         Self { upstream, addresses: Mutex::default() }
     }
 
-    /// Returns whether to try other addresses first. When the pause is over, one caller is told to try this one.
+    /// Returns whether to try other addresses first. After the pause, returns false to one caller, which tries the
+    /// address, and begins another pause for the others.
     pub fn is_paused(&self, address: SocketAddr, now: Instant) -> bool {
         let mut addresses = self.lock();
         let Some(entry) = addresses.get_mut(&address) else { return false };
@@ -43,8 +45,8 @@ impl BadAddresses {
         waits
     }
 
-    /// Takes the error of an address. Warns once if other addresses follow: the mail may then
-    /// succeed, and nothing else would show the error.
+    /// Records the error of an address. Warns once if other addresses will be tried after it: the connection may then
+    /// succeed, and nothing else would show this error.
     pub fn failed(&self, address: SocketAddr, reason: &RelayError, others_follow: bool, now: Instant) {
         let is_news = {
             let mut addresses = self.lock();
@@ -58,7 +60,7 @@ impl BadAddresses {
         }
     }
 
-    /// Notes that an address works.
+    /// Records that a connection to an address succeeded.
     pub fn works(&self, address: SocketAddr) {
         let before = self.lock().remove(&address);
         if before.is_some_and(|entry| entry.is_logged) {
@@ -66,7 +68,7 @@ impl BadAddresses {
         }
     }
 
-    /// Returns all failed addresses, with the reasons.
+    /// Returns all addresses whose last connection failed, each with the error.
     pub fn all(&self) -> Vec<(SocketAddr, String)> {
         let mut all: Vec<_> = self.lock().iter().map(|(address, entry)| (*address, entry.reason.clone())).collect();
         all.sort();

@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The extensions and when they were learnt. The lock is held to copy or replace the value.
+/// The extensions of an upstream, and when they were learnt. The lock is held to copy or replace the value.
 #[derive(Default)]
 pub struct Capabilities(RwLock<Inner>);
 
@@ -18,28 +18,30 @@ struct Inner {
 #[derive(Clone, Copy)]
 pub struct Known {
     pub offered: Extensions,
-    /// When the extensions were learnt.
+    /// Time when the extensions were learnt.
     pub at: Instant,
-    /// When the upstream last offered less than before.
+    /// Time when the upstream last offered less than on the connection before; `None` if it never did, or if its offer
+    /// has changed since.
     lost: Option<Instant>,
 }
 
-/// Age at which the extensions are learnt anew.
+/// Age at which the known extensions are learnt again.
 pub const REFRESH: Duration = Duration::from_secs(60);
 
-/// Minimum time between two probes that clients wait for, when extensions have just been lost.
+/// Minimum time between two probes for which clients wait, just after the upstream offered less than before.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The same after a probe in vain. It grows with the time since the loss.
+/// The same minimum, if no extensions are known, or if a probe has not brought the lost ones back. In the second case
+/// it grows with the time since the loss.
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Capabilities {
-    /// Returns the known extensions.
+    /// Returns the known extensions; `None` before the first connection.
     pub fn get(&self) -> Option<Known> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).known
     }
 
-    /// Takes the extensions of a new connection. Returns whether they differ from before.
+    /// Stores the extensions offered on a new connection. Returns whether they differ from those stored before.
     pub fn learn(&self, offered: Extensions, now: Instant) -> bool {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let before = inner.known;
@@ -49,9 +51,9 @@ impl Capabilities {
         before.is_none_or(|before| before.offered != offered)
     }
 
-    /// Returns whether the extensions may be wrong, so that a probe before EHLO is answered is worth it: nothing is
-    /// known, or something was lost a moment ago, because one of several servers behind an address differs from the
-    /// others, or one restarts.
+    /// Returns whether the known extensions may be wrong, so that the upstream should be probed before a client's EHLO
+    /// is answered. That is so if none are known, or if the upstream has just offered less than before: one of several
+    /// servers behind its address may differ from the others, or be restarting.
     pub fn is_doubtful(&self, now: Instant) -> bool {
         let Inner { known, tried } = *self.0.read().unwrap_or_else(PoisonError::into_inner);
         let lost = known.map(|known| known.lost.filter(|at| now.duration_since(*at) < REFRESH));
@@ -64,7 +66,7 @@ impl Capabilities {
         tried.is_none_or(|at| now.duration_since(at) >= pause)
     }
 
-    /// Notes a probe, successful or not.
+    /// Records that a probe was made, successful or not.
     pub fn tried(&self, now: Instant) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).tried = Some(now);
     }

@@ -1,4 +1,4 @@
-//! Opens connections to an upstream.
+//! Opens new connections to an upstream.
 
 use super::admin_state::AdminState;
 use super::bad_addresses::BadAddresses;
@@ -21,10 +21,10 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// The settings and state that all new connections to an upstream share.
+/// Settings and state that all new connections to one upstream share.
 pub struct Connector {
     options: UpstreamOptions,
-    /// Weir's host name, for EHLO.
+    /// Host name that Weir gives in EHLO.
     hostname: String,
     listening: Vec<SocketAddr>,
     timeout: Duration,
@@ -41,7 +41,8 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Reads the files that the configuration names, to check them.
+    /// Creates a connector. Reads the files that the upstream's configuration names, and returns an error if one cannot
+    /// be used.
     pub fn new(
         options: &Options,
         upstream: &UpstreamOptions,
@@ -85,12 +86,13 @@ impl Connector {
         &self.metrics
     }
 
-    /// Returns whether a connection may serve one client alone.
+    /// Returns whether the upstream is configured so that a connection may carry mail of only one client: clients log
+    /// in there themselves, or are announced by XCLIENT.
     pub fn is_for_one(&self) -> bool {
         self.options.wants_credentials() || self.options.announce == Announce::Xclient
     }
 
-    /// Returns the failed addresses, with the reasons.
+    /// Returns the addresses of the upstream whose last connection failed, each with the error.
     pub fn bad_addresses(&self) -> Vec<(SocketAddr, String)> {
         self.bad_addresses.all()
     }
@@ -99,7 +101,8 @@ impl Connector {
         &self.downgrade_log
     }
 
-    /// Returns the addresses in the order in which they are tried, and why an exchanger has none.
+    /// Looks up the upstream's addresses and returns them in the order in which they are tried. For a mail exchanger
+    /// without an address, the list has the error of its lookup.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, LookupError>> {
         let mut route = match self.resolver.route(&self.options.host, self.options.mx, self.timeout).await {
             Ok(route) => route,
@@ -120,7 +123,8 @@ impl Connector {
         })
     }
 
-    /// Tries one address after the other, those that failed a moment ago last. Returns the error of the last one.
+    /// Tries the upstream's addresses one after the other until a connection succeeds. Addresses that failed a short
+    /// time ago are tried last. If all fail, returns the error of the last one.
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let unreachable = |failure: LookupError| RelayError::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
@@ -146,7 +150,8 @@ impl Connector {
                 }
                 Err(error) if error.is_same_everywhere() => return Err(error),
                 Err(error) => {
-                    // A refusal may be due to this client; it says nothing about others.
+                    // The upstream may have refused only this client, so do not mark the address as bad for other
+                    // clients.
                     if !(error.is_refusal() && self.is_for_one() && client.is_some()) {
                         self.bad_addresses.failed(address, &error, !is_last, Instant::now());
                     }
@@ -157,8 +162,8 @@ impl Connector {
         outcome
     }
 
-    /// Returns the next address to try, or why an exchanger has none; `None` at the end. Addresses that failed a moment
-    /// ago wait in `paused`, and come last.
+    /// Returns the next address to try, or the error of looking up an exchanger's address; `None` if all were tried.
+    /// Addresses that failed a short time ago are collected in `paused` and returned last.
     async fn next_address(
         &self,
         route: &mut Route<'_>,
@@ -177,7 +182,8 @@ impl Connector {
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, RelayError> {
         let policy = self.options.tls.policy;
         let (opened, failed) = match self.open(address, policy, client).await {
-            // Where TLS is optional, a failed handshake must not stop the mail: send it in plain text.
+            // If TLS is optional (opportunistic) and its handshake fails, connect again without TLS, so that mail is
+            // not stopped.
             Err(error @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
                 (self.open(address, Policy::None, client).await, Some(NoTlsReason::Failed(error.to_string())))
             }
@@ -198,7 +204,8 @@ impl Connector {
             return Err(error);
         }
         let announced = self.announcer.for_handshake(client);
-        // If the client was announced, the upstream may have refused the client, not Weir's login.
+        // If the client was announced by XCLIENT, a refusal may concern the client and not Weir's login: do not record
+        // it.
         let own = own.filter(|_| announced.is_none());
         let handshake = Handshake::new(&self.hostname, policy, login).announcing(announced);
         let opened = self.shake_hands(address, handshake, client.filter(|_| self.is_for_one())).await;
@@ -208,8 +215,8 @@ impl Connector {
         opened
     }
 
-    /// Connects to an address and performs the handshake, TLS and login included. `client` is the client that the
-    /// handshake may announce or log in.
+    /// Connects to an address and performs the handshake, with TLS and login. `client` is the client that the handshake
+    /// announces or logs in, if it does so.
     async fn shake_hands(
         &self,
         address: SocketAddr,
@@ -230,7 +237,7 @@ impl Connector {
         }))
     }
 
-    /// Carries out the steps of a handshake. Returns the extensions that the upstream offers at its end.
+    /// Carries out the steps of a handshake. Returns the extensions that the upstream offers in its last reply to EHLO.
     async fn converse(&self, mut wire: Wire, handshake: &mut Handshake) -> Result<(Wire, Extensions), RelayError> {
         if handshake.is_within_tls() {
             wire = wire.secure(self.tls.as_ref()).await?;
@@ -244,8 +251,8 @@ impl Connector {
                     next = handshake.reply(wire.reply().await?);
                 }
                 Next::StartTls => {
-                    // Plain text that arrives before the TLS handshake is an attempt to forge the upstream's replies
-                    // (CVE-2011-0411).
+                    // Octets that arrive in plain text between the reply to STARTTLS and the TLS handshake are an
+                    // attempt to forge replies of the upstream (CVE-2011-0411).
                     wire.check_quiet().await?;
                     wire = wire.secure(self.tls.as_ref()).await?;
                     next = handshake.secured();
@@ -257,7 +264,7 @@ impl Connector {
         }
     }
 
-    /// Takes the result of a login with Weir's own secret.
+    /// Records the result of a login with Weir's own secret; `None` means that the login succeeded.
     fn note_login(&self, secret: &Secret, error: Option<&RelayError>) {
         let Some(reason) = error else { return self.refusals.forget() };
         if let Some(pause) = self.refusals.learn(secret, reason, Instant::now()) {
@@ -266,30 +273,31 @@ impl Connector {
         }
     }
 
-    /// Connects to an address, and counts the connection until the returned counter is dropped.
+    /// Connects to an address. Counts the connection until the returned guard is dropped.
     async fn connect_tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
         if self.is_own_address(address) {
             return Err(RelayError::Loop(address));
         }
         let counted = self.metrics.count_connection();
-        // Checked after counting: once the upstream is disabled and the count is zero, no connection can follow, so the
-        // upstream may be shut down.
+        // Check this after counting: then, when the upstream is disabled and the count is zero, no further connection
+        // can begin, and the administrator may shut the upstream down.
         if !self.admin_state.is_enabled() {
             return Err(RelayError::Disabled);
         }
         let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
         let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
-        // Names the address: there may be several.
+        // Put the address into the error, since the upstream may have several.
         let away = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
         let tcp = tcp.map_err(|error| RelayError::Unreachable(away(error)))?;
-        // Commands and final dots are small, and clients wait for their replies.
+        // Send small packets (commands, the final dot) at once, since clients wait for the replies.
         tcp.set_nodelay(true).map_err(RelayError::Io)?;
         Ok((tcp, counted))
     }
 
-    /// Returns whether Weir itself listens at this address. `Received:` lines would show a loop too late.
+    /// Returns whether Weir itself listens at this address. Mail would go in a loop, which the number of `Received:`
+    /// lines shows only after many rounds.
     fn is_own_address(&self, address: SocketAddr) -> bool {
-        // Only an address of this machine can be bound.
+        // The operating system lets a process bind only addresses of its own machine.
         let is_here = || std::net::UdpSocket::bind((address.ip(), 0)).is_ok();
         let is_there = |listening: &SocketAddr| {
             listening.port() == address.port()
@@ -298,7 +306,7 @@ impl Connector {
         self.listening.iter().any(is_there)
     }
 
-    /// Returns the login to use now.
+    /// Returns the login to use for a new connection.
     async fn login(&self, client: Option<&Client>) -> Result<Option<Login>, RelayError> {
         match self.options.login.clone() {
             None => Ok(None),
@@ -308,9 +316,9 @@ impl Connector {
             }
             Some(login::Options::Client(mechanism)) => {
                 let credentials = match client.map(|client| &client.logged_in) {
-                    // A client that sends without a login to Weir sends without one to the upstream.
+                    // For a client that has not logged in to Weir, there is no login at the upstream.
                     None | Some(LoggedIn::No) => return Ok(None),
-                    // Without the login the upstream might refuse the mail for good.
+                    // Fail here: without a login the upstream might refuse the mail permanently.
                     Some(LoggedIn::PasswordUnknown) => return Err(RelayError::PasswordUnknown),
                     Some(LoggedIn::With(credentials)) => &**credentials,
                 };
@@ -325,7 +333,7 @@ fn left_until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// Returns the timeout of one step: a slow lookup or address must leave some time for the next ones.
+/// Returns the timeout of one lookup or address: half of the time that is left, so that some is left for the next ones.
 fn share_until(deadline: Instant) -> Duration {
     left_until(deadline) / 2
 }

@@ -1,4 +1,4 @@
-//! Health of an upstream, from its connections and transactions.
+//! Health of an upstream, as its connections and transactions show it.
 
 use crate::relay::back_off::BackOff;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,21 +6,21 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The health state. The lock is held to copy or replace the value.
+/// Health of one upstream, and the time of the next retry. The lock is held to read or change the state.
 #[derive(Default)]
 pub struct Health {
     state: Mutex<State>,
-    /// Notified of a failure, so that the retry timer starts.
+    /// Notified when the upstream goes down or is restarted, so that [`Health::retry`] begins to wait for the retry.
     failed: Notify,
 }
 
-/// The known health.
+/// Health of an upstream, as far as Weir knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HealthState {
-    /// The upstream works, as far as known.
+    /// The upstream works, or has not been tried since Weir started.
     #[default]
     Well,
-    /// The upstream has yet to answer for the first time.
+    /// The upstream was enabled and has not answered since.
     Untried,
     Down,
 }
@@ -28,22 +28,25 @@ pub enum HealthState {
 #[derive(Clone, Default)]
 struct State {
     health: HealthState,
-    /// When the upstream last failed, and when it last answered.
+    /// Time when the upstream last failed.
     failed: Option<Instant>,
+    /// Time when the upstream last answered.
     answered: Option<Instant>,
-    /// Failures since the upstream last accepted a message.
+    /// Number of failures since the upstream last answered DATA with 354.
     failures: u32,
-    /// Sessions in a row that the upstream failed after it had answered, and the last of them.
+    /// Number of client sessions in a row for which the upstream failed after it had answered.
     failed_sessions: u32,
+    /// Id of the last of these sessions.
     last_failed_session: Option<Arc<str>>,
-    /// When to retry.
+    /// Time of the next retry, while the upstream is down or has not answered since it was enabled.
     retry_at: Option<Instant>,
 }
 
-/// Pauses before retries, by the failures since the upstream last accepted a message.
+/// Pauses before retries. They grow with the number of failures since the upstream last answered DATA with 354.
 const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(2), max: Duration::from_secs(60) };
 
-/// Failed sessions in a row after which the upstream is down. A single session may have itself to blame.
+/// Number of failed sessions in a row after which the upstream counts as down. The failure of a single session may be
+/// caused by its client or message.
 const MAX_FAILED_SESSIONS: u32 = 3;
 
 impl Health {
@@ -51,21 +54,21 @@ impl Health {
         self.lock().health == HealthState::Well
     }
 
-    /// Forgets the past: the upstream must answer first, and is retried at once.
+    /// Resets the health when the upstream is enabled: it is tried at once, and gets mail after it has answered.
     pub fn restart(&self, now: Instant) {
-        // Ignore results of attempts that began earlier.
+        // With these times, the results of attempts that began before are ignored.
         let (failed, answered) = (Some(now), Some(now));
         *self.lock() =
             State { health: HealthState::Untried, failed, answered, retry_at: Some(now), ..State::default() };
         self.failed.notify_one();
     }
 
-    /// Takes a failed attempt that began at `began`. Returns whether the upstream was up until now.
+    /// Records a failed attempt that began at `began`. Returns true if the upstream was not down before this failure.
     pub fn failed(&self, began: Instant, now: Instant) -> bool {
         let mut state = self.lock();
         let is_old = state.answered.is_some_and(|at| began < at) || state.retry_at.is_some_and(|at| now < at);
         if is_old {
-            // Another attempt has found the same failure, or the upstream has come back since.
+            // Another attempt has already recorded this failure, or the upstream has answered since this attempt began.
             return false;
         }
         let news = state.health != HealthState::Down;
@@ -79,7 +82,8 @@ impl Health {
         news
     }
 
-    /// Takes a session that failed after the upstream had answered. Returns whether that brings the upstream down.
+    /// Records a client session for which the upstream failed after it had answered. Returns true if the upstream now
+    /// counts as down and did not before.
     pub fn session_failed(&self, session: &Arc<str>, now: Instant) -> bool {
         let failed_sessions = {
             let mut state = self.lock();
@@ -92,8 +96,9 @@ impl Health {
         failed_sessions >= MAX_FAILED_SESSIONS && self.failed(now, now)
     }
 
-    /// Takes a successful attempt. Returns the former health, if the upstream is well from now on. The failure count
-    /// stays: an upstream that greets and then fails is retried ever more seldom.
+    /// Records a successful attempt that began at `began`: the upstream is well, unless it has failed since. Returns
+    /// the health before, or `None` if the upstream has failed since. The number of failures is kept, so that an
+    /// upstream that greets and then fails each time is retried after longer and longer pauses.
     pub fn answered(&self, began: Instant, now: Instant) -> Option<HealthState> {
         let mut state = self.lock();
         if state.failed.is_some_and(|at| began < at) {
@@ -104,13 +109,14 @@ impl Health {
         Some(std::mem::take(&mut state.health))
     }
 
-    /// Notes an accepted message, the true proof of health.
+    /// Records that the upstream answered DATA with 354, which shows best that it works: resets the number of failures.
     pub fn message_accepted(&self) {
         let mut state = self.lock();
         (state.failures, state.failed_sessions, state.last_failed_session) = (0, 0, None);
     }
 
-    /// Waits until it is time for a retry; for ever while the upstream is well.
+    /// Waits until it is time for a retry. While the upstream is well there is no retry to wait for, and the future
+    /// does not end.
     pub async fn retry(&self) {
         loop {
             match self.retry_at() {
@@ -135,7 +141,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Fails an attempt now; returns the seconds until the retry.
+    /// Records an attempt that failed at `now`. Returns the seconds until the retry.
     fn fail(health: &Health, now: Instant) -> u64 {
         health.failed(now, now);
         health.retry_at().map_or(0, |at| (at - now).as_secs())
@@ -163,7 +169,7 @@ mod tests {
     fn results_of_old_attempts_are_ignored() {
         let (health, began) = (Health::default(), Instant::now());
         assert!(health.failed(began, began + SECOND));
-        // Connected before that, and heard late.
+        // The connection began before that failure; its success is recorded after it.
         assert!(health.answered(began, began + 2 * SECOND).is_none() && !health.is_well());
         assert!(health.answered(began + 3 * SECOND, began + 4 * SECOND).is_some() && health.is_well());
         assert!(!health.failed(began + 2 * SECOND, began + 5 * SECOND) && health.is_well());

@@ -1,5 +1,5 @@
-//! Background task of an upstream: learns its extensions, retries it when it is down, and closes idle connections after
-//! their timeout.
+//! Background task of an upstream: learns the extensions that it offers, retries it while it is down, and closes idle
+//! connections after their timeout.
 
 use super::Upstream;
 use super::admin_state::Setting;
@@ -12,12 +12,14 @@ use tokio::time::Instant;
 /// Interval at which idle connections are checked for their timeout.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Pause before the next probe if mail uses all connections.
+/// Pause before the next probe if a probe failed while the upstream is well: mail probably uses all connections that it
+/// accepts.
 const PROBE_PAUSE: Duration = Duration::from_secs(10);
 
 impl Upstream {
-    /// Maintains the upstream until it is removed, while it is enabled: learns the extensions if clients' connections
-    /// do not; retries when it is down; closes idle connections after their timeout.
+    /// Runs the background task until the upstream is removed. While it is enabled, learns its extensions, if no
+    /// connection for mail has shown them lately; retries it while it is down; closes idle connections after their
+    /// timeout.
     pub async fn maintain(&self) {
         while self.connector.admin_state().changed_from(Setting::Disabled).await == Setting::Enabled {
             tokio::select! {
@@ -27,7 +29,8 @@ impl Upstream {
         }
     }
 
-    /// Probes the upstream when its extensions are old and when a retry is due; returns when it is no longer enabled.
+    /// Probes the upstream when its known extensions are older than [`REFRESH`], and when a retry is due. Returns when
+    /// the upstream is no longer enabled.
     async fn refresh(&self) {
         loop {
             let fresh_for = REFRESH.saturating_sub(self.capabilities.get().map_or(REFRESH, |known| known.at.elapsed()));
@@ -45,7 +48,7 @@ impl Upstream {
         }
     }
 
-    /// Closes idle connections after their timeout; never returns.
+    /// Closes idle connections after their timeout. Never returns.
     async fn sweep(&self) {
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -55,7 +58,7 @@ impl Upstream {
         }
     }
 
-    /// Probes the extensions, if they are in doubt.
+    /// Probes the upstream if its known extensions may be wrong.
     pub async fn learn_extensions(&self) {
         if self.capabilities.is_doubtful(Instant::now()) {
             let _one_at_a_time = self.probing.lock().await;
@@ -65,17 +68,18 @@ impl Upstream {
         }
     }
 
-    /// Returns whether a client should wait for [`Self::learn_extensions`].
+    /// Returns whether the known extensions may be wrong, so that the reply to a client's EHLO should wait for
+    /// [`Self::learn_extensions`].
     pub fn is_doubtful(&self) -> bool {
         self.capabilities.is_doubtful(Instant::now())
     }
 
-    /// Notes that clients have waited for the extensions, successfully or not.
+    /// Records that a client has waited for a probe of the extensions, whether the probe succeeded or not.
     pub fn note_probe(&self) {
         self.capabilities.tried(Instant::now());
     }
 
-    /// Connects to learn the extensions, and disconnects.
+    /// Probes the upstream: connects, learns the extensions, and disconnects.
     pub async fn probe(&self) -> Result<Extensions, RelayError> {
         let connection = self.connect(None).await?;
         let offered = connection.offered();

@@ -1,8 +1,8 @@
 //! One upstream: its connections, extensions and health.
 //!
-//! A [`connector`] opens connections, and tries [`bad_addresses`] last; idle ones wait in a [`pool`]. [`health`] says
-//! whether the upstream works, [`admin_state`] whether it is enabled, and [`capabilities`] its extensions; a background
-//! task, [`maintenance`], keeps all three current.
+//! A [`connector`] opens connections, and tries [`bad_addresses`] last; a [`pool`] keeps idle connections. [`health`]
+//! is whether the upstream works, [`admin_state`] whether it is enabled, [`capabilities`] which extensions it offers.
+//! [`maintenance`] is a background task that keeps this knowledge current.
 
 mod admin_state;
 mod bad_addresses;
@@ -41,16 +41,16 @@ pub struct Upstream {
     slots: Arc<Slots>,
     health: Health,
     capabilities: Capabilities,
-    /// Held during a probe: one at a time.
+    /// Held during a probe, so that there is only one at a time.
     probing: tokio::sync::Mutex<()>,
 }
 
-/// Pause before the next connection if the upstream refused one within its known bound: it may still count one that has
-/// just ended.
+/// Pause before the next try if the upstream refused a connection although fewer were open than it is known to accept:
+/// it may still count one that has just ended.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Upstream {
-    /// Reads the files that the configuration names, to check them.
+    /// Creates an upstream. Reads the files that its configuration names, and returns an error if one cannot be used.
     pub fn new(
         options: &Options,
         upstream: &UpstreamOptions,
@@ -68,12 +68,13 @@ impl Upstream {
         })
     }
 
-    /// Returns the configuration at creation. `enabled` may have changed since.
+    /// Returns the configuration with which the upstream was created. Its field `enabled` may be out of date.
     pub fn options(&self) -> &UpstreamOptions {
         self.connector.options()
     }
 
-    /// Returns whether mail with this route (`None`: without any) may go to this upstream.
+    /// Returns whether mail may go to this upstream. `route` is the name of the upstream to which a limit routes the
+    /// mail, `None` if no limit does.
     pub fn takes_route(&self, route: Option<&Arc<str>>) -> bool {
         route.map_or(!self.options().only_routed, |name| name == self.name())
     }
@@ -89,42 +90,46 @@ impl Upstream {
         format!("upstream {name} ({host}:{port})")
     }
 
-    /// Returns the addresses in the order in which they are tried, and why an exchanger has none.
+    /// Looks up the upstream's addresses and returns them in the order in which they are tried. For a mail exchanger
+    /// without an address, the list has the error of its lookup.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, LookupError>> {
         self.connector.addresses().await
     }
 
-    /// Returns the connector, with its record of failed connections.
+    /// Returns the connector, which also knows the addresses that fail.
     pub fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// Returns the extensions offered on the last connection; `None` if there was none.
+    /// Returns the extensions that the upstream offered on its newest connection; `None` if there was no connection
+    /// yet.
     pub fn offered(&self) -> Option<Extensions> {
         self.capabilities.get().map(|known| known.offered)
     }
 
-    /// Returns the properties that decide the order of upstreams.
+    /// Returns the properties by which the upstreams are ordered for a message.
     pub fn standing(&self) -> Standing {
         let UpstreamOptions { priority, weight, .. } = *self.options();
         Standing { priority, weight, is_well: self.health.is_well(), is_able: true }
     }
 
-    /// Enables the upstream. It gets mail once it has answered: it may be another than before, or not ready.
+    /// Enables the upstream. It gets mail after it has answered, since the server may have been replaced, or may not be
+    /// ready yet.
     pub fn enable(&self) {
         self.health.restart(Instant::now());
         self.pool.open();
         self.connector.admin_state().set(Setting::Enabled);
     }
 
-    /// Disables the upstream, until it is enabled again. Mail in progress goes on. Needs a runtime.
+    /// Disables the upstream, until it is enabled again. Transactions that have begun are finished. Must be called
+    /// within a Tokio runtime.
     pub fn disable(&self) {
         if self.connector.admin_state().set(Setting::Disabled) {
             self.close_pool();
         }
     }
 
-    /// Disables the upstream for ever.
+    /// Disables the upstream permanently, because it is no longer in the configuration.
     pub fn remove(&self) {
         self.connector.admin_state().set(Setting::Removed);
         self.close_pool();
@@ -136,12 +141,12 @@ impl Upstream {
         }
     }
 
-    /// Sets the `up` metric.
+    /// Sets the `up` metric to the present health.
     pub fn update_metric(&self) {
         self.connector.admin_state().update_metric(|| self.health.is_well());
     }
 
-    /// Returns whether a connection may carry another message at once.
+    /// Returns whether a connection may be used for another transaction without going to the pool.
     pub fn may_reuse(&self, connection: &Connection) -> bool {
         let is_of_use = self.connector.admin_state().is_enabled() && self.health.is_well();
         !connection.in_message() && is_of_use && self.pool.may_be_used(connection, Instant::now())
@@ -158,16 +163,17 @@ impl Upstream {
         }
     }
 
-    /// Waits until `until` for a slot for mail of this client.
+    /// Waits, at most until `until`, for a connection slot for mail of this client.
     pub async fn slot(&self, client: &Client, until: Instant) -> Result<Slot, RelayError> {
         let timeout = until.saturating_duration_since(Instant::now());
         self.slots.take(client.address, timeout).await.ok_or(RelayError::Busy)
     }
 
-    /// Opens a connection in this slot. Returns [`RelayError::Busy`] if the upstream refuses more connections than are
-    /// open; after a pause, if it was expected to accept one more and the client can wait that long.
+    /// Opens a connection in this slot. Returns [`RelayError::Busy`] if the upstream refuses a further connection. If
+    /// it was expected to accept one more, and the time until `until` allows it, the error is returned after a pause,
+    /// so that the caller can try again.
     pub async fn connect_in(&self, mut slot: Slot, client: &Client, until: Instant) -> Result<Connection, RelayError> {
-        // Idle connections count, too.
+        // Idle connections also count for the limit.
         if self.slots.is_exceeded(self.pool.count()) {
             self.make_room().await;
         }
@@ -188,8 +194,8 @@ impl Upstream {
         }
     }
 
-    /// Opens a connection for mail of this client. If the upstream refuses one more, closes an idle one, perhaps of
-    /// another client, and tries again.
+    /// Opens a connection for mail of this client. If the upstream refuses it, closes an idle connection, possibly one
+    /// for another client, and tries again.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let mut began = Instant::now();
         let mut outcome = self.connector.connect(client).await;
@@ -202,7 +208,7 @@ impl Upstream {
         match &outcome {
             Ok(connection) => self.connected(connection, began),
             Err(error) => {
-                // A refusal of one connection too many says nothing about the upstream's health.
+                // If the upstream refuses only because other connections are open, it is not down.
                 let is_one_too_many = matches!(error, RelayError::Refused(reply) if reply.code() < 500)
                     && self.slots.has_others(usize::from(client.is_some())).await;
                 if !is_one_too_many && self.shows_health(error) {
@@ -213,7 +219,8 @@ impl Upstream {
         outcome
     }
 
-    /// Takes a new connection, whose attempt began at `began`: the upstream is well, and offers these extensions.
+    /// Records a successful connection, whose attempt began at `began`: the upstream is well, and offers the
+    /// connection's extensions.
     fn connected(&self, connection: &Connection, began: Instant) {
         self.connector.metrics().opened.inc();
         let upstream = &**self.name();
@@ -230,18 +237,18 @@ impl Upstream {
         }
     }
 
-    /// Returns whether the error of a connection says something about the upstream's health.
+    /// Returns whether this error of opening a connection means that the upstream is down.
     fn shows_health(&self, error: &RelayError) -> bool {
         match error {
             RelayError::Disabled => false,
-            // A refusal of one client says nothing about others.
+            // The upstream refused one client; it may accept others.
             RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::PasswordUnknown => false,
             RelayError::Login(..) => !self.options().wants_credentials(),
             _ => true,
         }
     }
 
-    /// Closes the longest idle connection; false if there is none.
+    /// Closes the connection that has been idle for longest. Returns false if no connection is idle.
     async fn make_room(&self) -> bool {
         match self.pool.take_oldest() {
             Some(connection) => connection.quit().await,
@@ -250,13 +257,14 @@ impl Upstream {
         true
     }
 
-    /// Counts a message that the upstream lost or refused. The message may be to blame, so health does not change.
+    /// Counts a failure in the metric. Does not change the health: if the upstream fails during a message, the cause
+    /// may be the message.
     pub fn count_failure(&self) {
         self.connector.metrics().failures.inc();
     }
 
-    /// Takes a session of this client that failed after the upstream had answered. The client may be to blame, so only
-    /// several in a row bring the upstream down.
+    /// Records that the upstream failed in this client's session after it had answered. The cause may be the client, so
+    /// the upstream counts as down only after several such sessions in a row.
     pub fn session_failed(&self, client: &Client, error: &RelayError) {
         self.count_failure();
         if self.health.session_failed(&client.session, Instant::now()) {
@@ -264,7 +272,7 @@ impl Upstream {
         }
     }
 
-    /// Takes a failed attempt that began at `began`.
+    /// Records a failed attempt to connect, which began at `began`.
     fn attempt_failed(&self, error: &RelayError, began: Instant) {
         self.count_failure();
         if self.health.failed(began, Instant::now()) {
@@ -277,29 +285,30 @@ impl Upstream {
         tracing::warn!(upstream = &**self.name(), reason = %error, "upstream down");
     }
 
-    /// Closes all idle connections, after one did not answer: the others may not, either.
+    /// Closes all idle connections. Called after the upstream did not answer on one of them: the others may be dead,
+    /// too.
     pub fn drop_idle(&self) {
         for connection in self.pool.drain() {
             self.quit_in_background(connection, None);
         }
     }
 
-    /// Notes an accepted message.
+    /// Records that the upstream answered DATA with 354.
     pub fn message_accepted(&self) {
         self.health.message_accepted();
     }
 
-    /// Keeps a connection for the next message, if possible.
+    /// Gives a connection back to the pool, if it may be used again.
     pub fn release(self: &Arc<Self>, mut connection: Connection) {
         if connection.in_message() {
-            // Dropping cuts the connection, so that the upstream does not accept half a message.
+            // Return without QUIT: the connection is dropped, and the upstream discards the incomplete message.
             return;
         }
         if connection.is_idle() {
             return self.keep(connection);
         }
         let upstream = self.clone();
-        // The client need not wait for the reply to RSET.
+        // Send RSET in the background, so that the client need not wait for the reply.
         tokio::spawn(async move {
             if connection.reset().await.is_ok() {
                 upstream.keep(connection);
@@ -314,7 +323,8 @@ impl Upstream {
         }
     }
 
-    /// Closes a connection in the background. Its slot, if any, is free only after the upstream's good-bye.
+    /// Closes a connection in the background. Its slot, if it has one, becomes free only after the reply to QUIT or its
+    /// timeout.
     fn quit_in_background(&self, connection: Connection, slot: Option<Slot>) {
         tokio::spawn(async move {
             connection.quit().await;
@@ -322,7 +332,7 @@ impl Upstream {
         });
     }
 
-    /// Closes all idle connections.
+    /// Closes all idle connections, and waits until they are closed.
     pub async fn close(&self) {
         let mut leaving = JoinSet::new();
         for connection in self.pool.drain() {

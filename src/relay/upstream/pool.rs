@@ -1,4 +1,4 @@
-//! Connection pool of an upstream: idle connections that wait for the next message.
+//! Connection pool of an upstream: idle connections that are kept for a further message.
 
 use crate::relay::client::Client;
 use crate::relay::connection::Connection;
@@ -7,18 +7,18 @@ use prometheus::IntGauge;
 use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
-/// The idle connections, most recently used last. The lock is held to move some in or out.
+/// The idle connections, most recently used last. The lock is held to add or take connections.
 pub struct Pool {
     options: PoolOptions,
     state: Mutex<State>,
-    /// Metric of idle connections.
+    /// Metric that counts the idle connections.
     count: IntGauge,
 }
 
 #[derive(Default)]
 struct State {
     idle: Vec<Idle>,
-    /// No connection may be added.
+    /// Whether the pool is closed: no connection is added.
     is_closed: bool,
 }
 
@@ -32,7 +32,8 @@ impl Pool {
         Self { options, state: Mutex::default(), count }
     }
 
-    /// Adds a connection. Returns one that may not stay: this, or the longest idle one.
+    /// Adds a connection. Returns a connection that the caller must close: this one, if it may not be used again; or,
+    /// if the pool is full, the one that has been idle for longest.
     pub fn put(&self, connection: Connection, now: Instant) -> Option<Connection> {
         if !self.may_be_used(&connection, now) {
             return Some(connection);
@@ -42,15 +43,16 @@ impl Pool {
             return Some(connection);
         }
         let idle = &mut state.idle;
-        // The client of a recent connection probably sends more; that of the longest idle one perhaps never.
+        // A connection used a moment ago will probably be needed again soon, the one that has been idle for longest
+        // perhaps never.
         let surplus = (idle.len() >= self.options.max_idle).then(|| idle.remove(0).connection);
         idle.push(Idle { connection, since: now });
         self.count.add(i64::from(surplus.is_none()));
         surplus
     }
 
-    /// Takes the most recently used connection that may carry mail of this client; older ones may reach their timeout.
-    /// The upstream may have closed it meanwhile.
+    /// Takes, of the connections that may carry mail of this client, the one used most recently, so that the others
+    /// reach their idle timeout if they are not needed. The upstream may have closed the connection already.
     pub fn take(&self, client: &Client, now: Instant) -> Option<Connection> {
         let idle = &mut self.lock().idle;
         let at = idle.iter().rposition(|idle| self.may_wait(idle, now) && idle.connection.speaks_for(client))?;
@@ -63,7 +65,7 @@ impl Pool {
         self.lock().idle.len()
     }
 
-    /// Takes the longest idle connection, of any client.
+    /// Takes the connection that has been idle for longest, for whichever client it may be used.
     pub fn take_oldest(&self) -> Option<Connection> {
         let idle = &mut self.lock().idle;
         if idle.is_empty() {
@@ -73,7 +75,7 @@ impl Pool {
         Some(idle.remove(0).connection)
     }
 
-    /// Takes the connections whose time is over.
+    /// Takes the connections that have reached their idle timeout or their maximum age.
     pub fn expired(&self, now: Instant) -> Vec<Connection> {
         self.remove(|idle| !self.may_wait(idle, now))
     }
@@ -83,13 +85,13 @@ impl Pool {
         self.remove(|_| true)
     }
 
-    /// Takes all connections, and keeps no more until [`Self::open`].
+    /// Takes all connections, and closes the pool until [`Self::open`] is called.
     pub fn close(&self) -> Vec<Connection> {
         self.lock().is_closed = true;
         self.drain()
     }
 
-    /// Allows connections to be kept.
+    /// Opens the pool: connections may be added again.
     pub fn open(&self) {
         self.lock().is_closed = false;
     }
@@ -106,7 +108,7 @@ impl Pool {
         waits && self.may_be_used(&idle.connection, now)
     }
 
-    /// Returns whether a connection's age and messages allow another message.
+    /// Returns whether the age of a connection, and the number of messages it has carried, allow another message.
     pub fn may_be_used(&self, connection: &Connection, now: Instant) -> bool {
         let most = connection.offered().max_messages.unwrap_or(u32::MAX).min(self.options.max_messages);
         connection.age(now) < self.options.max_age && connection.messages() < most

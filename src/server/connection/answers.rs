@@ -1,4 +1,4 @@
-//! Answers to the questions of a session: asks the accounts, the store and the relay, and passes the message on.
+//! Answers to the questions of a session: asks the accounts, the store and the relay, and forwards the message.
 
 use super::Connection;
 use crate::clock;
@@ -62,7 +62,7 @@ impl Connection {
         admit.answer(verdicts, now)
     }
 
-    /// Delays the answer, unless the client leaves.
+    /// Waits for the delay of the reply, unless the client leaves.
     pub(super) async fn delay(&mut self, mut late: Delayed) -> Step {
         if self.flush(late.session()).await.is_err() {
             return late.client_gone();
@@ -80,8 +80,8 @@ impl Connection {
         }
     }
 
-    /// Waits before the answer to a failed login. If the client leaves meanwhile, its connection keeps the permit until
-    /// the wait is over: otherwise the client could guess faster.
+    /// Waits before the reply to a failed login. If the client leaves during the wait, its connection keeps the permit
+    /// until the wait is over: otherwise the client could guess passwords faster.
     pub(super) async fn pause(&mut self, mut session: Session) -> Step {
         self.apply_deferred_charges(&mut session).await;
         tokio::select! {
@@ -93,8 +93,8 @@ impl Connection {
         }
     }
 
-    /// Applies the session's deferred charges and refunds. Where the store is unavailable, the
-    /// state is as after a crash: nothing is refunded.
+    /// Applies the session's deferred charges and refunds. If the store is unavailable, they are lost, as after a
+    /// crash: nothing is refunded.
     pub(super) async fn apply_deferred_charges(&mut self, session: &mut Session) {
         let DeferredCharges { events, refunds } = session.take_deferred_charges();
         for asked in events {

@@ -1,21 +1,24 @@
-//! Eviction: drops budgets from memory when they exceed their memory, and slots that have no budget.
+//! Eviction: drops budgets from memory when they take too much of it, and slots without a budget.
 
 use super::{BudgetCache, SHARDS, Stage, octets};
 use std::sync::atomic::Ordering;
 
-/// Memory for budgets, in octets; above it, folded budgets are dropped.
+/// Memory that budgets may take, in octets. While they take more, budgets that are in the table are dropped from
+/// memory.
 const MAX_OCTETS: usize = 160 << 20;
 
-/// Slots without a budget in one shard before unused ones are dropped: some megabytes in all shards. Such a slot
-/// remains of a key that was only asked for.
+/// If a shard has more slots without a budget than this, those that were not used recently are dropped. This bounds the
+/// memory of such slots, in all shards together, to some megabytes. A slot without a budget is left after a key was
+/// looked up and not charged.
 const MAX_EMPTY_SLOTS: usize = 64;
 
 impl BudgetCache {
-    /// Drops budgets not used recently until there is room. If that is not enough, drops unread budgets and, with
-    /// `may_lose`, budgets that cannot be written. Returns the number of both.
+    /// Drops budgets that are in the table and were not used recently, until there is room. If budgets take twice the
+    /// permitted memory, also drops budgets that could not be read and, with `may_lose`, changed budgets that cannot be
+    /// written. Returns the number of these, whose changes are lost.
     pub fn make_room(&self, may_lose: bool) -> usize {
         let mut lost = 0;
-        // One round over the shards spares budgets used since the last sweep.
+        // One round over all shards drops no budget that was used since the round before.
         for _ in 0..SHARDS {
             if !self.is_crowded() {
                 break;
@@ -26,8 +29,8 @@ impl BudgetCache {
         lost
     }
 
-    /// Drops slots without a budget that were not used recently, in shards that have many. Nothing is lost, and no
-    /// snapshot of the file becomes out of date: such a budget is not in the file either.
+    /// Drops slots without a budget that were not used recently, in shards that have many of them. Nothing is lost, and
+    /// the loader's snapshot of the file stays correct, as these keys have no budget in the file either.
     pub fn drop_empty(&self) {
         for index in 0..SHARDS {
             let shard = &mut *self.lock(index);
@@ -45,7 +48,7 @@ impl BudgetCache {
                 keep
             });
             shard.empty = empty;
-            // A map does not free memory by itself.
+            // A hash map does not shrink by itself.
             if shard.budgets.capacity() > 4 * shard.budgets.len() {
                 shard.budgets.shrink_to(2 * shard.budgets.len());
             }
@@ -62,7 +65,7 @@ impl BudgetCache {
                 Stage::Folded => false,
                 Stage::Unread => !is_urgent,
                 Stage::Volatile => slot.budget.is_some(),
-                // While the file can be written these budgets must stay.
+                // Budgets whose changes are not in the table must stay in memory while the file can be written.
                 Stage::Changed | Stage::Folding => !(is_urgent && may_lose),
             };
             let keep = std::mem::take(&mut slot.recently_used) || is_needed;
@@ -78,18 +81,19 @@ impl BudgetCache {
             shard.changed.retain(|hashed_key| budgets.contains_key(&hashed_key.key));
         }
         self.octets.fetch_sub(dropped, Ordering::Relaxed);
-        // Count before the lock is released: a reader that misses a budget must see that some were dropped.
+        // Count before the lock is released: the loader, when it reads one of these budgets again, must see that its
+        // snapshot may be out of date.
         self.dropped.fetch_add(before - shard.budgets.len(), Ordering::Release);
         lost
     }
 
-    /// Returns the number of budgets dropped so far. A snapshot of the file that is older than the last drop may be out
-    /// of date.
+    /// Returns the number of budgets dropped since the start. A snapshot of the file that began before the last drop
+    /// may be out of date.
     pub fn dropped(&self) -> usize {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// Returns whether the budgets exceed their memory.
+    /// Returns whether the budgets take more memory than they may.
     pub fn is_crowded(&self) -> bool {
         self.octets() > MAX_OCTETS
     }

@@ -1,13 +1,14 @@
-//! Budgets whose row could not be read: they count in memory alone, and are added to their row later.
+//! Unread budgets: those whose row in the table could not be read. They count from zero, in memory only, and are added
+//! to their row when it can be read.
 
 use super::{BudgetCache, SHARDS, Slot, Stage, octets, shard_of};
 use crate::policy::budgets::Budget;
+use crate::store::commit_queue::NEVER_WRITTEN;
 use crate::store::hashed_key::{HashedKey, HashedKeyRef};
-use crate::store::queue::NEVER_WRITTEN;
 use std::sync::atomic::Ordering;
 
 impl BudgetCache {
-    /// Inserts unread budgets, unless they are in memory, and wakes the transactions that wait for them.
+    /// Inserts these keys as unread budgets, unless they are in memory, and wakes the transactions that wait for them.
     pub fn insert_unread<'a>(&self, hashed_keys: impl IntoIterator<Item = HashedKeyRef<'a>>) {
         for hashed_key in hashed_keys {
             let mut shard = self.lock(shard_of(hashed_key.order));
@@ -22,12 +23,12 @@ impl BudgetCache {
         }
     }
 
-    /// Takes the unread budgets of a shard, for the loader to read again.
+    /// Takes the list of the unread budgets of a shard, for the loader to try again.
     pub fn take_unread(&self, shard: usize) -> Vec<HashedKey> {
         std::mem::take(&mut self.lock(shard).unread)
     }
 
-    /// Puts back budgets that could not be read again.
+    /// Puts budgets that still could not be read back into the lists.
     pub fn put_back_unread(&self, hashed_keys: Vec<HashedKey>) {
         hashed_keys.into_iter().for_each(|hashed_key| self.lock(shard_of(hashed_key.order)).unread.push(hashed_key));
     }
@@ -42,8 +43,8 @@ impl BudgetCache {
         (0..SHARDS).any(|index| !self.lock(index).unread.is_empty())
     }
 
-    /// Adds the stored budget to what an unread budget has counted in memory. `stored` comes from the table or from the
-    /// journal. Returns true if the sum has to be written.
+    /// Adds a budget read from the file (table or journal) to what the unread budget has counted in memory. Returns
+    /// true if the unread budget has counted anything, so that the sum must be written.
     pub fn merge(
         &self,
         hashed_key: &HashedKey,
@@ -58,7 +59,8 @@ impl BudgetCache {
         let counted = slot.budget.take();
         let is_changed = counted.is_some();
         slot.stage = if is_changed { Stage::Changed } else { Stage::Folded };
-        // Later increments may build on a filter read from the file, but not on one that has learnt in memory alone.
+        // If the filter is the one of the file, later journal records need only its new values. If it has learnt values
+        // in memory only, the next record must hold the whole filter.
         slot.written_epoch = if is_changed { NEVER_WRITTEN } else { epoch };
         slot.budget = match (stored, counted) {
             (Some(stored), Some(counted)) => Some(combine(stored, counted)),
@@ -71,7 +73,7 @@ impl BudgetCache {
         is_changed
     }
 
-    /// Inserts a budget from the journal, which is newer than its row in the file.
+    /// Inserts a budget from the journal, where it is newer than in the table.
     pub fn replay(
         &self,
         hashed_key: HashedKey,
@@ -86,7 +88,7 @@ impl BudgetCache {
             return self.put(&mut shard, hashed_key, slot);
         }
         drop(shard);
-        // A transaction asked for this budget before the file could be opened.
+        // A transaction needed this budget before the file could be opened, so the budget is in memory as unread.
         if !self.merge(&hashed_key, Some(budget), epoch, combine) {
             let shard = &mut *self.lock(shard_of(hashed_key.order));
             if let Some(slot) = shard.budgets.get_mut(&hashed_key.key).filter(|slot| slot.stage == Stage::Folded) {

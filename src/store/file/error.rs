@@ -4,22 +4,22 @@ use crate::store::schema::{self, SchemaError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Reason why the state file cannot be used.
+/// Error of opening the state file.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Another Weir is using it.
+    /// Another Weir process is using the file.
     InUse(PathBuf),
     Io(PathBuf, std::io::Error),
-    /// It is another program's database.
+    /// The file is the database of another program.
     Foreign(PathBuf),
-    /// The database is empty, so there is nothing to read.
+    /// The database is empty, and was opened only to be read.
     Empty(PathBuf),
-    /// A newer Weir has made it.
+    /// A newer version of Weir has written the file.
     Newer {
         path: PathBuf,
         version: i64,
     },
-    /// An older Weir has made it, and this operation cannot migrate it.
+    /// An older version of Weir has written the file, and this operation does not migrate it.
     Older {
         path: PathBuf,
         version: i64,
@@ -65,11 +65,11 @@ impl OpenError {
     }
 }
 
-/// Advice on a damaged file.
+/// Advice to the administrator, for errors of a damaged file.
 pub const ADVICE: &str =
     "to make it anew: save what can be read with `weir state dump`, stop Weir, move the file away with its -wal";
 
-/// Returns SQLite's message, with advice where there is some.
+/// Returns SQLite's message, and for a damaged file the advice what to do.
 pub fn describe(error: &rusqlite::Error) -> String {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     match error.sqlite_error_code() {
@@ -80,7 +80,7 @@ pub fn describe(error: &rusqlite::Error) -> String {
     }
 }
 
-/// Returns whether an error says that a page is damaged: other pages may be intact.
+/// Returns whether the error means that a page of the file is damaged. Other pages may be intact.
 pub fn is_page_damage(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
 }

@@ -1,4 +1,4 @@
-//! Exceptions and their audit trail in the state file.
+//! Exceptions (grants and suspensions) and their audit trail in the state file.
 
 use super::File;
 use crate::policy::budgets::Owner;
@@ -8,7 +8,8 @@ use crate::store::pending_exceptions::Batch;
 use crate::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-/// Audit records kept at most, whatever their age: a client that can get others suspended makes records.
+/// Maximum number of audit records in the file, however new they are. A client that gets many owners suspended creates
+/// many records.
 const MAX_AUDIT_RECORDS: i64 = 100_000;
 
 impl File {
@@ -35,7 +36,8 @@ impl File {
         Ok((grants, suspensions))
     }
 
-    /// Writes a batch in one transaction: the changed exceptions as `exceptions` has them, and the audit records.
+    /// Writes a batch in one transaction: its audit records, and each changed exception as it is in `exceptions`; one
+    /// that is not there is deleted from the file.
     pub fn write_batch(&mut self, batch: &Batch, exceptions: &Exceptions) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for (limit, owner) in &batch.changed {
@@ -52,7 +54,7 @@ impl File {
         transaction.commit()
     }
 
-    /// Reads the newest audit records, the latest at the end.
+    /// Reads the newest `last` audit records, the newest at the end.
     pub fn audit_trail(&self, last: usize) -> rusqlite::Result<Vec<AuditRecord>> {
         let mut statement = self.connection.prepare(
             "SELECT at, act, of_limit, owner, rate, until, was, author, reason FROM \
@@ -62,7 +64,7 @@ impl File {
             let act: String = row.get(1)?;
             Ok(AuditRecord {
                 at: Timestamp::from_micros(row.get(0)?),
-                // Weir writes known names only, but an administrator may have edited the table.
+                // Weir writes only names that it knows, but an administrator may have edited the table.
                 act: Act::parse(&act).unwrap_or(Act::Ended),
                 limit: row.get(2)?,
                 owner: owner(row, 3)?,
@@ -76,19 +78,19 @@ impl File {
         rows.collect()
     }
 
-    /// Deletes audit records that are older than `before`, and the oldest beyond [`MAX_AUDIT_RECORDS`].
+    /// Deletes audit records from before `before`, and the oldest ones if there are more than [`MAX_AUDIT_RECORDS`].
     pub fn prune_audit(&mut self, before: Timestamp) -> rusqlite::Result<()> {
         let sql = "DELETE FROM audit WHERE at < ?1 OR id <= (SELECT max(id) FROM audit) - ?2";
         self.connection.execute(sql, params![before.micros(), MAX_AUDIT_RECORDS]).map(|_| ())
     }
 }
 
-/// Writes a grant; replaces one for the same budget.
+/// Writes a grant. Replaces a grant of the same limit and owner.
 pub fn put_grant(connection: &Connection, grant: &Grant) -> rusqlite::Result<()> {
     put(connection, (&grant.limit, Some(&grant.rate)), &grant.owner, &grant.term)
 }
 
-/// Writes a suspension; replaces one of the same owner.
+/// Writes a suspension. Replaces a suspension of the same owner.
 pub fn put_suspension(connection: &Connection, suspension: &Suspension) -> rusqlite::Result<()> {
     put(connection, ("", None), &suspension.owner, &suspension.term)
 }
@@ -105,7 +107,7 @@ fn put(
     connection.prepare_cached(sql)?.execute(row).map(|_| ())
 }
 
-/// Appends an audit record unless the trail has it already.
+/// Appends an audit record, unless the file has a record of the same action at the same time.
 pub fn put_record(connection: &Connection, record: &AuditRecord) -> rusqlite::Result<()> {
     let AuditRecord { at, act, limit, owner, rate, until, was, by, reason } = record;
     let sql = "INSERT INTO audit (at, act, of_limit, owner, rate, until, was, author, reason) \

@@ -1,10 +1,11 @@
-//! Replaces budgets and exceptions of the state file by loaded ones.
+//! Writes the contents of a dump into the state file.
 
 use super::{File, exceptions, upsert};
 use crate::store::jsonl::Line;
 
 impl File {
-    /// Writes budgets and exceptions and empties the journal, in one transaction. If `rows` fails, nothing is changed.
+    /// Writes the lines into the tables and empties the journal, in one transaction. A line replaces the budget or
+    /// exception of the same key. If `rows` returns an error, nothing is changed.
     pub fn write_all<E: From<rusqlite::Error>>(
         &mut self,
         rows: impl Iterator<Item = Result<Line, E>>,

@@ -1,4 +1,4 @@
-//! A wall clock that jumps ends no exception and resets no budget.
+//! Jumps of the wall clock: one that lasts only seconds ends no exception and resets no budget.
 
 use super::*;
 use crate::policy::budgets::Owner;
@@ -22,8 +22,8 @@ impl Machine {
         Self { store, steady: Steady::new(at(0), Duration::ZERO), monotonic: 0 }
     }
 
-    /// Lets `seconds` pass with a wall clock that is wrong by `wrong` seconds, as `weir serve` does. Returns the time
-    /// then.
+    /// Lets `seconds` pass while the wall clock is wrong by `wrong` seconds, and calls the store each second like the
+    /// server. Returns the steady time at the end.
     fn pass(&mut self, seconds: i64, wrong: i64) -> Timestamp {
         let mut now = at(0);
         for _ in 0..seconds {
@@ -36,7 +36,7 @@ impl Machine {
         now
     }
 
-    /// Returns how many recipients of a user pass.
+    /// Returns how many of a user's recipients are accepted at `now`.
     async fn passed(&self, now: Timestamp, user: &str, recipients: usize) -> usize {
         passed(&self.store.admit(now, &asked(user, recipients), &mut SessionCounters::default()).await.unwrap())
     }
@@ -95,12 +95,13 @@ async fn a_believed_jump_back_resets_no_budget_and_one_forward_ends_exceptions()
     }
     let now = machine.pass(400, -2 * YEAR);
     assert!(now < at(-YEAR), "the jump is believed");
-    // Ten recipients are still known, so an eleventh is refused; together they are fewer than a hundred.
+    // The limit on new recipients still knows ten, so it refuses an eleventh. The other limit refuses when 100 have
+    // been charged.
     assert_eq!(machine.passed(now, "carol", 11).await, 10);
     assert_eq!(machine.passed(now, "carol", 10).await, 10);
     assert_eq!(machine.passed(now, "carol", 10).await, 9);
     assert_eq!(machine.passed(now, "bob", 1).await, 0, "he is suspended");
-    // From then on the levels decay.
+    // After the jump back the levels decay with the new time.
     let now = machine.pass(DAY / 2, -2 * YEAR);
     assert_ne!(machine.passed(now, "carol", 10).await, 0);
     let now = machine.pass(400, 2 * YEAR);
@@ -122,7 +123,7 @@ async fn a_process_that_begins_with_a_wrong_clock_deletes_nothing_for_minutes() 
     let now = machine.pass(60, 2 * YEAR);
     machine.passed(now, "dave", 1).await;
     until_count(&path, "budget", 2).await;
-    // NTP corrects the clock.
+    // NTP corrects the wall clock.
     let now = machine.pass(100, 0);
     assert!(now < at(YEAR), "the correction is believed");
     assert_eq!(machine.passed(now, "bob", 1).await, 0, "he is suspended");
@@ -140,7 +141,7 @@ async fn exceptions_that_expired_while_weir_was_stopped_end_after_some_minutes()
     make_exceptions(&store, -1).await;
     store.close().await;
     let mut machine = Machine::new(open(&path).unwrap());
-    // A suspension that began in this process ends in time.
+    // A suspension that begins in this process is removed as soon as it has expired.
     let term = Term { since: at(10), ..term(20) };
     machine.store.suspend(Suspension { owner: owner("dave"), term }).await;
     let now = machine.pass(60, 0);

@@ -1,4 +1,4 @@
-//! The process is killed at random moments: every acknowledged charge is there afterwards.
+//! The process is killed at random moments: after each, every acknowledged charge is in the file.
 
 use super::*;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ const ROUNDS: u64 = 50;
 const TASKS: u64 = 32;
 const USERS: u64 = 2_000;
 
-/// Folder in which a child process keeps its state and notes each acknowledged charge: in a file, by one write each,
-/// which outlives the process.
+/// Environment variable of the child process: the folder with its state file, and with a file to which the child
+/// appends each acknowledged charge by one write, which outlives the process.
 const CHILD: &str = "WEIR_TEST_CRASHING_IN";
 
 struct Random(u64);
@@ -48,7 +48,7 @@ async fn hammer(folder: &Path, seed: u64) {
                 for n in 0u64.. {
                     let user = random.below(USERS);
                     let mut asked = asked(&format!("user{user}"), 1);
-                    // A recipient that no other message has.
+                    // A recipient that no other message has, so that the limit on new recipients counts it.
                     asked.events = vec![Event::Recipient(format!("{seed}.{task}.{n}@example.net").into())];
                     store.admit(at(n as i64 / 1000), &asked, &mut SessionCounters::default()).await.unwrap();
                     (&*acknowledged).write_all(&(user as u32).to_le_bytes()).unwrap();
@@ -71,7 +71,8 @@ fn acknowledged(folder: &Path) -> HashMap<u64, u64> {
     counts
 }
 
-/// Checks all levels in the file and its journal, by limit and user. Returns the number of acknowledged charges.
+/// Checks the level of each user's budgets, in the table or the journal, against the acknowledged charges. Returns the
+/// number of these charges.
 fn check(folder: &Path, round: u64) -> u64 {
     let (path, counts) = (folder.join("state.db"), acknowledged(folder));
     let mut dump = Vec::new();
@@ -91,7 +92,7 @@ fn check(folder: &Path, round: u64) -> u64 {
         assert!(missing("l") <= 0.0, "kill {round}: of user{user} {} of {count} are missing", missing("l"));
         taken_for_known += missing("new").max(0.0);
     }
-    // A Bloom filter takes some new values in a million for known ones.
+    // The Bloom filter takes a few of a million new values for known ones.
     assert!(taken_for_known <= 3.0, "kill {round}: {taken_for_known} new recipients are missing");
     let file = rusqlite::Connection::open(&path).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -115,7 +116,7 @@ fn acknowledged_charges_survive_fifty_kills() {
         command.args(["--exact", "store::tests::crash::acknowledged_charges_survive_fifty_kills"]);
         let mut child = command.env(CHILD, folder.path()).stdout(std::process::Stdio::null()).spawn().unwrap();
         let before = acknowledged(folder.path()).len();
-        // The test needs a random moment, but at least one acknowledged charge before it.
+        // Kill the process at a random moment, but not before another charge was acknowledged.
         std::thread::sleep(Duration::from_millis(random.below(200)));
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while acknowledged(folder.path()).len() == before && before < USERS as usize {

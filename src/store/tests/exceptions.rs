@@ -15,7 +15,7 @@ fn owner(user: &str) -> Owner {
     Owner::from_stored(&format!("user={user}"))
 }
 
-/// A grant of the one limit, between these seconds.
+/// Returns a grant for the limit `l` that is in force from the second `since` to the second `until`.
 pub fn grant(user: &str, rate: &str, since: i64, until: i64) -> Grant {
     Grant { limit: "l".into(), owner: owner(user), rate: rate.into(), term: term(since, until) }
 }
@@ -28,7 +28,7 @@ fn because() -> (By, Arc<str>) {
     (By::Administrator("carol".into()), "enough".into())
 }
 
-/// Returns how many recipients pass.
+/// Returns how many of a user's recipients are accepted at this second.
 async fn passed_at(store: &Store, seconds: i64, user: &str, recipients: usize) -> usize {
     passed(&store.admit(at(seconds), &asked(user, recipients), &mut SessionCounters::default()).await.unwrap())
 }
@@ -49,7 +49,7 @@ async fn the_budget_of_a_grant_is_kept_exactly_as_long_as_the_grant() {
     assert_eq!(passed_at(&store, 2, "alice", 60).await, 60);
     until_count(&path, "budget", 2).await;
     store.close().await;
-    // After a day her own budget has decayed: it is deleted, and the grant's stays.
+    // After a day alice's normal budget has decayed and is deleted; the budget of her grant stays.
     let store = open_with(&path, policy());
     store.admit(at(DAY), &asked("bob", 1), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "budget WHERE key LIKE '%=alice'", 0).await;
@@ -58,7 +58,7 @@ async fn the_budget_of_a_grant_is_kept_exactly_as_long_as_the_grant() {
     let store = open_with(&path, policy());
     assert_eq!(passed_at(&store, DAY, "alice", 60).await, 41);
     store.close().await;
-    // The budget of a grant that has ended is of no use.
+    // When the grant has ended, its budget is deleted, too.
     let store = open_with(&path, policy());
     store.end_exceptions(at(6 * DAY));
     store.admit(at(6 * DAY), &asked("carol", 1), &mut SessionCounters::default()).await.unwrap();
@@ -121,7 +121,7 @@ async fn exceptions_changed_before_the_file_is_open_override_those_in_it() {
     std::fs::rename(&path, &aside).unwrap();
     std::fs::create_dir(&path).unwrap();
     let store = open(&path).unwrap();
-    // The store does not know the other suspensions yet.
+    // The file cannot be opened yet, so the store does not know the suspensions in it.
     let (_, kept) = store.suspend(suspension("alice", 1, 2_000)).await;
     assert!(matches!(&kept, Kept::InMemory(why) if why.contains("state.db")), "{kept:?}");
     store.suspend(suspension("bob", 1, 2_000)).await;
@@ -158,7 +158,7 @@ async fn exceptions_hold_in_memory_until_the_file_can_be_written() {
     super::faults::until(&store, true).await;
     store.close().await;
     let store = open(&path).unwrap();
-    // In a second, room for one recipient has decayed.
+    // In one second the level decays enough for one more recipient.
     assert_eq!(passed_at(&store, 3, "alice", 300).await, 1);
     assert_eq!(store.policy().exceptions.suspensions().count(), 0);
     assert_eq!(acts(&store).await, [Act::Suspended, Act::Granted, Act::Released]);

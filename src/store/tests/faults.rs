@@ -1,8 +1,8 @@
-//! Files that cannot be used, and the charges made meanwhile.
+//! State files that cannot be used, and charges made while that is so.
 
 use super::*;
 
-/// Mail has to flow, whatever file is at the path.
+/// Mail must be accepted even if the file at the path is another program's.
 #[tokio::test]
 async fn foreign_files_are_not_touched_and_limits_hold_in_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ async fn charges_made_before_the_file_is_open_are_added_to_it() {
     std::fs::remove_dir(&path).unwrap();
     std::fs::rename(&aside, &path).unwrap();
     until(&store, true).await;
-    // The levels in the file and the charges made meanwhile are added.
+    // The levels in the file, and the charges made while the file could not be opened, are added.
     assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 30);
     assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap()), 20);
     store.close().await;
@@ -87,7 +87,7 @@ async fn with_on_failure_defer_an_unusable_file_defers_mail() {
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap()), 1);
 }
 
-/// Waits until the store's health is as asked.
+/// Waits until the store's health is good, or degraded if `good` is false.
 pub async fn until(store: &Store, good: bool) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     while (store.health() == Health::Good) != good {
@@ -156,14 +156,14 @@ async fn charges_made_while_the_file_is_unreadable_are_written_later() {
     );
 }
 
-/// Copies the files as a sudden end of the process leaves them.
+/// Copies the state file and its write-ahead log, as a crash of the process at this moment would leave them.
 fn copy(from: &Path, to: &Path) {
     for name in ["state.db", "state.db-wal"] {
         std::fs::copy(from.join(name), to.join(name)).unwrap();
     }
 }
 
-/// A limit that counts new recipients, and one that counts all.
+/// Returns a policy with two limits: `l` counts all recipients, `new` counts new ones.
 fn two_limits(count: f64) -> Policy {
     let mut new = limit("new", Field::User, &format!("{count} / 1d"));
     new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
@@ -175,7 +175,7 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 
-/// Returns how full the budgets of a request are.
+/// Returns the levels of the budgets of a request.
 async fn levels(store: &Store, asked: &PolicyRequest) -> Vec<f64> {
     let policy = store.core.policy();
     let plan = Plan::new(&policy, asked, at(0));
@@ -222,12 +222,12 @@ async fn a_filter_begun_in_memory_is_written_whole_before_recovery() {
     until(&store, false).await;
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
-    // Killed at this moment.
+    // The state after a crash at this moment.
     copy(here.path(), there.path());
     let again = open_with(&there.path().join("state.db"), two_limits(200.0), OnFailure::Allow);
     assert_eq!(levels(&again, &asked("alice", 1)).await, [50.0, 50.0]);
     store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
-    // Or at this.
+    // The state after a crash at this later moment.
     let there = tempfile::tempdir().unwrap();
     copy(here.path(), there.path());
     let again = open_with(&there.path().join("state.db"), two_limits(200.0), OnFailure::Allow);
@@ -242,8 +242,9 @@ async fn closing_another_connection_does_not_remove_the_write_ahead_log() {
     let store = open(&path).unwrap();
     store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
     until_every_thread_reads(&store).await;
-    // The last process to close a file checkpoints its log and removes it: this process is not the last. Locks are by
-    // process, hence another process.
+    // The last process that closes an SQLite file checkpoints its write-ahead log and removes the log. The other
+    // process must not do that, as the store still has the file open. Locks belong to a process, so the test needs a
+    // second one.
     let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM budget').fetchall(); c.close()";
     let other = std::process::Command::new("python3").args(["-c", script]).arg(&path).status();
     assert!(other.unwrap().success());
@@ -252,11 +253,12 @@ async fn closing_another_connection_does_not_remove_the_write_ahead_log() {
     assert_eq!(level(&open(&there.path().join("state.db")).unwrap(), &asked("alice", 1)).await, 70.0);
 }
 
-/// Waits until each thread of the store has its connection to the file; the maintenance thread's is the last.
+/// Waits until each thread of the store has opened its connection to the file. The maintenance thread is the last to do
+/// so.
 async fn until_every_thread_reads(store: &Store) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let options = &store.core.options;
-    // The walk records which limits are in force.
+    // When the maintenance thread looks for expired budgets, it first records the limits in force.
     while File::open_to_read(&options.path).unwrap().kinds().unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -266,7 +268,7 @@ async fn until_every_thread_reads(store: &Store) {
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_that_exceed_the_queue_wait_for_room() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    // Filters of a megabyte.
+    // Each budget has a filter of a megabyte.
     let policy = || two_limits(500e3);
     let store = Arc::new(open_with(&here.path().join("state.db"), policy(), OnFailure::Defer));
     let tasks: Vec<_> = (0..100)
@@ -321,6 +323,6 @@ async fn levels_of_different_times_decay_before_they_are_added() {
     assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut SessionCounters::default()).await.unwrap()), 80);
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
-    // Of the 90 four days ago 1.6 are left.
+    // Of the level of 90 four days ago, 1.6 is left.
     assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut SessionCounters::default()).await.unwrap()), 18);
 }

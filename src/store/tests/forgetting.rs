@@ -1,4 +1,4 @@
-//! Deletion of budgets that no longer make a difference.
+//! Deletion of budgets that have expired.
 
 use super::*;
 
@@ -25,7 +25,7 @@ async fn decayed_budgets_are_deleted() {
         store.admit(at(0), &asked(&format!("user{n}"), 30), &mut SessionCounters::default()).await.unwrap();
     }
     until_count(&path, "budget", 100).await;
-    // 30 a day are less than one after little more than four days.
+    // A level of 30 falls below 1 within about four days.
     store.admit(at(3 * 86_400), &asked("user0", 20), &mut SessionCounters::default()).await.unwrap();
     store.admit(at(3 * 86_400), &asked("user1", 90), &mut SessionCounters::default()).await.unwrap();
     store.admit(at(5 * 86_400), &asked("user2", 1), &mut SessionCounters::default()).await.unwrap();
@@ -61,7 +61,7 @@ async fn budgets_of_removed_limits_are_kept_for_thirty_days() {
         "another limit begins anew"
     );
     until_count(&path, "kind", 2).await;
-    // The limit comes back in time.
+    // The limit is restored after 20 days, before its budgets are deleted.
     store.set_policy(policy("100 / 1000d"));
     assert_eq!(passed(&store.admit(day(20), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 41);
     store.set_policy(renamed());

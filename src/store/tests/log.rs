@@ -3,7 +3,7 @@
 use super::*;
 use std::time::Instant;
 
-/// Octets of a log that has to be reset: more than the length to which it is truncated.
+/// Octets of a write-ahead log that must be reset; more than the length to which a reset truncates it.
 const LONG: u64 = 80 << 20;
 
 #[test]
@@ -11,7 +11,7 @@ fn the_log_keeps_its_length_under_load_and_always_with_synced_commits() {
     use Durability::{Power, Process};
     let (moment, second) = (Duration::from_millis(20), Duration::from_secs(1));
     assert!(maintenance::should_keep_wal_length(Process, false, 10 << 20, second));
-    // A hundred commits a second; and a load that pauses, or is over.
+    // The octets of a hundred commits in a second; then a load that pauses for a moment, and a load that has ended.
     assert!(!maintenance::should_keep_wal_length(Process, false, 400 << 10, second));
     assert!(maintenance::should_keep_wal_length(Process, true, 0, moment));
     assert!(!maintenance::should_keep_wal_length(Process, true, 0, second));
@@ -30,21 +30,21 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let seen = large_filter();
     let mut users = (0..).map(|n| format!("user{n}"));
-    // Until the log is long, has been reset, which truncates it, and is long once more.
+    // Charge until the log is long, then until it has been reset, which truncates it, then until it is long again.
     for is_long in [true, false, true] {
         while (length() > LONG) != is_long {
             assert!(Instant::now() < deadline, "a log of {} octets does not begin anew", length());
-            // A filter of 800 kB is written to the journal and to its row.
+            // Each charge writes a filter of 800 kB to the journal, and later to its row.
             admit_with(&store, &seen, &users.next().unwrap()).await;
         }
     }
-    // Without requests the log causes no work: the writer finds a quiet moment to fold.
+    // Without requests, the writer folds the journal when it is idle.
     let deadline = Instant::now() + Duration::from_secs(20);
     while metrics.journal_octets.get() > 0 {
         assert!(Instant::now() < deadline, "{} octets of journal are left", metrics.journal_octets.get());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Folding may have truncated the log; otherwise the next commits do, few as they are.
+    // The commits of folding may have truncated the log; otherwise the next few commits do.
     let deadline = Instant::now() + Duration::from_secs(20);
     while length() > maintenance::CHECKPOINT_AT_OCTETS as u64 {
         assert!(Instant::now() < deadline, "a log of {} octets is not cut", length());
@@ -54,14 +54,15 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     store.close().await;
 }
 
-/// Charges until the log has been truncated; returns false if that does not happen.
+/// Charges until the log has been truncated. Returns false if it grows far beyond its usual length, or after a
+/// deadline.
 async fn is_reset(store: &Store, path: &Path) -> bool {
     let length = || file::wal_path(path).metadata().unwrap().len();
     let mut users = (0..).map(|n| format!("user{n}"));
     let mut longest = 0;
     let deadline = Instant::now() + Duration::from_secs(60);
     while length() >= longest {
-        // Far longer than without a reader of the file.
+        // This is much longer than the log gets if no reader prevents its reset.
         if length() > 4 * LONG || Instant::now() > deadline {
             return false;
         }
@@ -71,7 +72,7 @@ async fn is_reset(store: &Store, path: &Path) -> bool {
     true
 }
 
-/// Output that stalls, like a pager whose user looks at the first page.
+/// Output that blocks after the first line, like a pager that shows its first page.
 struct Stalled {
     begun: Option<std::sync::mpsc::Sender<()>>,
     go_on: std::sync::mpsc::Receiver<()>,
@@ -93,7 +94,7 @@ impl std::io::Write for Stalled {
     }
 }
 
-/// A store whose charges write 800 kB each, with some budgets.
+/// Returns a store whose limit has filters of up to 800 kB, with three budgets.
 async fn store_of_large_filters(path: &Path) -> Store {
     let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let limits = new_recipients("400K / 1d", None);
@@ -140,7 +141,7 @@ async fn a_reader_that_prevents_the_reset_is_reported_until_it_ends() {
             break;
         }
     }
-    // Small commits, each of a new exception.
+    // Small commits, each of which writes a new grant.
     let commit = |n: i64| store.grant(super::exceptions::grant("dave", "5 / 1d", n, 1_000_000));
     let mut numbers = 0..;
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -11,8 +11,8 @@ mod session_slots;
 mod versions;
 
 use super::cache::BudgetCache;
+use super::commit_queue::Queue;
 use super::file::File;
-use super::queue::Queue;
 use super::*;
 use crate::engine::distinct::{Filter, Generation};
 use crate::policy::address::AddressNormalizer;
@@ -28,7 +28,7 @@ fn limit(name: &str, per: Field, rate: &str) -> Limit {
     Limit::new(name, Count::Recipients, vec![per], Quota::rate(Algorithm::Ewma, rate, None))
 }
 
-/// Policy with these limits.
+/// Returns a policy with these limits.
 fn of(limits: Vec<Limit>) -> Policy {
     Policy::new(limits, AddressNormalizer::default(), Zone::default())
 }
@@ -37,14 +37,15 @@ fn policy(rate: &str) -> Policy {
     of(vec![limit("l", Field::User, rate)])
 }
 
-/// Policy that counts new recipients alone.
+/// Returns a policy with one limit, which counts the new recipients of each user.
 fn new_recipients(rate: &str, remember: Option<Duration>) -> Policy {
     let mut limit = limit("l", Field::User, rate);
     limit.distinct = Some(Distinct { what: Field::Recipient, remember });
     of(vec![limit])
 }
 
-/// A filter of [`new_recipients`] of "400K / 1d" that takes 800 kB, because it is not sparse, and knows no recipient.
+/// Returns a filter for the limit [`new_recipients`] of "400K / 1d". It takes 800 kB, because it is dense, and knows no
+/// recipient.
 fn large_filter() -> Arc<Filter> {
     const OCTETS: usize = 800_000;
     let bits = [&(OCTETS as u32).to_le_bytes(), &u32::MAX.to_le_bytes(), &[1; OCTETS][..]].concat();
@@ -54,7 +55,8 @@ fn large_filter() -> Arc<Filter> {
     Arc::new(filter)
 }
 
-/// Charges a recipient of a user who has this filter so far. That writes the whole filter.
+/// Charges one recipient to a user's budget, after giving the budget this filter. So the whole filter is written to the
+/// file.
 async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
     let policy = store.core.policy();
     let asked = asked(user, 1);
@@ -64,7 +66,7 @@ async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
         store.core.cache.replay(
             HashedKey::of(key.owned()),
             budget.clone(),
-            crate::store::queue::NEVER_WRITTEN,
+            crate::store::commit_queue::NEVER_WRITTEN,
             |stored, _| stored,
         );
     }
@@ -98,7 +100,7 @@ async fn charges_outlive_the_store_that_made_them() {
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 60);
     store.close().await;
     let store = open(&path).unwrap();
-    // 60 a second ago leave room for 40 more: a little has decayed, so the hundredth still fits.
+    // 60 were charged a second ago, so 40 more fit: a little has decayed, so the hundredth is still below the limit.
     assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 40);
     assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap()), 60);
 }
@@ -109,7 +111,7 @@ async fn an_unfolded_journal_is_replayed() {
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
     store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
-    // A copy of the files is what a sudden end of the process leaves.
+    // A copy of the files is what a crash of the process would leave.
     let crashed = tempfile::tempdir().unwrap();
     for name in ["state.db", "state.db-wal"] {
         std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
@@ -134,13 +136,14 @@ async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
     let options =
         Options { path: folder.path().join("state.db"), durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
-    // Filters of 800 kB each: more than fit.
+    // 250 filters of 800 kB take more than the memory for budgets.
     let users: Vec<String> = (0..250).map(|n| format!("user{n}")).collect();
     let seen = large_filter();
     for user in &users {
         admit_with(&store, &seen, user).await;
     }
-    // Sweeps go through the cache shard by shard, and only over budgets that are on disk and not in use.
+    // Eviction goes through the cache shard by shard, and drops only budgets that are in the table and were not used
+    // recently.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while store.core.cache.len() * 800_000 >= 180_000_000 {
         assert!(std::time::Instant::now() < deadline, "{} budgets", store.core.cache.len());
@@ -149,7 +152,7 @@ async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
     let mut request = asked("user0", 2);
     for user in &users {
         request.facts.user = Some(user.as_str().into());
-        // The first recipient was known, the second was not.
+        // The filter knows the first recipient, which was charged before; the second one is new.
         store.admit(at(1), &request, &mut SessionCounters::default()).await.unwrap();
         let level = level(&store, &request).await;
         assert!((level - 2.0).abs() < 0.01, "{user}: {level}");
@@ -172,7 +175,7 @@ fn changed_budgets_are_dropped_only_while_the_file_cannot_be_written() {
     assert!(lost > 0 && cache.len() == BUDGETS - lost, "{lost}");
 }
 
-/// Returns how full the one budget of a request is.
+/// Returns the level of the only budget of a request.
 async fn level(store: &Store, asked: &PolicyRequest) -> f64 {
     let policy = store.core.policy();
     let plan = Plan::new(&policy, asked, at(0));
@@ -205,7 +208,7 @@ async fn seen_values_outlive_the_store_that_saw_them() {
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 8), &mut SessionCounters::default()).await.unwrap()), 8);
     store.close().await;
     let store = open(folder.path());
-    // Eight are known, and two more fit.
+    // Eight recipients are known, and two new ones fit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 10);
     assert_eq!(passed(&store.admit(at(0), &asked("carol", 8), &mut SessionCounters::default()).await.unwrap()), 8);
     // Carol's filter is in the journal: opening a copy of the files has to replay it.
@@ -231,7 +234,7 @@ async fn look_finds_budgets_in_memory_and_file_and_changes_neither() {
     assert_eq!(level(&store.look(&keys("alice")).await.unwrap()), Some(3.0));
     store.close().await;
     let store = open(&path).unwrap();
-    // The budget is folded by now, and not in memory.
+    // The new store has no budgets in memory; alice's budget is in the table.
     assert_eq!(store.core.cache.len(), 0);
     let found = store.look(&[keys("bob"), keys("alice")].concat()).await.unwrap();
     assert_eq!((level(&found), level(&found[1..])), (None, Some(3.0)));

@@ -1,4 +1,4 @@
-//! Budgets for keys that clients can choose freely are bounded.
+//! The number of new budgets for keys that clients can choose freely is bounded.
 
 use super::*;
 use crate::policy::MaxNewBudgets;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 const MAX: u32 = 5;
 
-/// Messages from each sender, charged at MAIL, in bounded budgets.
+/// Returns a policy that counts the messages of each sender at MAIL, with a maximum of new budgets.
 fn per_sender(rate: &str) -> Policy {
     let rate = parse_rate(rate, Units::Things).unwrap();
     let quota = Quota::rate(Algorithm::Ewma, rate, None);
@@ -47,7 +47,7 @@ fn key(sender: &str) -> Key {
     Key::from_parts("l", "messages", "ewma", [("sender", sender)].into_iter()).unwrap()
 }
 
-/// The levels of these senders' budgets.
+/// Returns the levels of these senders' budgets; `None` for a sender without a budget.
 async fn levels(store: &Store, senders: &[&str]) -> Vec<Option<f64>> {
     let keys: Vec<Key> = senders.iter().map(|sender| key(sender)).collect();
     let found = store.look(&keys).await.unwrap();
@@ -68,12 +68,12 @@ async fn new_keys_beyond_the_bound_share_one_budget() {
         let verdict = send(&store, 0, &sender(n)).await;
         passed.insert(n, is_passed(&verdict));
     }
-    // Five pass by budgets of their own, and three by the shared budget.
+    // Five senders get their own budgets and pass; three more pass by the shared budget.
     assert_eq!(passed.values().filter(|passed| **passed).count(), 8, "{passed:?}");
     assert!((0..8).all(|n| passed[&n]), "{passed:?}");
     assert_eq!(shared_total(&store), 15);
     assert_eq!(levels(&store, &["0@example.net", "5@example.net", NEW]).await, [Some(1.0), None, Some(3.0)]);
-    // Known keys are not affected.
+    // Senders that have their own budgets are not affected.
     assert!(is_passed(&send(&store, 0, &sender(0)).await));
     assert_eq!(levels(&store, &["0@example.net", NEW]).await, [Some(2.0), Some(3.0)]);
     store.close().await;
@@ -187,7 +187,8 @@ async fn users_do_not_share_budgets_with_each_other() {
     let mut policy = of(vec![Limit::new("l", Count::Recipients, vec![Field::User, Field::Recipient], quota)]);
     policy.max_new_budgets = MaxNewBudgets(MAX);
     let store = open(&folder.path().join("state.db"), policy);
-    // Mallory uses up the bound in one list of events, and then the budget that her new recipients share.
+    // Mallory's first five recipients use up the maximum of new budgets; further ones share a budget, in which three
+    // fit.
     assert_eq!(passed(&store.admit(at(0), &asked("mallory", 5), &mut SessionCounters::default()).await.unwrap()), 5);
     let mut others = asked("mallory", 20);
     others.events.drain(..5);
@@ -218,14 +219,14 @@ async fn keys_without_budgets_are_dropped_from_memory() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
 
-    /// Whatever is sent when, no budget exceeds its limit, no known key shares, and no more budgets are made than the
-    /// bound allows.
+    /// With any messages at any times, no budget exceeds its limit, no key that has a budget uses the shared one, and
+    /// no more new budgets are created than the maximum allows.
     #[test]
     fn sharing_budgets_never_exceeds_a_limit(sent in proptest::collection::vec((0u32..30, 0i64..2_000), 1..120), most in 1u32..6) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();
-            // A token bucket: what it has let through is easily counted.
+            // The limit is a token bucket, since the number of messages that it admits is easily computed.
             let rate = parse_rate(&format!("{most} / 100000d"), Units::Things).unwrap();
             let mut limit =
                 Limit::new("l", Count::Messages, vec![Field::Sender], Quota::rate(Algorithm::TokenBucket, rate, None));

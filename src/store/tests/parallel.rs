@@ -1,4 +1,4 @@
-//! Parallel transactions get the results of some serial order.
+//! Parallel transactions have the same results as if they had run one after the other in some order.
 
 use super::*;
 use crate::policy::InMemoryStore;
@@ -23,11 +23,13 @@ async fn parallel_decisions_never_exceed_a_limit() {
     for task in tasks {
         total += task.await.unwrap();
     }
-    // All at one instant, in any order: the hundredth would make the rate 100, which exceeds the limit as in Exim.
+    // All run at the same time `now`. In any order, the hundredth would raise the rate to 100, which exceeds the limit,
+    // as in Exim.
     assert_eq!(total, 99);
 }
 
-/// 20,000 events in a second, for 10 s, each up to 5 ms late: no more pass than in order.
+/// For 10 s, 20,000 events arrive per second, each up to 5 ms late. No more events are accepted than if they arrived in
+/// order.
 #[tokio::test]
 async fn decisions_out_of_order_do_not_make_time_pass_twice() {
     let folder = tempfile::tempdir().unwrap();
@@ -40,14 +42,14 @@ async fn decisions_out_of_order_do_not_make_time_pass_twice() {
         let now = Timestamp::from_micros(at(0).micros() + n * 5_000 - lag);
         total += passed(&store.admit(now, &asked("alice", 100), &mut SessionCounters::default()).await.unwrap());
     }
-    // E(10 s) of the moving average.
+    // 11,000 is the envelope E(10 s) of the moving average.
     assert!((10_000..=11_000).contains(&total), "{total}");
 }
 
-/// Parallel transactions, in the order in which they were done.
+/// Transactions in the order in which the store ran them: time, request, session counters before, verdicts as text.
 type Log = std::sync::Mutex<Vec<(Timestamp, PolicyRequest, SessionCounters, String)>>;
 
-/// A limit for each user, one for each client, and one of each user's new recipients.
+/// Returns a policy with a limit for each user, one for each client, and one on each user's new recipients.
 fn three_limits() -> Policy {
     let mut buckets = limit("clients", Field::Client(Widths::default()), "300 / 1h");
     buckets.algorithm = Algorithm::TokenBucket;
@@ -57,7 +59,7 @@ fn three_limits() -> Policy {
     of(vec![limit("users", Field::User, "100 / 1d"), buckets, strangers])
 }
 
-/// Limits of every form.
+/// Returns a policy with limits of many forms.
 fn many_forms() -> Policy {
     let form = |name: &str, count, per: &[Field], quota| Limit::new(name, count, per.to_vec(), quota);
     let rate = |rate| Quota::rate(Algorithm::Ewma, parse_rate(rate, Units::Things).unwrap(), None);
@@ -84,7 +86,7 @@ fn many_forms() -> Policy {
     of(limits)
 }
 
-/// Requests of a session, one after the other.
+/// Returns the lists of events of a session, in their order.
 fn dialogue(recipients: usize) -> Vec<Vec<Event>> {
     let to = |n: usize| Event::Recipient(format!("r{n}@example{}.net", n % 3).into());
     let envelope = [Event::Mail].into_iter().chain((0..recipients).map(to)).collect();
@@ -97,8 +99,8 @@ fn dialogue(recipients: usize) -> Vec<Vec<Event>> {
     ]
 }
 
-/// A thousand tasks decide about these numbers of users and clients. The verdicts, and the file afterwards, are those
-/// of a serial run in the order in which the store ran the transactions.
+/// A thousand tasks decide about requests of this many users and clients. Checks that the verdicts, and the file
+/// afterwards, are those of a serial run in the order in which the store ran the transactions.
 async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     let folder = tempfile::tempdir().unwrap();
     let options =
@@ -121,7 +123,8 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
                     let decide = |now, loaded: &mut Loaded| {
                         let before = counters.clone();
                         let verdicts = policy::decide(&policy, now, &asked, &plan, loaded, &mut counters);
-                        // The budgets are locked here: transactions that share one are logged in their order, too.
+                        // The budgets are locked here, so transactions that share a budget are logged in the order in
+                        // which they ran.
                         log.lock().unwrap().push((now, asked.clone(), before, format!("{verdicts:?}")));
                     };
                     store.transact(now, plan.keys(), decide).await.unwrap();
@@ -140,7 +143,7 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     for (now, asked, mut counters, told) in log {
         assert_eq!(format!("{:?}", serial.admit(now, &asked, &mut counters)), told);
     }
-    // Volatile budgets end with the process.
+    // Volatile budgets are not in the file.
     let budgets: std::collections::BTreeMap<_, _> =
         serial.into_budgets().filter(|(key, _)| !key.is_volatile()).collect();
     let file = File::open_to_read(&options.path).unwrap();
@@ -169,7 +172,7 @@ async fn parallel_refunds_remove_their_charges_alone() {
     let limits = policy("100 / 1d");
     let plan = Plan::new(&limits, &asked("alice", 1), at(0));
     let keys: Vec<Key> = plan.keys().map(|key| key.owned()).collect();
-    // Each charges 3 and gives 2 back, all at one instant.
+    // Each task charges 3 and refunds 2, all at the same time `now`.
     let tasks: Vec<_> = (0..20)
         .map(|_| {
             let (store, keys) = (store.clone(), keys.clone());

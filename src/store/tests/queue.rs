@@ -1,8 +1,8 @@
 use super::*;
 use crate::engine::State;
 use crate::policy::budgets::Change;
+use crate::store::commit_queue::{Commit, NEVER_WRITTEN};
 use crate::store::journal::Entry;
-use crate::store::queue::{Commit, NEVER_WRITTEN};
 
 /// Appends a change to a budget, as a transaction does.
 fn append(queue: &Queue, user: &str) -> Commit {
@@ -23,7 +23,7 @@ async fn a_hanging_writer_frees_waiting_transactions_and_writes_their_changes_la
     drop(queue.wait_for_stall(patience).unwrap());
     assert!(began.elapsed() >= patience);
     assert_eq!((taken.done().await, waiting.done().await), (false, false));
-    // The writer goes on: no transaction waits, but the change of bob is still written.
+    // No transaction waits any more, but the writer still writes bob's change.
     queue.complete(|_| panic!("no transaction waits"));
     assert_eq!(queue.take(Duration::from_secs(60), Entry::default()).entry.records(), 1);
 }
@@ -38,7 +38,7 @@ async fn only_transactions_of_the_taken_entry_complete() {
     queue.complete(|_| answered += 1);
     assert_eq!(answered, 1);
     assert!(alice.done().await);
-    // Later changes are discarded with the taken ones.
+    // Changes made after the failed entry was taken are discarded, too.
     queue.discard();
     assert!(!bob.done().await);
 }
@@ -59,11 +59,12 @@ fn the_stall_watcher_ends_with_the_writer() {
 fn group_commit_does_not_wait_for_ever() {
     let queue = Queue::default();
     std::thread::scope(|scope| {
-        // The writer sleeps until there is a change, and takes it at once.
+        // The writer sleeps until there is a change, and takes the change at once.
         let first = scope.spawn(|| queue.take(Duration::from_secs(60), Entry::default()));
         append(&queue, "alice");
         assert_eq!(first.join().unwrap().entry.records(), 1);
-        // Two came during the commit that answered one: the writer waits for a third, but not for ever.
+        // Two transactions arrived during a commit of one transaction: the writer waits for a third one, but only for a
+        // short time.
         append(&queue, "alice");
         append(&queue, "bob");
         queue.complete(|_| ());
@@ -77,7 +78,7 @@ async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
     let (policy, asked) = (policy("100 / 1d"), asked("alice", 60));
     let plan = Plan::new(&policy, &asked, at(0));
     let hashed_keys: Vec<_> = plan.keys().map(HashedKey::of).collect();
-    // The row could not be read: the budget counts in memory alone.
+    // The row could not be read: the budget counts in memory only.
     cache.insert_unread(hashed_keys.iter().copied());
     let decide =
         |now, loaded: &mut Loaded| policy::decide(&policy, now, &asked, &plan, loaded, &mut SessionCounters::default());

@@ -1,21 +1,21 @@
-//! Each slot of a limit "N at once" has one owner.
+//! A slot of a limit such as "3 at once" is counted exactly as long as its session exists.
 
 use super::*;
 use crate::policy::limit::{Action, Delay, Ladder, Mode, Rung, Scope};
 use proptest::prelude::*;
 
-/// Event in the life of sessions.
+/// Event in the simulated life of sessions.
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// A session of this user begins, and is delayed if a limit says so.
+    /// A session of this user begins.
     Enter(usize),
-    /// The same, but its task is dropped while the decision is being committed.
+    /// A session of this user begins, but its task is dropped while the decision is being committed.
     DroppedInAdmit(usize),
-    /// The oldest session of the user ends: everything that may be refunded is refunded.
+    /// The oldest session of this user ends, and its refundable charges are refunded.
     Leave(usize),
-    /// The task of the oldest session of the user panics.
+    /// The task of this user's oldest session panics.
     Crash(usize),
-    /// The limits are reloaded, with this many at once.
+    /// The policy is reloaded; now it admits this many sessions at once.
     Reload(u8),
 }
 
@@ -30,8 +30,8 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Limits of concurrent sessions for each user, in force and in shadow mode; logins are counted, and delayed from the
-/// first on.
+/// Returns a policy that limits the concurrent sessions of each user, in force and in shadow mode, and that counts
+/// logins and delays each login.
 fn limits(at_once: f64) -> Policy {
     let counter = |name: &str, most| {
         Limit::new(name, Count::Sessions, vec![Field::User], Quota::Counter { scope: Scope::AtOnce, most })
@@ -56,7 +56,7 @@ async fn play(ops: Vec<Op>) {
     let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, limits(3.0), Arc::new(Metrics::new().unwrap())).unwrap();
     let mut most = 3;
-    // The live sessions of each user.
+    // The open sessions of each user.
     let mut live: [Vec<Admitted>; 3] = Default::default();
     for (n, op) in ops.into_iter().enumerate() {
         let now = at(n as i64);
@@ -74,7 +74,8 @@ async fn play(ops: Vec<Op>) {
                 let asked = login(user);
                 let mut counters = SessionCounters::default();
                 let mut admit = Box::pin(store.admit(now, &asked, &mut counters));
-                // One poll is enough to decide; a budget that has to be loaded is not even decided on.
+                // In one poll the store decides and queues the change, or finds that a budget must be loaded first and
+                // does not decide.
                 let _ = std::future::poll_fn(|context| std::task::Poll::Ready(admit.as_mut().poll(context))).await;
             }
             Op::Leave(user) if !live[user].is_empty() => {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A filter that has learnt the first recipients of `asked`, in the format of version 2 and later.
+/// Returns a filter that has learnt the first recipients of `asked`. Version 2 stored filters in the same form.
 fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
     let rule = policy.limits[0].distinct.unwrap().filter(&policy.limits[0].quota).unwrap();
     let learn =
@@ -23,7 +23,7 @@ async fn a_file_of_version_2_is_migrated() {
     )
     .unwrap();
     let key = |user| format!("l\x1frecipients\x1fewma distinct recipient\x1fuser={user}");
-    // Blobs of version 2 had no checksum.
+    // Blobs of version 2 have no checksum.
     let bare = |sealed: &[u8]| sealed[4..].to_vec();
     let row = rusqlite::params![key("alice"), at(0).micros(), bare(&journal::seal_seen(&filter(&policy, 40)))];
     old.execute("INSERT INTO budget VALUES (?1, ?2, 40.0, ?3)", row).unwrap();
@@ -35,7 +35,7 @@ async fn a_file_of_version_2_is_migrated() {
     drop(old);
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
-    // Known recipients stay known, and the hundredth exceeds the limit.
+    // Known recipients stay known after the migration, and the hundredth exceeds the limit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut SessionCounters::default()).await.unwrap()), 99);
     assert_eq!(passed(&store.admit(at(0), &asked("bob", 120), &mut SessionCounters::default()).await.unwrap()), 99);
     assert_eq!(level(&store, &asked("alice", 1)).await, 99.0);

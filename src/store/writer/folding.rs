@@ -1,5 +1,5 @@
-//! Folding: the writer writes changed budgets to their table, slice by slice, and then deletes the journal entries that
-//! are covered.
+//! Folding: the writer writes the changed budgets into the table, a slice of them at a time, and then deletes the
+//! journal entries that are no longer needed.
 
 use super::pass::Pass;
 use super::{FOLD_AT_OCTETS, MAX_SLICE_ROWS, PAGE_OCTETS, Task};
@@ -12,23 +12,23 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Octets of a row beside its key and its filter.
+/// Octets of a row in addition to its key and its filter.
 const ROW_OVERHEAD: usize = 18;
 
-/// Approximate octets folded in one transaction: filters may be large.
+/// Approximate maximum octets that are folded in one transaction, since filters may be large.
 const SLICE_OCTETS: usize = 512 << 10;
 
-/// Journal entries deleted at once.
+/// Maximum number of journal entries that one transaction deletes.
 const DISCARD_AT_ONCE: i64 = 64;
 
-/// Time since the last pass after which a pass starts, however short the journal is.
+/// Time after the end of a fold pass at which the next pass begins, even if the journal is short.
 const FOLD_AFTER: Duration = Duration::from_secs(60);
 
-/// Time to fold at shutdown; the rest stays in the journal.
+/// Maximum time for folding at shutdown. What is not folded by then stays in the journal.
 const FINAL_FOLD_TIME: Duration = Duration::from_secs(2);
 
 impl Task {
-    /// Returns the next budgets to fold, as they are at present.
+    /// Returns copies of the next budgets to fold, at most `rows`, in their present state.
     pub(super) fn next_slice(&mut self, rows: usize) -> Vec<(HashedKey, Budget)> {
         let Some(pass) = &mut self.pass else { return Vec::new() };
         let (mut slice, mut octets) = (Vec::with_capacity(rows), 0);
@@ -50,7 +50,7 @@ impl Task {
         self.core.wal_written.fetch_add(slice.len() * PAGE_OCTETS, Ordering::Relaxed);
         let Err(error) = outcome else { return self.core.cache.end_fold(slice, Some(self.core.queue.epoch())) };
         if file::is_page_damage(&error) && slice.len() > 1 {
-            // The other pages may be intact.
+            // Only some of the pages may be damaged: fold each half of the slice.
             let (one, other) = slice.split_at(slice.len() / 2);
             self.fold(one);
             return self.fold(other);
@@ -65,7 +65,7 @@ impl Task {
         }
     }
 
-    /// Aborts the pass; the next pass does the rest.
+    /// Aborts the fold pass; the next pass folds the remaining budgets.
     pub(super) fn abort_pass(&mut self, reason: String) {
         if let Some(pass) = self.pass.take() {
             self.core.cache.put_back(pass.hashed_keys.into_iter());
@@ -73,7 +73,7 @@ impl Task {
         self.record(Attempt::Fold, Err(reason));
     }
 
-    /// Continues the pass, or begins one if it is due.
+    /// Continues the fold pass, or begins one if a pass is due.
     pub(super) fn advance(&mut self, idle: bool) {
         let is_allowed = self.may_retry(Attempt::Fold) && !self.failed.contains_key(&Attempt::Append);
         let is_crowded = self.core.cache.is_crowded();
@@ -103,12 +103,13 @@ impl Task {
         }
     }
 
-    /// Writes budgets that cannot be written to the table into the journal once more, so that all older entries can be
-    /// deleted.
+    /// Appends budgets whose pages in the table are damaged to the journal again, so that all older journal entries can
+    /// be deleted.
     pub(super) fn keep_in_journal(&mut self, hashed_keys: &[HashedKey]) {
         let mut entry = Entry::default();
         for hashed_key in hashed_keys {
-            // The present budget: entries since the pass began are older, or come later.
+            // Write the present state: journal entries with older states of this budget come before it, newer ones
+            // after it.
             if let Some(budget) = self.core.cache.begin_fold(hashed_key) {
                 entry.push(hashed_key.key.borrowed(), &budget, Seen::Whole);
                 self.core.cache.end_fold(&[(hashed_key.clone(), budget)], None);
@@ -128,7 +129,7 @@ impl Task {
         self.fold_at_octets = (2 * pass.written).clamp(*FOLD_AT_OCTETS.start(), *FOLD_AT_OCTETS.end());
         self.core.metrics.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
         self.record(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
-        // The pass did not cover changes that were lost since it began.
+        // Only if no changes were lost since the pass began, all changes are now in the file.
         let Some(epoch) = pass.behind else { return };
         let _catch_up = self.core.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.core.queue.epoch() == epoch {
@@ -137,7 +138,8 @@ impl Task {
         }
     }
 
-    /// Folds as much as time allows before the thread ends. The rest is in the journal.
+    /// Folds until everything is folded or the time is over, before the thread ends. What is not folded is in the
+    /// journal.
     pub(super) fn finish(&mut self) {
         let deadline = Instant::now() + FINAL_FOLD_TIME;
         while Instant::now() < deadline

@@ -1,24 +1,27 @@
-//! A fold pass: its progress through the changed budgets.
+//! Progress of a fold pass through the changed budgets.
 
 use crate::store::cache::SHARDS;
 use crate::store::core::Core;
 use crate::store::hashed_key::HashedKey;
 
-/// A fold pass: writes all changed budgets to their table, then deletes the journal entries that are covered.
+/// A fold pass: the writer writes all changed budgets to the table, then deletes the journal entries from before the
+/// pass.
 pub struct Pass {
-    /// Keys of the current shard that are still to be folded, in reverse order.
+    /// Changed budgets of the current cache shard that are still to be folded, in reverse order.
     pub hashed_keys: Vec<HashedKey>,
-    /// Index of the next shard.
+    /// Index of the next cache shard.
     pub shard: usize,
-    /// Last entry of the journal when the pass began, and the octets of the journal then.
+    /// Sequence number of the last journal entry when the pass began.
     pub last_entry: i64,
+    /// Octets of the journal when the pass began.
     pub octets: usize,
-    /// Epoch in which changes were last lost before the pass began; `None` if none were.
+    /// If changes were missing in the journal when the pass began, the queue's epoch at that time; otherwise `None`.
     pub behind: Option<u64>,
-    /// Approximate octets written so far.
+    /// Approximate octets that the pass has written to the table so far.
     pub written: usize,
-    /// Budgets whose pages are damaged, and the error.
+    /// Budgets that could not be written because their pages are damaged.
     pub damaged: Vec<HashedKey>,
+    /// The last error of these budgets.
     pub fault: Option<String>,
 }
 

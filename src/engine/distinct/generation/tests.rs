@@ -4,7 +4,7 @@ use crate::time::Timestamp;
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// Plain dense Bloom filter, in the form in which stores kept all filters before sparse ones existed.
+/// Plain dense Bloom filter, in the form in which Weir stored all filters before it had sparse ones.
 #[derive(Clone)]
 struct Dense(Vec<u8>);
 
@@ -44,7 +44,7 @@ fn rewritten(generation: &Generation) -> Option<Generation> {
     Generation::read(&mut rest).filter(|_| rest.is_empty())
 }
 
-/// Act on a filter: learn values, unite it with others, write and read it, or wait some seconds.
+/// Action on a filter: learn values, unite the filter with another, write and read it, or let some seconds pass.
 #[derive(Clone, Debug)]
 enum Act {
     Learn(Vec<u32>),
@@ -65,7 +65,7 @@ fn any_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Reference: Exim's rule over a dense filter, with its beginning.
+/// Reference to compare with: Exim's rule on a dense filter that began at `epoch`.
 struct Reference {
     filter: Dense,
     epoch: i64,
@@ -81,7 +81,7 @@ fn learnt(rule: Rule, filter: Option<Filter>, now: i64, values: &[u32]) -> Optio
     values.iter().fold(filter, |filter, n| Some(rule.learn(filter, at(now), value(*n))))
 }
 
-/// Applies an act to the filter and to the reference.
+/// Applies an action to the filter and to the reference.
 fn act(rule: Rule, act: &Act, filter: Option<Filter>, plain: &mut Reference, now: &mut i64) -> Option<Filter> {
     let parts = |filter: &Filter| (filter.epoch, filter.newer.clone(), filter.older.clone());
     match act {
@@ -104,7 +104,7 @@ fn act(rule: Rule, act: &Act, filter: Option<Filter>, plain: &mut Reference, now
             let (epoch, newer, older) = parts(&filter?);
             Filter::from_parts(epoch, rewritten(&newer).unwrap(), rewritten(&older).unwrap())
         }
-        // State file of an earlier version.
+        // A state file of an earlier version of Weir has only dense filters.
         Act::ReadDense => {
             let (epoch, _, older) = parts(&filter?);
             Filter::from_parts(epoch, Generation::read(&mut &plain.filter.write()[..]).unwrap(), older)
@@ -119,7 +119,8 @@ fn act(rule: Rule, act: &Act, filter: Option<Filter>, plain: &mut Reference, now
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// A filter is sparse at first and dense later; it always decides like a dense filter.
+    /// A filter is sparse at first and dense later; in both forms it knows the same values as a filter that is always
+    /// dense.
     #[test]
     fn a_sparse_filter_decides_like_a_dense_one(limit in 1u32..3_000, acts in proptest::collection::vec(any_act(), 1..12)) {
         let rule = Rule::new(f64::from(limit), Duration::from_secs(DAY as u64), None).unwrap();
@@ -140,13 +141,13 @@ proptest! {
             }
             prop_assert_eq!(filter.newer.count(), plain.filter.count());
             prop_assert_eq!(&*filter.newer.to_octets(), &plain.filter.0[..]);
-            // One form for the same knowledge, however it was gained.
+            // A filter has the same form, whether its values were learnt, united or read.
             prop_assert_eq!(Some(filter.newer.clone()), Generation::read(&mut &plain.filter.write()[..]));
             prop_assert!(filter.octets() <= size, "{} octets", filter.octets());
         }
     }
 
-    /// The same for a generation that begins with exact values: from the moment that it has bits.
+    /// A generation that begins with exact values has the same bits as a dense filter, once it has changed to bits.
     #[test]
     fn few_values_become_sparse_bits(limit in 30u32..3_000, values in proptest::collection::vec(0u32..2_000, 1..300)) {
         let size = 2 * limit as usize;

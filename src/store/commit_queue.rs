@@ -1,4 +1,5 @@
-//! Queue of the writer: changes to be committed together, the transactions that wait for them, and jobs.
+//! Queue of the writer thread: changes to be committed together, the transactions that wait for this commit, and other
+//! jobs. A transaction is one decision on budgets, with its charges or refunds; many transactions share one commit.
 
 use super::hashed_key::{HashedKey, HashedKeyRef};
 use super::journal::{Entry, Seen};
@@ -9,30 +10,32 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
-/// Queue of the writer. The lock guards all of it. It is held by a transaction to append its changes, by the writer to
-/// take them, and by the watcher; never over an `.await` or a write to disk. The holder of a cache shard may take the
-/// lock, not the other way round.
+/// Queue of the writer thread. The lock guards the whole queue. Transactions hold it to append their changes, the
+/// writer to take the changes, the watcher thread to look for transactions that have waited too long. It is never held
+/// over an `.await` or a write to disk. A thread that holds the lock of a cache shard may take this lock, but not the
+/// reverse.
 #[derive(Default)]
 pub struct Queue {
     inner: Mutex<Inner>,
     /// Wakes the writer.
     work: Condvar,
-    /// Wakes the watcher, which frees transactions from a writer that hangs.
+    /// Wakes the watcher thread, which ends the waiting of transactions if the writer hangs.
     stall_watch: Condvar,
-    /// Octets of the pending changes, readable without the lock.
+    /// Octets of the changes in the queue; can be read without the lock.
     octets: AtomicUsize,
-    /// Wakes transactions that wait for room.
+    /// Wakes the transactions that wait for room in the queue.
     room: Notify,
 }
 
-/// Waits until all changes of a transaction are durable.
+/// Handle with which a transaction waits until its changes are durable.
 pub struct Commit(Option<oneshot::Receiver<()>>);
 
 impl Commit {
-    /// The changes never become durable: no writer runs, or they must not be written.
+    /// Commit of changes that will not become durable now: the writer has ended, or a changed budget must not be
+    /// written.
     pub const NEVER: Self = Self(None);
 
-    /// Waits for the commit. Returns false if the changes are not durable, and may never be.
+    /// Waits for the commit. Returns true if the changes are durable, false if they are not and may never be.
     pub async fn done(self) -> bool {
         match self.0 {
             Some(committed) => committed.await.is_ok(),
@@ -43,100 +46,106 @@ impl Commit {
 
 #[derive(Default)]
 struct Inner {
-    /// Changes to commit together, the number of their transactions, and the transactions that wait.
+    /// Changes that the next commit writes.
     entry: Entry,
+    /// Number of transactions that made these changes.
     transactions: usize,
+    /// Those of these transactions that still wait for the commit.
     waiting: Waiting,
-    /// Transactions that wait for the entry taken last, and their number.
+    /// Transactions that wait for the commit of the entry that the writer took last.
     taken: Waiting,
+    /// Number of transactions that made the changes in that entry.
     taken_transactions: usize,
-    /// Number of transactions that had come when that entry was durable.
+    /// Number of transactions that were appended from the taking of that entry until the entry was durable.
     transactions_since: usize,
     jobs: Vec<WriterJob>,
-    /// Counts the times that changes were lost before they reached the file. Values learnt later cannot build on a
-    /// filter written in an earlier epoch.
+    /// Number of times that changes were lost before they were written to the file. If a budget's filter was last
+    /// written in an earlier epoch, the file may lack some of its values: the whole filter must be written, not only
+    /// the newly learnt values.
     epoch: u64,
-    /// The writer has to look for changed budgets to fold.
+    /// Set if changed budgets are not in the journal, so that the writer must write them to the table.
     is_catch_up_requested: bool,
-    /// Number of waiting transactions that wakes the sleeping writer; a job wakes the writer, too. 0: the writer is
-    /// awake.
+    /// The sleeping writer is woken when so many transactions are in the queue, or a job. 0 while the writer is awake.
     wanted_transactions: usize,
-    /// The watcher sleeps, because no transaction waits.
+    /// Whether the watcher thread sleeps, because no transaction waits.
     is_watcher_asleep: bool,
     stopping: bool,
-    /// The writer has ended: transactions must not wait.
+    /// The writer thread has ended: transactions must not wait for it.
     ended: bool,
 }
 
-/// Transactions that wait for one commit. Dropping this tells them that the commit will not come.
+/// Transactions that wait for the same commit. If this is dropped, they are told that there will be no commit.
 #[derive(Default)]
 pub struct Waiting {
-    /// Time when the first of them came.
+    /// Time when the first of these transactions began to wait.
     since: Option<Instant>,
-    /// Start of each transaction, and its channel.
+    /// For each transaction, the time when it began and the channel to tell it of the commit.
     transactions: Vec<(Instant, oneshot::Sender<()>)>,
 }
 
-/// Work of the writer beside commits.
+/// Work of the writer thread other than commits of changed budgets.
 pub enum WriterJob {
-    /// Deletes budgets that have not changed since these times.
+    /// Deletes each of these budgets from the table, unless its row has changed since the given time.
     DeleteBudgets(Vec<(HashedKey, Timestamp)>),
-    /// Checkpoints the last pages of the write-ahead log, so that the log can be reset.
+    /// Checkpoints the remaining pages of the write-ahead log, so that the next commit can reset the log.
     Checkpoint,
-    /// Records that these limits are in force at this time.
+    /// Records in the file that limits of these kinds are in force at this time. A kind is a limit's name, count,
+    /// algorithm and fields, such as `l/recipients/ewma/user`.
     RecordKinds(Vec<String>, Timestamp),
-    /// Deletes the records of these limits.
+    /// Deletes the records of these kinds of limits (see [`WriterJob::RecordKinds`]).
     DeleteKinds(Vec<String>),
-    /// Deletes audit records older than this.
+    /// Deletes audit records from before this time.
     PruneAudit(Timestamp),
-    /// Writes the pending exceptions.
+    /// Writes the changed exceptions and the audit records that are not in the file yet.
     WriteExceptions,
 }
 
-/// Work that the writer has taken.
+/// Work that the writer thread has taken from the queue.
 pub struct Work {
     pub entry: Entry,
-    /// Differs from the epoch before if changes were lost meanwhile.
+    /// Epoch of the queue. It has grown if changes were lost since work was last taken.
     pub epoch: u64,
     pub jobs: Vec<WriterJob>,
-    /// Nothing came for a while.
+    /// Whether the writer has waited for the whole time that it was willing to wait, without new work.
     pub idle: bool,
-    /// The writer must end after this.
+    /// Whether the writer must end after this work.
     pub stop: bool,
 }
 
-/// Epoch of a filter that was never written: no queue reaches it.
+/// Marks a filter that was never written to the file: no queue reaches this epoch.
 pub const NEVER_WRITTEN: u64 = u64::MAX;
 
-/// Octets of pending changes from which transactions wait for room; and octets from which the changes are discarded,
-/// because the writer has been stuck for long and memory must not fill.
+/// If the queue holds more octets of changes than this, new transactions wait for room.
 const MAX_PENDING_OCTETS: usize = 16 << 20;
+/// If the queue holds more octets of changes than this, they are discarded: the writer has hung for long, and the
+/// queue must not fill the memory.
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
 
-/// Group commit: a commit costs about the same for many transactions as for one. If some came during the last commit,
-/// the writer waits for so many, but no longer than this and the lateness of a timer.
+/// Group commit: a commit of many transactions takes about as long as a commit of one. If transactions arrived during
+/// the last commit, the writer waits for more before it begins the next one, but not for more than this number in all.
 const MAX_GATHERED: usize = 16;
+/// Maximum time for which the writer waits for more transactions before a commit.
 const GATHER_TIME: Duration = Duration::from_micros(30);
 
-/// Appends the changes of one transaction.
+/// Holds the queue's lock while the changes of one transaction are appended.
 pub struct Appending<'a> {
     queue: &'a Queue,
     inner: MutexGuard<'a, Inner>,
 }
 
 impl Queue {
-    /// Begins to append a transaction's changes; `None` if the writer has ended.
+    /// Begins to append a transaction's changes. `None` if the writer has ended.
     pub fn append(&self) -> Option<Appending<'_>> {
         let inner = self.lock();
         (!inner.ended).then_some(Appending { queue: self, inner })
     }
 
-    /// Returns whether there is room for more changes.
+    /// Returns whether the queue has room for more changes.
     pub fn has_room(&self) -> bool {
         self.octets.load(Ordering::Relaxed) <= MAX_PENDING_OCTETS
     }
 
-    /// Waits until there is room.
+    /// Waits until the queue has room for more changes.
     pub async fn room(&self) {
         while !self.has_room() {
             let room = self.room.notified();
@@ -146,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Has the writer fold all changed budgets, whose changes are not in the journal.
+    /// Makes the writer write all changed budgets to the table, because some of their changes are not in the journal.
     pub fn request_catch_up(&self) {
         let mut inner = self.lock();
         inner.epoch += 1;
@@ -154,7 +163,7 @@ impl Queue {
         self.wake(inner);
     }
 
-    /// Returns the epoch in which a filter read now counts as written.
+    /// Returns the present epoch. A filter that is read from the file now counts as written in this epoch.
     pub fn epoch(&self) -> u64 {
         self.lock().epoch
     }
@@ -168,12 +177,12 @@ impl Queue {
         }
     }
 
-    /// Waits for changes and jobs, for at most `patience`. Later changes go into `empty`.
+    /// Waits for changes and jobs, for at most `patience`, and takes them. `empty` becomes the entry for later changes.
     pub fn take(&self, patience: Duration, empty: Entry) -> Work {
         let mut inner = self.lock();
-        // Transactions that came during the last commit show that the writer is behind. Wait for as many again as came
-        // and as the commit answered, since a session that was answered may ask again in a moment; more cannot be
-        // expected.
+        // If transactions arrived during the last commit, the load is high: wait for more, to commit them together.
+        // Expect at most as many as arrived during that commit plus as many as it completed, since a session that got
+        // its answer may soon begin its next transaction.
         let wanted_transactions = match std::mem::take(&mut inner.transactions_since) {
             0 => 0,
             transactions => MAX_GATHERED.min(transactions + inner.taken_transactions),
@@ -194,8 +203,8 @@ impl Queue {
         }
     }
 
-    /// Sleeps until so many transactions wait for the writer, or it has other work. Returns true if neither came within
-    /// `patience`.
+    /// Sleeps until `wanted_transactions` are in the queue or the writer has other work. Returns the lock, and true if
+    /// neither happened within `patience`.
     fn sleep<'a>(
         &self,
         inner: MutexGuard<'a, Inner>,
@@ -212,8 +221,8 @@ impl Queue {
         (inner, slept.timed_out())
     }
 
-    /// Tells the transactions of the taken entry that they are durable. `observe` gets the time that each still waiting
-    /// transaction took.
+    /// Tells the transactions of the entry taken last that their changes are durable. Calls `observe`, for each
+    /// transaction that still waits, with the time since it began.
     pub fn complete(&self, observe: impl FnMut(Duration)) {
         let mut inner = self.lock();
         inner.transactions_since = inner.transactions;
@@ -222,8 +231,8 @@ impl Queue {
         taken.observe(observe).for_each(|answer| _ = answer.send(()));
     }
 
-    /// Waits until a transaction has waited for `patience`, because commits hang, and returns all that wait. `None`:
-    /// the writer has ended.
+    /// Waits until a transaction has waited for `patience`, because a commit hangs. Then returns all transactions that
+    /// wait. `None` if the writer has ended.
     pub fn wait_for_stall(&self, patience: Duration) -> Option<[Waiting; 2]> {
         let mut inner = self.lock();
         loop {
@@ -244,8 +253,8 @@ impl Queue {
         }
     }
 
-    /// Discards the taken entry, which could not be written, and the changes since, which build on it. Frees all that
-    /// wait.
+    /// Discards the changes in the queue, after the entry taken last could not be written: later changes may hold only
+    /// values learnt since that entry. Tells all waiting transactions that there will be no commit.
     pub fn discard(&self) {
         let inner = &mut *self.lock();
         inner.taken = Waiting::default();
@@ -253,7 +262,8 @@ impl Queue {
         self.release_room();
     }
 
-    /// Frees all that wait, now and later, because the writer has ended.
+    /// Records that the writer has ended. Transactions that wait now or come later are told that there will be no
+    /// commit.
     pub fn close(&self) {
         let inner = &mut *self.lock();
         inner.ended = true;
@@ -263,7 +273,7 @@ impl Queue {
         self.stall_watch.notify_one();
     }
 
-    /// Has the writer end after it has committed all changes.
+    /// Makes the writer end after it has committed all changes.
     pub fn stop(&self) {
         let mut inner = self.lock();
         inner.stopping = true;
@@ -276,15 +286,15 @@ impl Queue {
         }
     }
 
-    /// Wakes the writer if it sleeps until this.
+    /// Wakes the writer if it sleeps and there is now enough work.
     fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
         let is_asleep = inner.wanted_transactions > 0 && inner.is_due();
         if is_asleep {
             inner.wanted_transactions = 0;
         }
-        // The woken writer takes the lock.
+        // Release the lock first, since the woken writer takes it.
         drop(inner);
-        // Notifying is a system call.
+        // Notify only a sleeping writer, since that is a system call.
         if is_asleep {
             self.work.notify_one();
         }
@@ -296,7 +306,8 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Returns the transactions that still wait, and observes how long each has taken.
+    /// Returns the channels of the transactions that still wait. Calls `observe`, for each of them, with the time since
+    /// it began.
     fn observe(self, mut observe: impl FnMut(Duration)) -> impl Iterator<Item = oneshot::Sender<()>> {
         let now = Instant::now();
         let waits = self.transactions.into_iter().filter(|(_, answer)| !answer.is_closed());
@@ -306,14 +317,14 @@ impl Waiting {
         })
     }
 
-    /// Tells the transactions that their commit will not come.
+    /// Tells the transactions that there will be no commit.
     pub fn cancel(self, observe: impl FnMut(Duration)) {
         self.observe(observe).for_each(drop);
     }
 }
 
 impl Inner {
-    /// Returns whether the writer has to wake up.
+    /// Returns whether there is enough work for the writer to wake up.
     fn is_due(&self) -> bool {
         self.transactions >= self.wanted_transactions
             || !self.jobs.is_empty()
@@ -330,7 +341,8 @@ impl Inner {
 }
 
 impl Appending<'_> {
-    /// Appends a budget. `written` is the epoch in which its filter was last written or read.
+    /// Appends the changed state of a budget. `written` is the epoch in which its filter was last written or read; it
+    /// is set to the present epoch.
     pub fn push(&mut self, hashed_key: HashedKeyRef<'_>, budget: &Budget, change: &Change, written: &mut u64) {
         let seen = match change.turned || *written != self.inner.epoch {
             true => Seen::Whole,
@@ -340,7 +352,8 @@ impl Appending<'_> {
         self.inner.entry.push(hashed_key.key, budget, seen);
     }
 
-    /// Wakes the writer. The returned [`Commit`] waits until all changes of this transaction are durable.
+    /// Ends the appending and wakes the writer. With the returned [`Commit`] the caller waits until all changes of this
+    /// transaction are durable.
     pub fn finish(mut self, began: Instant) -> Commit {
         let octets = self.inner.entry.octets();
         if octets > MAX_STUCK_OCTETS {

@@ -1,12 +1,17 @@
 //! Explanation of limits, for `weir check --explain`: each limit as a sentence, with the traffic that it lets through.
 
+mod amounts;
+mod bounds;
+mod hours;
+
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
 use crate::policy::limit::{Algorithm, Charge, Count, Limit, Mode, Quota, Scope};
 use crate::policy::request::Stage;
-use crate::time::{format_amount, format_duration, format_wait};
+use crate::time::{format_amount, format_duration};
+use amounts::{amount, things};
+use bounds::Bounds;
 use std::collections::HashMap;
-use std::time::Duration;
 use toml::de::DeValue;
 
 /// Explains all limits. A limit with several rates is explained once.
@@ -76,8 +81,13 @@ impl Explained<'_> {
         let more =
             [self.conditions("match", "for"), self.conditions("except", "but not for"), self.ladder(), self.mode()];
         let sentence = parts.into_iter().chain(more.into_iter().flatten()).collect::<Vec<_>>().join("; ");
-        let numbers: String = self.numbers().iter().map(|line| format!("  {line}\n")).collect();
-        format!("{}: {sentence}.\n{numbers}", limit.name)
+        let tables = hours::tables(&limit.matcher, &self.config.policy.zone);
+        let lines: String = self.bounds().lines().iter().chain(&tables).map(|line| format!("  {line}\n")).collect();
+        format!("{}: {sentence}.\n{lines}", limit.name)
+    }
+
+    fn bounds(&self) -> Bounds<'_> {
+        Bounds { rates: self.rates, lateness: self.config.policy.lateness }
     }
 
     /// Says how much each key may send: `each user: at most 100 recipients in 1d`.
@@ -100,7 +110,7 @@ impl Explained<'_> {
                     Scope::Connection => "in a connection",
                     Scope::AtOnce => "at once",
                 };
-                format!("at most {} {within}", things(limit.count, most))
+                format!("at most {} {within}", things(limit.thing(), most))
             }
             Quota::Share(share) => format!(
                 "at most {} of {} rejected over {}, where there are {} or more",
@@ -110,7 +120,9 @@ impl Explained<'_> {
                 format_amount(share.at_least)
             ),
             Quota::Rate { .. } => {
-                let rates = self.rates.iter().map(|limit| rate(limit.count, &limit.quota));
+                // Elsewhere the ladder decides how much passes: the table below says it.
+                let is_refused = self.bounds().refuses_from() == Some(1.0);
+                let rates = self.rates.iter().map(|limit| rate(limit, is_refused));
                 let rates = rates.collect::<Vec<_>>().join(", and ");
                 let way = match limit.algorithm {
                     Algorithm::Ewma => "as a moving average (ewma)".to_owned(),
@@ -202,147 +214,23 @@ impl Explained<'_> {
         let within: Vec<&Setting> = within.copied().collect();
         within.chunk_by(|one, next| one.place == next.place).map(<[_]>::to_vec).collect()
     }
-
-    /// Returns lines of numbers: the traffic that the limit lets through.
-    fn numbers(&self) -> Vec<String> {
-        let limit = &self.rates[0];
-        let refusing = limit.ladder.rungs().iter().find(|rung| rung.action.refuses());
-        let mut lines = match (refusing, limit.watch) {
-            (_, Some(_)) => return Vec::new(),
-            (None, None) => return vec!["It refuses nothing.".to_owned()],
-            (Some(rung), None) => self.bounds(rung.at),
-        };
-        if limit.overrides.is_some() {
-            lines.insert(0, "Without an override row:".to_owned());
-        }
-        if limit.mode != Mode::Enforce {
-            lines.insert(0, "If it were enforced:".to_owned());
-        }
-        lines
-    }
-
-    /// Returns the bounds for a limit that refuses from `from` times its rate on.
-    fn bounds(&self, from: f64) -> Vec<String> {
-        let limit = &self.rates[0];
-        let line = match limit.quota {
-            Quota::Never => "It refuses everything.".to_owned(),
-            Quota::Unlimited => "It refuses nothing.".to_owned(),
-            Quota::Counter { scope, most } => {
-                let most = self.things((most * from).floor());
-                let (within, of_hours) = match scope {
-                    Scope::Message => ("in a message", "as many as there are messages for"),
-                    Scope::Connection => ("in a connection", "as many as there are connections for"),
-                    Scope::AtOnce => ("at any moment", "as many as come to an end"),
-                };
-                format!("At the very most {most} {within}; in an hour or a day {of_hours}.")
-            }
-            Quota::Share(share) => format!(
-                "It bounds no number: beyond that share MAIL and RCPT are refused until fewer than {} are remembered.",
-                format_amount(share.at_least)
-            ),
-            Quota::Rate { .. } => {
-                let rules = self.rates.iter().filter_map(|limit| limit.quota.rule());
-                return self.bursts(&rules.map(|rule| rule.at(from)).collect::<Vec<_>>());
-            }
-        };
-        vec![line]
-    }
-
-    /// Returns Finch's table of bursts for all rules together, then the envelope of the Vienna paper.
-    fn bursts(&self, rules: &[Rule]) -> Vec<String> {
-        let (count, size) = (self.rates[0].count, self.event_size(rules));
-        let least = |numbers: &dyn Fn(&Rule) -> f64| rules.iter().map(numbers).fold(f64::INFINITY, f64::min);
-        let passed = |interval| {
-            let firsts = rules.iter().filter_map(|rule| rule.first_over(interval, size));
-            firsts.min().map(|first| first - 1)
-        };
-        if passed(Duration::ZERO) == Some(0) {
-            return vec!["It refuses everything: one event alone exceeds it.".to_owned()];
-        }
-        let first =
-            if count == Count::Bytes { format!("of {} each", amount(count, size)) } else { "after silence".to_owned() };
-        let (mut intervals, mut numbers) = (format!("{first:13}"), format!("{:13}", "get through"));
-        for interval in BURST_INTERVALS {
-            let every =
-                if interval.is_zero() { "at once".to_owned() } else { format!("every {}", format_duration(interval)) };
-            intervals.push_str(&format!("{every:>11}"));
-            numbers
-                .push_str(&format!("{:>11}", passed(interval).map_or("any".to_owned(), |number| number.to_string())));
-        }
-        let mut lines = vec![intervals, numbers];
-        if let Ok(interval) = Duration::try_from_secs_f64(size / least(&Rule::sustained)) {
-            lines.push(format!("For ever: one every {}.", format_wait(interval)));
-        }
-        // Rejections are counted after they happened: the limit cannot bound their number.
-        if count != Count::Rejections {
-            // Rounding can leave a product just below a whole number; the small addend corrects it before `floor`.
-            let most = |window| (least(&|rule: &Rule| rule.envelope(window)) + 1e-6).floor();
-            let (hour, day) = (self.things(most(HOUR)), amount(count, most(DAY)));
-            lines.push(format!("At the very most {hour} in an hour, {day} in a day."));
-        }
-        lines
-    }
-
-    /// Amount in the limit's unit. With `distinct`, only new values count; repeated ones are free.
-    fn things(&self, number: f64) -> String {
-        let limit = &self.rates[0];
-        match limit.distinct {
-            None => things(limit.count, number),
-            Some(distinct) => {
-                let plural = if number == 1.0 { "" } else { "s" };
-                format!("{} new {}{plural}", amount(limit.count, number), distinct.what.name())
-            }
-        }
-    }
-
-    /// Size of one event in the table: 1, or a size in bytes of which a few messages fit into the burst.
-    fn event_size(&self, rules: &[Rule]) -> f64 {
-        if self.rates[0].count != Count::Bytes {
-            return 1.0;
-        }
-        let burst = rules.iter().map(Rule::burst).fold(f64::INFINITY, f64::min);
-        let sizes = [1024.0 * 1024.0, 100.0 * 1024.0, 10.0 * 1024.0, 1024.0];
-        sizes.into_iter().find(|size| *size * 4.0 <= burst).unwrap_or(1.0)
-    }
 }
 
-/// Intervals between messages in Finch's table; zero is all at once.
-const BURST_INTERVALS: [Duration; 6] = [
-    Duration::ZERO,
-    Duration::from_secs(1),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(300),
-    Duration::from_secs(600),
-];
-
-const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(86_400);
-
-/// `100 recipients in 1d`; of a bucket also its burst, if that differs.
-fn rate(count: Count, quota: &Quota) -> String {
-    let Quota::Rate { rate, rule } = quota else { return String::new() };
-    let text = format!("{} in {}", things(count, rate.amount), format_duration(rate.period));
+/// `100 recipients in 1d, 99 of them at once`, if the limit refuses at its own level; of a bucket `50 messages at once,
+/// then 30 in 1h`.
+fn rate(limit: &Limit, is_refused: bool) -> String {
+    let Quota::Rate { rate, rule } = limit.quota else { return String::new() };
+    let (at_once, period) = (limit.quota.at_once(limit.count).unwrap_or_default(), format_duration(rate.period));
+    let number = amount(limit.count, rate.amount);
     match rule {
-        Rule::Bucket(bucket) if bucket.burst() != rate.amount => {
-            format!("{text} and {} at once", amount(count, bucket.burst()))
+        Rule::Bucket(_) => format!("{} at once, then {number} in {period}", things(limit.thing(), at_once)),
+        Rule::Ewma(_) if at_once == rate.amount || !is_refused => {
+            format!("{} in {period}", things(limit.thing(), rate.amount))
         }
-        _ => text,
-    }
-}
-
-/// Amount with its unit: `1 message`, `2 messages`.
-fn things(count: Count, number: f64) -> String {
-    let name = if number == 1.0 { count.name().trim_end_matches('s') } else { count.name() };
-    format!("{} {name}", amount(count, number))
-}
-
-/// Amount as a number; bytes get the units of the configuration (K, M, G).
-fn amount(count: Count, amount: f64) -> String {
-    let units = [("G", 1024.0 * 1024.0 * 1024.0), ("M", 1024.0 * 1024.0), ("K", 1024.0)];
-    match units.into_iter().find(|(_, size)| count == Count::Bytes && amount >= *size) {
-        Some((unit, size)) => format!("{}{unit}", format_amount((amount / size * 10.0).round() / 10.0)),
-        None => format_amount(amount),
+        Rule::Ewma(_) => {
+            let at_once = amount(limit.count, at_once);
+            format!("{} in {period}, {at_once} of them at once", things(limit.thing(), rate.amount))
+        }
     }
 }
 

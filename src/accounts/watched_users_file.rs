@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a file that is rewritten in place must stay unchanged before it is read: a half-written file can look
-/// complete.
+/// Time for which a file that is rewritten in place must stay unchanged before Weir reads it: a half-written file can
+/// look complete.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// As [`SETTLED`], for an empty file: with `program > users`, the shell empties the file long before a slow program
-/// writes.
+/// Time as in [`SETTLED`], for an empty file: with `program > users`, the shell empties the file at once, and a slow
+/// program writes to it seconds later.
 const SETTLED_EMPTY: Duration = Duration::from_secs(10);
 
 /// The users file, watched.
 pub struct WatchedUsers {
     path: PathBuf,
-    /// Held to check for changes and to read the file: only on threads that may block.
+    /// The lock is held to check for changes and to read the file, only on threads that may block.
     watched: Mutex<Watched>,
 }
 
@@ -27,7 +27,7 @@ struct Watched {
     users: Arc<Users>,
     /// The state of the file when it was last read.
     read: FileState,
-    /// A newer state of the file, which may be half-written, and when it was first seen.
+    /// A state of the file that is newer than `read`, and when Weir first saw it. The file may be half-written.
     unsettled: Option<(FileState, Instant)>,
     /// The users before the file was replaced, and when that was: for a second, the new file may be half-written, too.
     former: Option<(Arc<Users>, Instant)>,
@@ -41,7 +41,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns whether the file may soon say something else about this user: a login that fails now may then succeed.
+    /// Returns whether the file may still be incomplete, so that a login of this user that fails now may soon succeed.
     pub fn is_doubtful(&self, user: &str) -> bool {
         let is_lost = |former: &Arc<Users>| former.contains(user) && !self.users.contains(user);
         self.is_rewritten || self.former.as_ref().is_some_and(is_lost)
@@ -55,13 +55,14 @@ impl WatchedUsers {
         Ok(Self { path: path.to_owned(), watched: Mutex::new(watched) })
     }
 
-    /// Returns the users now. Reads the file again if it was replaced, or if it was rewritten and has settled. Blocks.
+    /// Returns the present users. Reads the file again if it was replaced, or if it was rewritten in place and has not
+    /// changed for some time since ([`SETTLED`]). Blocks.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_at(clock::now(), Instant::now())
     }
 
-    /// Reads the file again if it has changed, without waiting until it has settled: the administrator says that it is
-    /// complete. Blocks.
+    /// Reads the file again if it has changed, at once, since the administrator has said that the file is complete.
+    /// Blocks.
     pub fn reload(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = FileState::of(&self.path);
@@ -70,7 +71,8 @@ impl WatchedUsers {
         }
     }
 
-    /// `now` and `instant` are the same moment, of the wall clock and of the monotonic clock.
+    /// Returns the users at a given time. `now` and `instant` are the same moment, of the wall clock and of the
+    /// monotonic clock.
     fn snapshot_at(&self, now: Timestamp, instant: Instant) -> Snapshot {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
@@ -80,7 +82,7 @@ impl WatchedUsers {
         } else {
             let known = watched.unsettled.filter(|(state, _)| *state == seen);
             let since = known.map_or(instant, |(_, since)| since);
-            // Also by the monotonic clock: the file's time may lie in the future.
+            // Compare by the monotonic clock, too: the file's time may be in the future.
             let age =
                 seen.modified().map(|modified| now.since(modified)).max(Some(instant.saturating_duration_since(since)));
             let needed = if seen.is_empty() { SETTLED_EMPTY } else { SETTLED };
@@ -101,7 +103,7 @@ impl Watched {
         let read = Users::read(path);
         let after = FileState::of(path);
         if after != seen {
-            // The text may be half of either state.
+            // The file has changed while it was read, so the text may be half of either state.
             self.unsettled = Some((after, instant));
             return;
         }
@@ -134,7 +136,7 @@ mod tests {
         snapshot.users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    /// A users file with alice and bob, its watcher, and a time in seconds after its last change.
+    /// A users file with alice and bob, the object that watches it, and the time when it began.
     struct Case {
         folder: tempfile::TempDir,
         file: WatchedUsers,
@@ -153,13 +155,13 @@ mod tests {
             fs::write(self.folder.path().join("users"), lines(names)).unwrap();
         }
 
-        /// As `mv` does.
+        /// Replaces the file like `mv` does.
         fn replace(&self, text: &str) {
             fs::write(self.folder.path().join("new"), text).unwrap();
             fs::rename(self.folder.path().join("new"), self.folder.path().join("users")).unwrap();
         }
 
-        /// Looks when the file has been unchanged for this long.
+        /// Returns the users at the time at which the file has been unchanged for `age`.
         fn look_after(&self, age: Duration) -> Snapshot {
             let modified = FileState::of(&self.folder.path().join("users")).modified().unwrap();
             self.file.snapshot_at(modified.after(age), self.began)
@@ -208,11 +210,11 @@ mod tests {
         case.replace(&lines(&["alice", "carol"]));
         let snapshot = case.look_after(Duration::ZERO);
         assert_eq!(names(&snapshot), "alice carol");
-        // `install` removes the old file and writes a new one: bob may follow.
+        // `install` removes the old file and writes a new one: the line of bob may still be missing.
         assert!(snapshot.is_doubtful("bob") && !snapshot.is_doubtful("alice") && !snapshot.is_doubtful("dave"));
         let later = case.file.snapshot_at(clock::now(), case.began + SETTLED);
         assert!(!later.is_doubtful("bob"));
-        // Repeated: a file may get the inode of the one before the last.
+        // Repeated, since a file may get the inode of the last file but one.
         for n in 0..20 {
             Users::add(&case.folder.path().join("users"), &format!("u{n}"), "sesame", &[]).unwrap();
             Users::delete(&case.folder.path().join("users"), &format!("u{n}")).unwrap();

@@ -1,0 +1,8 @@
+//! Name of the administrator who gives a command, for the history of exceptions.
+
+/// Returns the administrator's name: with sudo, the user who called sudo.
+pub fn name() -> String {
+    let named = |name| std::env::var(name).ok().filter(|name| !name.is_empty());
+    let found = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(named);
+    found.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
+}

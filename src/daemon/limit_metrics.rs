@@ -1,0 +1,11 @@
+//! Counters of limits, which exist from the time when their limit comes into force.
+
+use crate::metrics::Metrics;
+use crate::policy::Policy;
+
+/// Shows the counters of all limits in force.
+pub fn show_limits(metrics: &Metrics, policy: &Policy) {
+    for limit in policy.limits.iter() {
+        metrics.show_limit(&limit.name, limit.ladder.suspends(), limit.has_chosen_keys());
+    }
+}

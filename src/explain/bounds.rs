@@ -1,0 +1,220 @@
+//! Bounds: the traffic that a limit lets through, as lines of numbers.
+
+use super::amounts::{amount, things};
+use crate::engine::Rule;
+use crate::policy::Lateness;
+use crate::policy::limit::{Action, Count, Delay, Limit, Mode, Quota, Rung, Scope};
+use crate::policy::request::Stage;
+use crate::time::{format_amount, format_duration, format_wait};
+use std::time::Duration;
+
+/// Bounds of one limit.
+pub struct Bounds<'a> {
+    /// One entry for each rate of the limit.
+    pub rates: &'a [Limit],
+    /// Maximum delays.
+    pub lateness: Lateness,
+}
+
+impl Bounds<'_> {
+    pub fn lines(&self) -> Vec<String> {
+        let limit = &self.rates[0];
+        if limit.watch.is_some() {
+            return Vec::new();
+        }
+        let (delays, _) = self.delays();
+        let mut lines = match self.refuses_from() {
+            None if delays.is_empty() => return vec!["It refuses nothing.".to_owned()],
+            None => Vec::new(),
+            Some(at) => self.bounds(at),
+        };
+        lines.extend(delays);
+        if limit.overrides.is_some() {
+            lines.insert(0, "Without an override row:".to_owned());
+        }
+        if limit.mode != Mode::Enforce {
+            lines.insert(0, "If it were enforced:".to_owned());
+        }
+        lines
+    }
+
+    /// Returns the lowest level that refuses, as a multiple of the limit; `None` if nothing but the delays of a whole
+    /// message refuses.
+    pub fn refuses_from(&self) -> Option<f64> {
+        [self.refusing_rung(), self.delays().1].into_iter().flatten().min_by(f64::total_cmp)
+    }
+
+    fn refusing_rung(&self) -> Option<f64> {
+        self.rates[0].ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at)
+    }
+
+    /// Returns the refusals that follow from delays which are too long: lines about them, and the rung from which the
+    /// delay of one reply alone is too long.
+    fn delays(&self) -> (Vec<String>, Option<f64>) {
+        let (mut lines, mut lowest) = (Vec::new(), None);
+        let rungs = self.delay_rungs();
+        for (index, (at, delay)) in rungs.iter().enumerate() {
+            // The delay of the next rung replaces this one, and a refusal is no matter of delays.
+            let ends = [rungs.get(index + 1).map(|(at, _)| *at), self.refusing_rung()];
+            let end = ends.into_iter().flatten().fold(f64::INFINITY, f64::min);
+            if let Some((from, line)) = self.too_late(*at, *delay).filter(|(from, _)| *from < end) {
+                lines.push(line);
+                // How much passes until there is no room for so long is no multiple of the limit.
+                lowest = lowest.or(Some(from).filter(|_| *delay != Delay::UntilFree));
+            }
+        }
+        if rungs.first().is_some_and(|(first, _)| lowest != Some(*first)) {
+            lines.extend(self.too_late_in_all());
+            if lines.is_empty() && self.refusing_rung().is_none() {
+                lines.push("It only delays, and refuses nothing.".to_owned());
+            }
+        }
+        (lines, lowest)
+    }
+
+    /// Returns the rungs that delay, below the refusing one.
+    fn delay_rungs(&self) -> Vec<(f64, Delay)> {
+        let limit = &self.rates[0];
+        let end = self.refusing_rung().unwrap_or(f64::INFINITY);
+        limit.ladder.rungs().iter().filter_map(delay).filter(|(at, _)| *at < end).collect()
+    }
+
+    /// Returns the line about the delays of a whole message, if the limit delays its commands.
+    fn too_late_in_all(&self) -> Option<String> {
+        let code = match self.rates[0].stage {
+            Stage::Rcpt => 452,
+            Stage::Mail | Stage::Data => 450,
+            _ => return None,
+        };
+        Some(format!(
+            "The delays of a message add up to {} at most (per-transaction); beyond that it refuses with {code} until \
+             the next message.",
+            format_duration(self.lateness.transaction)
+        ))
+    }
+
+    /// Returns the rung from which one reply would be delayed for too long, and the line about that.
+    fn too_late(&self, at: f64, delay: Delay) -> Option<(f64, String)> {
+        let command = self.lateness.command;
+        let longest = format_duration(command);
+        match delay {
+            Delay::For(time) if time > command => Some((
+                at,
+                format!("A delay of {} exceeds {longest} (per-command): it refuses instead.", format_duration(time)),
+            )),
+            Delay::For(_) => None,
+            Delay::Per { time, units } => {
+                let limit = &self.rates[0];
+                // The levels of a share are in percent.
+                let (most, share) = match limit.quota {
+                    Quota::Share(share) => (share.most * 100.0, true),
+                    quota => (quota.rule().map_or(1.0, |rule| rule.burst()), false),
+                };
+                let from = at + command.as_secs_f64() / time.as_secs_f64() * units / most;
+                let level = if share { format!("{}%", format_amount(most * from)) } else { self.things(most * from) };
+                Some((from, format!("The delay is {longest} at {level}; beyond that (per-command) it refuses.")))
+            }
+            Delay::UntilFree => Some((
+                at,
+                format!(
+                    "It delays until there is room, and refuses if that takes longer than {longest} (per-command)."
+                ),
+            )),
+        }
+    }
+
+    /// Returns the bounds for a limit that refuses from `from` times its rate on.
+    fn bounds(&self, from: f64) -> Vec<String> {
+        let limit = &self.rates[0];
+        let line = match limit.quota {
+            Quota::Never => "It refuses everything.".to_owned(),
+            Quota::Unlimited => "It refuses nothing.".to_owned(),
+            Quota::Counter { scope, most } => {
+                let most = self.things((most * from).floor());
+                let (within, of_hours) = match scope {
+                    Scope::Message => ("in a message", "as many as there are messages for"),
+                    Scope::Connection => ("in a connection", "as many as there are connections for"),
+                    Scope::AtOnce => ("at any moment", "as many as come to an end"),
+                };
+                format!("At the very most {most} {within}; in an hour or a day {of_hours}.")
+            }
+            Quota::Share(share) => format!(
+                "It bounds no number: beyond that share MAIL and RCPT are refused until fewer than {} are remembered.",
+                format_amount(share.at_least)
+            ),
+            Quota::Rate { .. } => {
+                let rules = self.rates.iter().filter_map(|limit| limit.quota.rule());
+                return self.bursts(&rules.map(|rule| rule.at(from)).collect::<Vec<_>>());
+            }
+        };
+        vec![line]
+    }
+
+    /// Returns Finch's table of bursts for all rules together, then the envelope of the Vienna paper.
+    fn bursts(&self, rules: &[Rule]) -> Vec<String> {
+        let (count, size) = (self.rates[0].count, self.event_size(rules));
+        let least = |numbers: &dyn Fn(&Rule) -> f64| rules.iter().map(numbers).fold(f64::INFINITY, f64::min);
+        let passed = |interval| {
+            let firsts = rules.iter().filter_map(|rule| rule.first_over(interval, size));
+            firsts.min().map(|first| first - 1)
+        };
+        if passed(Duration::ZERO) == Some(0) {
+            return vec!["It refuses everything: one event alone exceeds it.".to_owned()];
+        }
+        let first =
+            if count == Count::Bytes { format!("of {} each", amount(count, size)) } else { "after silence".to_owned() };
+        let (mut intervals, mut numbers) = (format!("{first:13}"), format!("{:13}", "get through"));
+        for interval in BURST_INTERVALS {
+            let every =
+                if interval.is_zero() { "at once".to_owned() } else { format!("every {}", format_duration(interval)) };
+            intervals.push_str(&format!("{every:>11}"));
+            numbers
+                .push_str(&format!("{:>11}", passed(interval).map_or("any".to_owned(), |number| number.to_string())));
+        }
+        let mut lines = vec![intervals, numbers];
+        if let Ok(interval) = Duration::try_from_secs_f64(size / least(&Rule::sustained)) {
+            lines.push(format!("For ever: one every {}.", format_wait(interval)));
+        }
+        // Rejections are counted after they happened: the limit cannot bound their number.
+        if count != Count::Rejections {
+            // Rounding can leave a product just below a whole number; the small addend corrects it before `floor`.
+            let most = |window| (least(&|rule: &Rule| rule.envelope(window)) + 1e-6).floor();
+            let (hour, day) = (self.things(most(HOUR)), amount(count, most(DAY)));
+            lines.push(format!("At the very most {hour} in an hour, {day} in a day."));
+        }
+        lines
+    }
+
+    /// Amount in the limit's unit. With `distinct`, only new values count; repeated ones are free.
+    fn things(&self, number: f64) -> String {
+        things(self.rates[0].thing(), number)
+    }
+
+    /// Size of one event in the table: 1, or a size in bytes of which a few messages fit into the burst.
+    fn event_size(&self, rules: &[Rule]) -> f64 {
+        if self.rates[0].count != Count::Bytes {
+            return 1.0;
+        }
+        let burst = rules.iter().map(Rule::burst).fold(f64::INFINITY, f64::min);
+        let sizes = [1024.0 * 1024.0, 100.0 * 1024.0, 10.0 * 1024.0, 1024.0];
+        sizes.into_iter().find(|size| *size * 4.0 <= burst).unwrap_or(1.0)
+    }
+}
+
+/// Intervals between messages in Finch's table; zero is all at once.
+const BURST_INTERVALS: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+    Duration::from_secs(600),
+];
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Returns the delay of a rung, and the rung.
+fn delay(rung: &Rung) -> Option<(f64, Delay)> {
+    if let Action::Delay(delay) = rung.action { Some((rung.at, delay)) } else { None }
+}

@@ -1,0 +1,80 @@
+//! Message, as far as the lines read say what it is.
+
+use super::entry::{Entry, Outcome};
+use crate::time::Timestamp;
+use std::net::IpAddr;
+
+/// Message, as far as it is known.
+#[derive(Debug)]
+pub struct Message {
+    pub at: Timestamp,
+    pub id: Box<str>,
+    pub client: Option<IpAddr>,
+    pub user: Option<Box<str>>,
+    pub sender: Option<Box<str>>,
+    pub size: Option<u64>,
+    pub recipients: Vec<(Box<str>, Outcome)>,
+    /// Number of recipients without a name, and their outcome.
+    pub unnamed: (u64, Outcome),
+    has_all_recipients: bool,
+    pub origin: Origin,
+    pub has_left: bool,
+}
+
+/// Origin of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A client or a local program.
+    Client,
+    /// The server itself: a bounce, or a message that it forwarded under a new id.
+    Server,
+    /// The message was in a queue before: a content filter returned it, or another of the hosts passed it on.
+    Continuation,
+}
+
+impl Message {
+    pub fn new(at: Timestamp, origin: Origin, entry: Entry<'_>) -> Self {
+        let mut message = Self {
+            at,
+            id: (&*entry.id).into(),
+            client: None,
+            user: None,
+            sender: None,
+            size: None,
+            recipients: Vec::new(),
+            unnamed: entry.unnamed.unwrap_or((0, Outcome::Unknown)),
+            has_all_recipients: false,
+            origin,
+            has_left: false,
+        };
+        message.merge(entry);
+        message
+    }
+
+    pub fn weight(&self) -> usize {
+        1 + self.recipients.len()
+    }
+
+    /// Adds what a later line says.
+    pub fn merge(&mut self, entry: Entry<'_>) {
+        let text = |text: std::borrow::Cow<'_, str>| Box::from(&*text);
+        self.client = entry.client.or(self.client);
+        self.user = entry.user.map(text).or(self.user.take());
+        self.sender = entry.sender.map(text).or(self.sender.take());
+        self.size = entry.size.or(self.size);
+        for (address, outcome) in entry.recipients {
+            self.add_recipient(&address, outcome);
+        }
+        self.has_all_recipients |= entry.has_all_recipients;
+    }
+
+    /// Adds a recipient, or the outcome of one. An alias has several deliveries: the first final one counts.
+    fn add_recipient(&mut self, address: &str, outcome: Outcome) {
+        match self.recipients.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(address)) {
+            Some((_, known)) if known.is_open() => *known = outcome,
+            Some(_) => {}
+            None if self.has_all_recipients => {}
+            None => self.recipients.push((address.into(), outcome)),
+        }
+    }
+}

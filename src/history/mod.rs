@@ -1,0 +1,116 @@
+//! History: makes the input of `weir simulate` from the logs of Postfix, Exim and Weir. Memory holds the messages in
+//! progress only, and a bounded number of them.
+
+mod entry;
+mod exim;
+mod files;
+mod in_progress;
+mod line;
+mod message;
+mod own_log;
+mod postfix;
+mod rows;
+mod sort;
+mod stamp;
+mod summary;
+mod syslog;
+
+use crate::time::Timestamp;
+use entry::Parsed;
+use files::Logs;
+use in_progress::InProgress;
+use jiff::tz::TimeZone;
+use line::Line;
+use rows::Rows;
+use std::io::{self, Write};
+use std::path::PathBuf;
+pub use summary::Summary;
+
+/// Program that wrote the logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Postfix,
+    Exim,
+    Weir,
+}
+
+/// Settings of a history.
+pub struct Options {
+    pub program: Program,
+    /// Log files in any order; `-` is standard input.
+    pub logs: Vec<PathBuf>,
+    /// Time zone of times without an offset.
+    pub zone: TimeZone,
+    /// Year in which each log begins, for times without a year. `None`: from the file's modification time.
+    pub year: Option<i16>,
+    /// Present time: the modification time of standard input.
+    pub now: Timestamp,
+    /// Also write the recipients that the server refused.
+    pub refused: bool,
+    /// Write only messages that were sent with a login.
+    pub authenticated: bool,
+}
+
+/// Reason why there is no history.
+#[derive(Debug)]
+pub enum HistoryError {
+    /// A log cannot be opened.
+    Open(PathBuf, io::Error),
+    /// The rows cannot be sorted on disk.
+    Sort(io::Error),
+    /// The rows cannot be written.
+    Output(io::Error),
+}
+
+impl Program {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Postfix => "Postfix",
+            Self::Exim => "Exim",
+            Self::Weir => "Weir",
+        }
+    }
+
+    fn parse<'a>(self, line: &'a Line) -> Parsed<'a> {
+        match self {
+            Self::Postfix => postfix::parse(line.body()),
+            Self::Exim => exim::parse(line.body()),
+            Self::Weir => own_log::parse(line.body()),
+        }
+    }
+
+    /// Returns the program that writes lines of this form, if one of the others does.
+    fn guess(line: &str) -> Option<Self> {
+        let forms = [(Self::Postfix, " postfix"), (Self::Exim, " <= "), (Self::Weir, "message ended")];
+        forms.into_iter().find(|(_, form)| line.contains(form)).map(|(program, _)| program)
+    }
+}
+
+/// Reads the logs and writes the rows, sorted by time, as CSV.
+pub fn write(options: &Options, out: &mut impl Write) -> Result<Summary, HistoryError> {
+    let mut logs = Logs::open(options)?;
+    let mut summary = Summary::new(options.program);
+    let mut messages = InProgress::default();
+    let mut rows = Rows::new(options);
+    while let Some(line) = logs.next_line() {
+        summary.lines += 1;
+        if !line.has_time {
+            summary.misunderstand(&line, "it has no time");
+            continue;
+        }
+        messages.expire(line.at, &mut rows, &mut summary).map_err(HistoryError::Sort)?;
+        match options.program.parse(&line) {
+            Parsed::Entry(entry) => {
+                summary.of_program += 1;
+                messages.add(line.at, entry, &mut rows, &mut summary).map_err(HistoryError::Sort)?;
+            }
+            Parsed::Irrelevant => summary.of_program += 1,
+            Parsed::Foreign => summary.see_foreign(&line.text),
+            Parsed::Bad(why) => summary.misunderstand(&line, why),
+        }
+    }
+    messages.finish(&mut rows, &mut summary).map_err(HistoryError::Sort)?;
+    summary.files = logs.reports();
+    rows.write(out)?;
+    Ok(summary)
+}

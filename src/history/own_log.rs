@@ -1,0 +1,160 @@
+//! Weir: lines in logfmt or JSON, also after the header of syslog.
+
+use super::entry::{Entry, Kind, Outcome, Parsed, sender};
+use crate::time::{Timestamp, parse_duration, parse_time};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// Names under which lines have their time.
+const TIMES: [&str; 3] = ["ts", "timestamp", "time"];
+
+/// Text of a line, after the header of syslog, that Weir wrote itself.
+fn own_text(line: &str) -> Option<&str> {
+    let start = match line.find('{') {
+        Some(brace) if line[..brace].ends_with(": ") || brace == 0 => brace,
+        _ => TIMES.iter().find_map(|name| {
+            let at = line.find(&format!("{name}="))?;
+            (at == 0 || line[..at].ends_with(": ") || line[..at].ends_with('>')).then_some(at)
+        })?,
+    };
+    Some(&line[start..])
+}
+
+/// Fields of a line by name.
+struct Fields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Fields<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        match text.starts_with('{') {
+            true => serde_json::from_str(text).ok().map(Self::of_json),
+            false => Some(Self(logfmt(text).collect())),
+        }
+    }
+
+    fn of_json(object: serde_json::Map<String, Value>) -> Self {
+        let text = |value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        Self(object.into_iter().map(|(name, value)| (name.into(), text(value).into())).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<Cow<'a, str>> {
+        let found = self.0.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty() && value != "null")
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)?.parse().ok()
+    }
+}
+
+/// `name=value name="value with \"quotes\""`.
+fn logfmt(text: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (name, after) = rest.trim_start().split_once('=')?;
+        let Some(quoted) = after.strip_prefix('"') else {
+            let (value, after) = after.split_at(after.find(' ').unwrap_or(after.len()));
+            rest = after;
+            return Some((name.into(), value.into()));
+        };
+        let mut is_escaped = false;
+        let end = quoted.find(|c: char| {
+            let is_end = c == '"' && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            is_end
+        });
+        let (value, after) = quoted.split_at(end.unwrap_or(quoted.len()));
+        rest = after.get(1..).unwrap_or_default();
+        Some((name.into(), unescaped(value)))
+    })
+}
+
+fn unescaped(value: &str) -> Cow<'_, str> {
+    if !value.contains('\\') {
+        return value.into();
+    }
+    let mut chars = value.chars();
+    let mut text = String::with_capacity(value.len());
+    while let Some(c) = chars.next() {
+        text.extend(if c == '\\' { chars.next() } else { Some(c) });
+    }
+    text.into()
+}
+
+/// Returns the time of a line.
+pub fn time(line: &str) -> Option<Timestamp> {
+    let text = own_text(line)?;
+    let after = TIMES.iter().find_map(|name| {
+        let (_, after) = text.split_once(&format!("{name}=")).or_else(|| text.split_once(&format!("\"{name}\":")))?;
+        Some(after)
+    })?;
+    let after = after.trim_start_matches(['"', ' ']);
+    let end = after.find(['"', ' ', ',', '}']).unwrap_or(after.len());
+    parse_time(&after[..end]).ok()
+}
+
+/// Parses a line.
+pub fn parse(body: &str) -> Parsed<'_> {
+    let Some(text) = own_text(body) else { return Parsed::Foreign };
+    // Most lines are of other events: they need not be taken apart.
+    if !text.contains("message ended") && !text.contains("refused") {
+        return Parsed::Irrelevant;
+    }
+    let Some(fields) = Fields::parse(text) else { return Parsed::Bad("it is not complete") };
+    match fields.get("message").as_deref() {
+        Some("message ended") => message(&fields),
+        Some("refused" | "refused by upstream") => refusal(&fields),
+        _ => Parsed::Irrelevant,
+    }
+}
+
+/// Fields that all lines of a session have.
+fn common<'a>(fields: &Fields<'a>) -> Entry<'a> {
+    Entry {
+        kind: Kind::Whole,
+        id: fields.get("session").unwrap_or_default(),
+        client: fields.get("client").and_then(|client| client.parse().ok()),
+        user: fields.get("user"),
+        sender: Some(fields.get("from").map_or("<>".into(), |from| sender(&from).into_owned().into())),
+        ..Entry::default()
+    }
+}
+
+/// A message reached its end.
+fn message<'a>(fields: &Fields<'a>) -> Parsed<'a> {
+    let Some(result) = fields.get("result") else { return Parsed::Bad("it has no result") };
+    let outcome = if result == "delivered" { Outcome::Sent } else { Outcome::Refused };
+    let named: Vec<_> = match fields.get("to").or_else(|| fields.get("recipients")) {
+        Some(to) => addresses(&to).map(|address| (address.into(), outcome)).collect(),
+        None => Vec::new(),
+    };
+    let accepted = fields.number("accepted").or_else(|| fields.number("asked")).unwrap_or(0);
+    Parsed::Entry(Entry {
+        size: fields.number("size"),
+        unnamed: Some((accepted.saturating_sub(named.len() as u64), outcome)),
+        recipients: named,
+        age: fields.get("duration").and_then(|duration| age(&duration)).unwrap_or_default(),
+        ..common(fields)
+    })
+}
+
+/// Parses a duration: a number of seconds, or a text such as `2m3s` in older logs.
+fn age(duration: &str) -> Option<Duration> {
+    let seconds = duration.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.or_else(|| parse_duration(duration).ok())
+}
+
+/// Returns the addresses of a list: separated by commas, or in JSON.
+fn addresses(list: &str) -> impl Iterator<Item = String> {
+    let parts = list.trim_matches(['[', ']']).split([',', ' ']);
+    parts.map(|part| part.trim_matches(['"', '<', '>']).to_owned()).filter(|part| !part.is_empty())
+}
+
+/// A limit, a suspension or an upstream refused a command.
+fn refusal<'a>(fields: &Fields<'a>) -> Parsed<'a> {
+    let Some(to) = fields.get("to") else { return Parsed::Irrelevant };
+    Parsed::Entry(Entry { recipients: vec![(to, Outcome::Refused)], ..common(fields) })
+}

@@ -1,0 +1,203 @@
+//! Summary of a history: counts of lines and messages, and examples of lines that were not understood.
+
+use super::Program;
+use super::entry::Outcome;
+use super::line::Line;
+use crate::time::Timestamp;
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+
+/// Report on one log.
+pub struct FileReport {
+    pub name: Arc<str>,
+    pub lines: u64,
+    /// First and last time.
+    pub span: Option<(Timestamp, Timestamp)>,
+    /// Its times have no year.
+    pub is_without_year: bool,
+    /// Modification time, from which the year follows; `None`: the year is given.
+    pub modified: Option<Timestamp>,
+    /// Error that ended the reading.
+    pub error: Option<io::Error>,
+}
+
+/// Counts over all logs.
+pub struct Summary {
+    program: Program,
+    pub files: Vec<FileReport>,
+    pub lines: u64,
+    /// Lines of the program itself.
+    pub of_program: u64,
+    pub messages: u64,
+    /// Recipients written, by outcome.
+    outcomes: [u64; Outcome::ALL.len()],
+    /// Recipients that were refused, and are left out.
+    pub refused: u64,
+    /// Recipients written that the log does not name.
+    pub unnamed: u64,
+    /// Messages left out, by reason.
+    pub made_by_server: u64,
+    pub continuations: u64,
+    pub without_beginning: u64,
+    pub without_recipient: u64,
+    pub without_login: u64,
+    /// Messages that were written while they were in the queue, for lack of memory.
+    pub written_early: u64,
+    misunderstood: u64,
+    /// The first lines that were not understood.
+    examples: Vec<String>,
+    /// Program of the other lines, if one of the three writes such lines.
+    foreign: Option<Program>,
+}
+
+/// Maximum of examples, and of characters of each.
+const MAX_EXAMPLES: usize = 3;
+const MAX_EXAMPLE_LENGTH: usize = 160;
+
+impl FileReport {
+    pub fn new(name: Arc<str>, modified: Option<Timestamp>) -> Self {
+        Self { name, lines: 0, span: None, is_without_year: false, modified, error: None }
+    }
+
+    /// Extends the span to this time.
+    pub fn see(&mut self, at: Timestamp) {
+        let (first, last) = self.span.unwrap_or((at, at));
+        self.span = Some((first, last.max(at)));
+    }
+}
+
+impl Summary {
+    pub fn new(program: Program) -> Self {
+        Self {
+            program,
+            files: Vec::new(),
+            lines: 0,
+            of_program: 0,
+            messages: 0,
+            outcomes: [0; Outcome::ALL.len()],
+            refused: 0,
+            unnamed: 0,
+            made_by_server: 0,
+            continuations: 0,
+            without_beginning: 0,
+            without_recipient: 0,
+            without_login: 0,
+            written_early: 0,
+            misunderstood: 0,
+            examples: Vec::new(),
+            foreign: None,
+        }
+    }
+
+    /// Counts a recipient that is written.
+    pub fn count(&mut self, outcome: Outcome) {
+        self.outcomes[outcome as usize] += 1;
+    }
+
+    /// Counts a line that is not understood.
+    pub fn misunderstand(&mut self, line: &Line, why: &str) {
+        self.misunderstood += 1;
+        self.see_foreign(&line.text);
+        if self.examples.len() < MAX_EXAMPLES {
+            // Replace control characters: the file must not control the terminal.
+            let plain = line.text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+            let text: String = plain.take(MAX_EXAMPLE_LENGTH).collect();
+            self.examples.push(format!("{}:{}: {why}: {text}", line.file, line.number));
+        }
+    }
+
+    /// Notes a line of another program.
+    pub fn see_foreign(&mut self, text: &str) {
+        if self.foreign.is_none() {
+            self.foreign = Program::guess(text).filter(|program| *program != self.program);
+        }
+    }
+
+    /// Returns whether any message was written.
+    pub fn is_empty(&self) -> bool {
+        self.messages == 0
+    }
+
+    /// Returns the first log that could not be read to its end.
+    pub fn broken(&self) -> Option<&FileReport> {
+        self.files.iter().find(|file| file.error.is_some())
+    }
+
+    /// Returns the program whose logs these seem to be, if nothing was found.
+    pub fn other_program(&self) -> Option<Program> {
+        self.foreign.filter(|_| self.is_empty())
+    }
+
+    /// Returns the summary for people.
+    pub fn text(&self) -> String {
+        let mut text: String = self.files.iter().map(file_text).collect();
+        let name = self.program.name();
+        let others = self.lines - self.of_program - self.misunderstood;
+        let _ = writeln!(
+            text,
+            "{} read: {} of {name}, {others} of other programs, {} not understood",
+            counted(self.lines, "line"),
+            self.of_program,
+            self.misunderstood
+        );
+        for example in &self.examples {
+            let _ = writeln!(text, "  {example}");
+        }
+        let recipients: u64 = self.outcomes.iter().sum();
+        let outcomes = Outcome::ALL.into_iter().filter(|outcome| self.outcomes[*outcome as usize] > 0);
+        let outcomes: Vec<String> =
+            outcomes.map(|outcome| format!("{} {}", self.outcomes[outcome as usize], outcome.name())).collect();
+        let colon = if outcomes.is_empty() { "" } else { ": " };
+        let (messages, recipients) = (counted(self.messages, "message"), counted(recipients, "recipient"));
+        let _ = writeln!(text, "{messages} to {recipients} written{colon}{}", outcomes.join(", "));
+        for (count, noun, what) in self.remarks() {
+            let _ = writeln!(text, "  {} {what}", counted(count, noun));
+        }
+        text
+    }
+
+    /// Returns counts that are not zero, each with its meaning.
+    fn remarks(&self) -> impl Iterator<Item = (u64, &'static str, &'static str)> {
+        [
+            (
+                self.unnamed,
+                "recipient",
+                "without an address in the log: written as …@unnamed.invalid, so limits that look at it mislead",
+            ),
+            (self.written_early, "message", "written before leaving the queue: too many were in it at once"),
+            (self.refused, "recipient", "left out: refused by the server (--refused writes them)"),
+            (self.without_login, "message", "left out: sent without a login (--authenticated)"),
+            (self.made_by_server, "message", "left out: made by the server itself, as bounces are"),
+            (self.continuations, "message", "left out: counted already, before a content filter or on another host"),
+            (self.without_beginning, "message", "left out: the beginning is not in the logs"),
+            (self.without_recipient, "message", "left out: no recipient is in the logs, not queued or not tried yet"),
+        ]
+        .into_iter()
+        .filter(|(count, ..)| *count > 0)
+    }
+}
+
+/// Returns a number with its noun: `1 message`, `2 messages`.
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn file_text(file: &FileReport) -> String {
+    let mut text = format!("{}: {}", file.name, counted(file.lines, "line"));
+    if let Some((first, last)) = file.span {
+        let _ = write!(text, ", {} to {}", first.rfc3339(), last.rfc3339());
+    }
+    match file.modified.filter(|_| file.is_without_year) {
+        Some(modified) => {
+            let modified = modified.rfc3339();
+            let _ = write!(text, "; without a year: the last one possible before {modified}, when it was modified");
+        }
+        None if file.is_without_year => text.push_str("; without a year: that of --year"),
+        None => {}
+    }
+    if let Some(error) = &file.error {
+        let _ = write!(text, "; read no further: {error}");
+    }
+    text + "\n"
+}

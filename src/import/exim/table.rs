@@ -1,0 +1,148 @@
+//! Files that a configuration names: tables of lookups, and lists.
+
+use super::super::budget::{Allowance, Resource};
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Reads the rows of a table, as key and value. The error says why they are not known here.
+pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
+    // Partial matching also finds the rows of other domains.
+    let is_partial = kind.trim_start().starts_with("partial");
+    let kind = base(kind);
+    let rows = match kind {
+        _ if is_partial => return Err("partial matching is not translated".to_owned()),
+        "cdb" => {
+            let bytes = allowance.bytes(Path::new(file)).map_err(|error| unread(file, &error))?;
+            cdb(&bytes).ok_or_else(|| format!("{file} is not a cdb file"))?
+        }
+        "dsearch" => {
+            let names = std::fs::read_dir(file).map_err(|error| unread(file, &error))?;
+            let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            names.map(|name| (name.clone(), name)).collect()
+        }
+        _ if is_text(kind) => {
+            let text = allowance.read(Path::new(file)).map_err(|error| unread(file, &error))?;
+            entries(&text).iter().filter_map(|line| row(line)).collect()
+        }
+        _ => return Err(format!("{kind} is not a type of table that is read")),
+    };
+    match allowance.take(Resource::Lines, rows.len()) {
+        true => Ok(rows),
+        false => Err("the import exceeds its bounds".to_owned()),
+    }
+}
+
+/// Reads the items of a list file. A `#` begins a comment; in lists of addresses only at the beginning of a word.
+pub fn items(file: &str, has_addresses: bool, allowance: &Allowance) -> Result<Vec<String>, String> {
+    let text = allowance.read(Path::new(file)).map_err(|error| unread(file, &error))?;
+    let is_comment = |line: &str, at: usize| !has_addresses || line[..at].trim_end().len() < at || at == 0;
+    let lines = text.lines().map(|line| {
+        let end = line.match_indices('#').map(|(at, _)| at).find(|at| is_comment(line, *at));
+        line[..end.unwrap_or(line.len())].trim().to_owned()
+    });
+    let items: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
+    if allowance.take(Resource::Lines, items.len()) {
+        Ok(items)
+    } else {
+        Err("the import exceeds its bounds".to_owned())
+    }
+}
+
+/// Returns a reason why a file is not read.
+pub fn unread(file: &str, error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => format!("there is no {file} here"),
+        _ => format!("{file} cannot be read: {error}"),
+    }
+}
+
+/// Returns the type of a lookup without its network, default and options: `net-iplsearch` is `iplsearch`.
+pub fn base(kind: &str) -> &str {
+    let kind = kind.trim().split(['*', ',']).next().unwrap_or_default();
+    kind.rsplit('-').next().unwrap_or_default()
+}
+
+fn is_text(kind: &str) -> bool {
+    matches!(kind, "lsearch" | "wildlsearch" | "nwildlsearch" | "iplsearch")
+}
+
+/// Joins continuation lines, which begin with a space, and leaves out comments.
+fn entries(text: &str) -> Vec<String> {
+    let mut entries: Vec<String> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')) {
+        match entries.last_mut().filter(|_| line.starts_with([' ', '\t'])) {
+            Some(entry) => *entry = format!("{entry} {}", line.trim()),
+            None => entries.push(line.trim_end().to_owned()),
+        }
+    }
+    entries
+}
+
+/// Parses a row: `192.0.2.1: 500`, `"2001:db8::/32": 500`, or a key alone.
+fn row(line: &str) -> Option<(String, String)> {
+    let (key, value) = match line.strip_prefix('"') {
+        Some(rest) => rest.split_once('"')?,
+        None => line.split_at(line.find(|c: char| c == ':' || c.is_whitespace()).unwrap_or(line.len())),
+    };
+    let value = value.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
+    Some((key.to_owned(), value.trim_end().to_owned()))
+}
+
+/// Parses a file of the format cdb: 256 pairs of position and length, then the records up to the first hash table.
+fn cdb(bytes: &[u8]) -> Option<Vec<(String, String)>> {
+    let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
+    let end = (0..256).map(|n| number(n * 8)).collect::<Option<Vec<_>>>()?.into_iter().min()?;
+    let text = |from: usize, length: usize| Some(String::from_utf8_lossy(bytes.get(from..from.checked_add(length)?)?));
+    let (mut rows, mut at) = (Vec::new(), 2048);
+    while at < end {
+        let (key, value) = (number(at)?, number(at + 4)?);
+        rows.push((text(at + 8, key)?.into_owned(), text(at + 8 + key, value)?.into_owned()));
+        at += 8 + key + value;
+    }
+    Some(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_a_key_and_a_value() {
+        for (line, key, value) in [
+            ("192.0.2.1: 500", "192.0.2.1", "500"),
+            ("\"2001:db8::/32\": 5", "2001:db8::/32", "5"),
+            ("a\t 7", "a", "7"),
+            ("alone", "alone", ""),
+        ] {
+            assert_eq!(row(line), Some((key.into(), value.into())));
+        }
+        assert_eq!(entries("a: 1\n  2\n# no\n\nb\n"), ["a: 1 2", "b"]);
+    }
+
+    #[test]
+    fn the_records_of_a_cdb_file_are_read() {
+        let mut bytes = Vec::new();
+        for _ in 0..256 {
+            bytes.extend(2048u32.saturating_add(16).to_le_bytes());
+            bytes.extend(0u32.to_le_bytes());
+        }
+        bytes.extend(3u32.to_le_bytes());
+        bytes.extend(5u32.to_le_bytes());
+        bytes.extend(b"bob100/d");
+        assert_eq!(cdb(&bytes), Some(vec![("bob".to_owned(), "100/d".to_owned())]));
+        assert_eq!((cdb(&bytes[..2060]), cdb(b"text")), (None, None));
+    }
+
+    #[test]
+    fn items_end_at_a_comment() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list");
+        std::fs::write(&path, "a#b@c # note\n# note\n\n!d@e\n").unwrap();
+        let read = |has_addresses| items(&path.display().to_string(), has_addresses, &Allowance::default());
+        assert_eq!(
+            (read(true).unwrap(), read(false).unwrap()),
+            (vec!["a#b@c".into(), "!d@e".into()], vec!["a".into(), "!d@e".into()])
+        );
+        assert_eq!(items("/none", true, &Allowance::default()), Err("there is no /none here".to_owned()));
+    }
+}
