@@ -86,9 +86,11 @@ pub struct Derived {
 /// Events that are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Events that pass. A limit that refuses events then works like Exim's `leaky`.
+    /// Events that pass. The charge stays, whatever happens later. A limit that refuses events then works like Exim's
+    /// `leaky`.
     Accepted,
-    /// Events that pass. The charge is refunded if the mail is not sent.
+    /// Events that pass. The charge is refunded if the mail is not sent. This is the default in the configuration, where
+    /// charges can be refunded.
     Sent,
     /// All attempts, also refused ones, like Exim's `strict`.
     Attempts,
@@ -247,6 +249,11 @@ impl Limit {
     /// Returns whether a store keeps the limit's budgets.
     pub fn is_stored(&self) -> bool {
         self.watch.is_none() && !self.is_of_session()
+    }
+
+    /// Returns whether the limit counts what exists at the moment. Such budgets end with the process.
+    pub(in crate::policy) fn is_of_present(&self) -> bool {
+        matches!(self.quota, Quota::Counter { scope: Scope::AtOnce, .. })
     }
 
     /// Returns whether the limit counts within one message or one connection.
