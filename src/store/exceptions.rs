@@ -9,9 +9,10 @@ use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
 use super::{Store, Unavailable};
-use crate::policy::Policy;
+use crate::engine::State;
 use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
+use crate::policy::{NameSearch, Policy};
 use crate::time::Timestamp;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -205,12 +206,12 @@ impl Store {
         Some((ended?, self.core.wait_until_written(written).await))
     }
 
-    /// Resets the budgets that a limit has for an owner to zero. Returns the levels that they had, as text. The error
-    /// says why they cannot be reset.
+    /// Resets the budgets that a limit has for an owner. Returns the levels that they had, as text. [`Loaded::reset`]
+    /// empties them wholly, [`Loaded::reset_levels`] keeps the values seen. The error says why they cannot be reset.
     pub async fn reset(
         &self,
-        limit: &str,
-        owner: &Owner,
+        (limit, owner): (&str, &Owner),
+        reset: fn(&mut Loaded, Timestamp) -> Vec<Option<State>>,
         (by, reason): (By, Arc<str>),
         now: Timestamp,
     ) -> Result<(Vec<String>, Kept), String> {
@@ -218,7 +219,7 @@ impl Store {
         budgets.sort_by(|one, other| one.key.cmp(&other.key));
         let keys: Vec<Key> = budgets.iter().map(|budget| budget.key.clone()).collect();
         let done = self
-            .transact(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, loaded.reset(now)))
+            .transact(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, reset(loaded, now)))
             .await;
         let (now, before) = done.map_err(|Unavailable| "the state cannot be written at the moment".to_owned())?;
         if keys.iter().any(|key| self.core.cache.is_unread(&HashedKey::of(key.clone()))) {
@@ -261,6 +262,22 @@ impl Store {
         let unwritten = unwritten.into_iter().filter(|record| !newest.contains(record)).collect::<Vec<_>>();
         trail.extend(newest.into_iter().chain(unwritten));
         Ok(trail.split_off(trail.len().saturating_sub(last)))
+    }
+
+    /// Searches for names among all budgets and in the audit trail. The error says why the state file cannot be read.
+    pub async fn search_names(&self, mut search: NameSearch) -> Result<NameSearch, String> {
+        self.core.cache.for_each_key(|key| search.see_key(key));
+        self.core.pending_exceptions.batch().records.iter().for_each(|record| search.see_owner(&record.owner));
+        if search.is_done() || !self.core.is_open() {
+            return Ok(search);
+        }
+        let path = self.core.options.path.clone();
+        let read = move || {
+            let file = File::open_to_read(&path).map_err(|error| error.to_string())?;
+            file.search_names(&mut search).map_err(|error| file::describe(&error))?;
+            Ok(search)
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
     }
 
     /// Removes expired exceptions, and deletes old audit records. The server calls it regularly; an expired exception

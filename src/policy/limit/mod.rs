@@ -156,7 +156,8 @@ impl Mode {
 }
 
 impl Limit {
-    /// Returns a limit with defaults for all other fields. [`Policy::new`](super::Policy::new) sets the derived values.
+    /// Returns a limit with plain values of all other fields: enforced, an ewma, without refunds, for everybody.
+    /// [`Policy::new`](super::Policy::new) sets the derived values.
     pub fn new(name: &str, count: Count, mut per: Vec<Field>, quota: Quota) -> Self {
         per.sort_unstable();
         per.dedup();
