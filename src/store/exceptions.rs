@@ -6,7 +6,7 @@ use super::commit_queue::WriterJob;
 use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
-use super::health::Attempt;
+use super::health::{Attempt, Health};
 use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
 use super::{Store, Unavailable};
 use crate::engine::State;
@@ -25,6 +25,9 @@ const AUDIT_KEPT_FOR: Duration = Duration::from_secs(366 * 86_400);
 
 /// Time between two deletions of old audit records.
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
+
+/// Maximum time for a search of the state file: time for some ten million budgets.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Changes the exceptions in memory and asks the writer to write the change. The receiver gets a message when the
@@ -264,20 +267,29 @@ impl Store {
         Ok(trail.split_off(trail.len().saturating_sub(last)))
     }
 
-    /// Searches for names among all budgets and in the audit trail. The error says why the state file cannot be read.
-    pub async fn search_names(&self, mut search: NameSearch) -> Result<NameSearch, String> {
+    /// Searches for names among all budgets and in the audit trail. The error says why the state file cannot be read;
+    /// memory has been searched then.
+    pub async fn search_names(&self, search: &mut NameSearch) -> Result<(), String> {
         self.core.cache.for_each_key(|key| search.see_key(key));
         self.core.pending_exceptions.batch().records.iter().for_each(|record| search.see_owner(&record.owner));
-        if search.is_done() || !self.core.is_open() {
-            return Ok(search);
+        if search.is_done() {
+            return Ok(());
         }
-        let path = self.core.options.path.clone();
+        // A command must not wait for a disk that hangs.
+        if let Health::Degraded(why) = self.health() {
+            return Err(why);
+        }
+        let (path, mut in_file) = (self.core.options.path.clone(), search.clone());
         let read = move || {
             let file = File::open_to_read(&path).map_err(|error| error.to_string())?;
-            file.search_names(&mut search).map_err(|error| file::describe(&error))?;
-            Ok(search)
+            file.search_names(&mut in_file).map_err(|error| file::describe(&error))?;
+            Ok::<_, String>(in_file)
         };
-        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
+        let read = timeout(SEARCH_TIMEOUT, tokio::task::spawn_blocking(read)).await;
+        *search = read
+            .map_err(|_| "the disk is slow".to_owned())?
+            .map_err(|error: tokio::task::JoinError| error.to_string())??;
+        Ok(())
     }
 
     /// Removes expired exceptions, and deletes old audit records. The server calls it regularly; an expired exception

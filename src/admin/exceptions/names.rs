@@ -26,9 +26,9 @@ pub async fn check(store: &Store, owner: &Owner, accounts: &Accounts) -> Checked
     for account in accounts.iter().flatten() {
         search.see_account(&policy.normalizer.user(account));
     }
-    let (search, unread) = match store.search_names(search.clone()).await {
-        Ok(search) => (search, String::new()),
-        Err(why) => (search, format!(" that can be read (the state file cannot: {why})")),
+    let unread = match store.search_names(&mut search).await {
+        Ok(()) => String::new(),
+        Err(why) => format!(" that can be read (the state file: {why})"),
     };
     let (unknown, unrecorded) = (search.unknown(), search.unrecorded());
     if !unknown.is_empty() {
