@@ -189,7 +189,7 @@ fn a_name_that_weir_does_not_know_needs_force() {
     assert!(guesser.try_log_in("root", "guess").starts_with("535"));
     let term = ["--for", "8h", "--reason", "x"];
     for (arguments, words) in [
-        (&["suspend", "alcie"][..], "no account, no budget and no audit record has user=alcie; did you mean alice?"),
+        (&["suspend", "alcie"][..], "no account, no budget and no audit record has user=alcie (did you mean alice?)"),
         // Attackers can guess any name.
         (&["suspend", "root"], "no account, no budget and no audit record has user=root"),
         (&["suspend", "user-domain=example.org"], "no account, no budget and no audit record has user-domain="),
@@ -245,10 +245,29 @@ fn a_release_keeps_what_a_limit_has_seen_and_suspends_no_second_time() {
     let out = done(&site, &["release", "client=127.2.0.1"]);
     assert!(out.contains("reset: new for client=127.2.0.1 is empty; it was 5 of 5.5 recipients per 1d"), "{out}");
     assert_eq!(accepted(&weir, ALICE, 10), 10, "five are known, five are new");
-    // An administrator's suspension resets no budget.
-    done(&site, &["suspend", "client=127.2.0.1", "--for", "1d", "--reason", "x"]);
-    let out = done(&site, &["release", "client=127.2.0.1"]);
+    // A budget that would not suspend its owner again stays.
+    assert_eq!(accepted(&weir, BOB, 2), 2);
+    done(&site, &["suspend", "client=127.2.0.2", "--for", "1d", "--reason", "x"]);
+    let out = done(&site, &["release", "client=127.2.0.2"]);
     assert!(!out.contains("reset"), "{out}");
+}
+
+#[test]
+fn a_release_resets_each_limit_that_would_suspend_again() {
+    let bucket = "count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", charge = \"accepted\"";
+    let (_upstream, site, weir) = running(&format!(
+        "{{ name = \"hour\", {bucket}, rate = \"5 / 1h\", action = [{{ suspend = \"1h\" }}] }}, \
+         {{ name = \"day\", {bucket}, rate = \"5 / 1d\" }}, \
+         {{ name = \"watcher\", watch = \"day\", stage = \"mail\", action = [{{ at = 0.8, suspend = \"1d\" }}] }}, \
+         {{ name = \"week\", {bucket}, rate = \"50 / 7d\", action = [{{ suspend = \"1d\" }}] }}"
+    ));
+    assert_eq!(accepted(&weir, ALICE, 6), 5);
+    let out = done(&site, &["release", "client=127.2.0.1"]);
+    for limit in ["hour", "day"] {
+        assert!(out.contains(&format!("reset: {limit} for client=127.2.0.1 is empty; it was 5 of 5")), "{out}");
+    }
+    assert!(!out.contains("week"), "{out}");
+    assert_eq!(accepted(&weir, ALICE, 5), 5);
 }
 
 /// Returns the reply to MAIL.

@@ -34,7 +34,7 @@ pub async fn check(store: &Store, owner: &Owner, accounts: &Accounts) -> Checked
     if !unknown.is_empty() {
         let no_account = if accounts.is_some() && search.is_any_user_unknown() { "no account, " } else { "" };
         let meant = search.unknown_user().and_then(|user| similar(user, &policy, accounts.iter().flatten()));
-        let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+        let meant = meant.map_or(String::new(), |meant| format!(" (did you mean {meant}?)"));
         return Checked::Unknown(format!(
             "{no_account}no budget and no audit record{unread} has {}{meant}",
             unknown.join(" or ")
