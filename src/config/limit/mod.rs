@@ -66,7 +66,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let (terms, rates) = amounts(&mut s, count.value);
     let quotas: &[Quota] = rates.as_ref().map_or(&[], |rates| &rates.value);
     let per = per(&mut s, quotas);
-    let default = default_charge(count.value, quotas, s.has("distinct"));
+    let default = default_charge(terms.count, quotas, s.has("distinct"));
     let charge = s.placed("charge", default, choice(&Charge::ALL.map(|known| (known.name(), known))));
     let mode = action::mode(&mut s);
     let stage = stage(&mut s, count.value);
