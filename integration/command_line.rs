@@ -105,7 +105,9 @@ fn the_reference_has_every_key_and_states_the_defaults() {
         assert!(is_stated || is_explained(kind, asked.key), "{} {} is missing", asked.section, asked.key);
     }
     let defaults = minimal.settings.iter().filter(|setting| setting.is_default && setting.value.is_some());
-    for default in defaults {
+    // The default of `charge` depends on the count: the reference states that of recipients, which the first limit counts.
+    let first_charge = minimal.settings.iter().find(|setting| setting.key == "charge").unwrap();
+    for default in defaults.filter(|default| default.key != "charge" || default.place == first_charge.place) {
         let stated = reference.settings.iter().find(|s| s.section == default.section && s.key == default.key);
         assert_eq!(stated.unwrap().value, default.value, "{} {}", default.section, default.key);
     }

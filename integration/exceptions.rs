@@ -9,7 +9,7 @@ const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
 
 /// One limit of each kind that a command can name.
 const KINDS: &str = "\
-    { name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }, \
+    { name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\", charge = \"accepted\" }, \
     { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"100 / 1d\", distinct = \"recipient\", remember = \"30d\" }, \
     { name = \"both\", count = \"messages\", per = [\"user\", \"client/24/56\"], rate = [\"50 / 1h\", \"100 / 1d\"] }, \
     { name = \"all\", count = \"bytes\", per = [], rate = \"1G / 1d\" }, \
@@ -18,8 +18,13 @@ const KINDS: &str = "\
     { name = \"bounced\", count = \"rejections\", of = \"recipients\", at-least = 20, per = [\"client\"], rate = \"30% / 1d\" }, \
     { name = \"watcher\", watch = \"ten\", stage = \"mail\", action = [{ at = 0.5, warn = true }] }";
 
-/// Runs a control command as the system user `night-shift`.
+/// Runs a control command as the system user `night-shift`. Most names in these tests are new to Weir.
 fn order(site: &Site, arguments: &[&str]) -> Outcome {
+    let force: &[&str] = if ["grant", "suspend"].contains(&arguments[0]) { &["--force"] } else { &[] };
+    order_without_force(site, &[arguments, force].concat())
+}
+
+fn order_without_force(site: &Site, arguments: &[&str]) -> Outcome {
     let mut command = site.command(arguments);
     run(command.env_remove("SUDO_USER").env("USER", "night-shift"), "")
 }
@@ -155,7 +160,7 @@ fn invalid_commands_are_refused_without_effect() {
 fn the_audit_names_the_user_behind_sudo() {
     let (_upstream, site, _weir) = running(TEN);
     let suspend = |user_to_suspend: &str, sudo: Option<&str>, user: Option<&str>| {
-        let mut command = site.command(&["suspend", user_to_suspend, "--for", "1d", "--reason", "x"]);
+        let mut command = site.command(&["suspend", user_to_suspend, "--for", "1d", "--reason", "x", "--force"]);
         for (name, value) in [("SUDO_USER", sudo), ("USER", user), ("LOGNAME", None)] {
             match value {
                 Some(value) => command.env(name, value),
@@ -171,6 +176,98 @@ fn the_audit_names_the_user_behind_sudo() {
     assert_eq!(code, Some(65), "{err}");
     let by = exceptions(&site).iter().map(|one| one["by"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
     assert_eq!(by, ["carol".to_owned(), "root".to_owned(), format!("uid-{}", rustix::process::getuid().as_raw())]);
+}
+
+#[test]
+fn a_name_that_weir_does_not_know_needs_force() {
+    let (_upstream, site, weir) = running(&format!(
+        "{KINDS}, {{ name = \"guesses\", count = \"login-failures\", per = [\"user\"], rate = \"50 / 1d\" }}"
+    ));
+    assert_eq!(accepted(&weir, ALICE, 1), 1);
+    let mut guesser = Client::connect_from(ALICE, weir.address("s"));
+    guesser.say("EHLO client.example", "250");
+    assert!(guesser.try_log_in("root", "guess").starts_with("535"));
+    let term = ["--for", "8h", "--reason", "x"];
+    for (arguments, words) in [
+        (&["suspend", "alcie"][..], "no account, no budget and no audit record has user=alcie (did you mean alice?)"),
+        // Attackers can guess any name.
+        (&["suspend", "root"], "no account, no budget and no audit record has user=root"),
+        (&["suspend", "user-domain=example.org"], "no account, no budget and no audit record has user-domain="),
+        (&["suspend", "client=127.2.0.9"], "no budget and no audit record has client=127.2.0.9"),
+        (&["grant", "ten", "127.2.0.9", "9 / 1d"], "no budget and no audit record has client=127.2.0.9"),
+        (&["grant", "both", "user=alice,client=127.9.0.1", "9 / 1d"], "no audit record has client=127.9.0.0/24"),
+    ] {
+        let Outcome { code, out, err } = order_without_force(&site, &[arguments, &term[..]].concat());
+        assert_eq!((code, out.as_str()), (Some(67), ""), "{arguments:?}: {err}");
+        assert!(err.contains(words) && err.ends_with("; nothing was changed; --force does it all the same\n"), "{err}");
+    }
+    assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
+    for arguments in [
+        &["suspend", "Alice"][..],
+        &["suspend", "client=127.2.0.0/24"],
+        &["grant", "ten", "127.2.0.1", "9 / 1d"],
+        &["grant", "both", "user=alice,client=127.2.0.9", "9 / 1d"],
+        &["grant", "all", "all", "1K / 1d"],
+    ] {
+        let Outcome { code, out, err } = order_without_force(&site, &[arguments, &term[..]].concat());
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}: {out}");
+        assert!(!out.contains("warning") && !out.contains("cannot tell"), "{out}");
+    }
+    // No limit has budgets per sender that outlive the message.
+    let out = done(&site, &[&["suspend", "sender=bob@example.org"], &term[..]].concat());
+    assert!(out.contains("cannot tell whether sender=bob@example.org is right"), "{out}");
+    let out = done(&site, &[&["suspend", "alcie"], &term[..]].concat());
+    assert!(out.contains("warning: no account, no budget and no audit record has user=alcie"), "{out}");
+}
+
+#[test]
+fn a_name_is_known_from_the_state_file_alone() {
+    let (_upstream, site, weir) = running(TEN);
+    assert_eq!(accepted(&weir, ALICE, 1), 1);
+    done(&site, &["suspend", "carol", "--for", "1s", "--reason", "x"]);
+    weir.logged("suspension ended");
+    assert_eq!(weir.terminate(), Some(0));
+    let _weir = site.start();
+    for name in ["client=127.2.0.1", "carol"] {
+        let arguments = ["suspend", name, "--for", "1d", "--reason", "x"];
+        let Outcome { code, out, err } = order_without_force(&site, &arguments);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    }
+}
+
+#[test]
+fn a_release_keeps_what_a_limit_has_seen_and_suspends_no_second_time() {
+    let (_upstream, site, weir) = running(
+        "{ name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"5.5 / 1d\", distinct = \"recipient\", \
+         remember = \"30d\", action = [{ suspend = \"1d\" }] }",
+    );
+    assert_eq!(accepted(&weir, ALICE, 9), 5);
+    let out = done(&site, &["release", "client=127.2.0.1"]);
+    assert!(out.contains("reset: new for client=127.2.0.1 is empty; it was 5 of 5.5 recipients per 1d"), "{out}");
+    assert_eq!(accepted(&weir, ALICE, 10), 10, "five are known, five are new");
+    // A budget that would not suspend its owner again stays.
+    assert_eq!(accepted(&weir, BOB, 2), 2);
+    done(&site, &["suspend", "client=127.2.0.2", "--for", "1d", "--reason", "x"]);
+    let out = done(&site, &["release", "client=127.2.0.2"]);
+    assert!(!out.contains("reset"), "{out}");
+}
+
+#[test]
+fn a_release_resets_each_limit_that_would_suspend_again() {
+    let bucket = "count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", charge = \"accepted\"";
+    let (_upstream, site, weir) = running(&format!(
+        "{{ name = \"hour\", {bucket}, rate = \"5 / 1h\", action = [{{ suspend = \"1h\" }}] }}, \
+         {{ name = \"day\", {bucket}, rate = \"5 / 1d\" }}, \
+         {{ name = \"watcher\", watch = \"day\", stage = \"mail\", action = [{{ at = 0.8, suspend = \"1d\" }}] }}, \
+         {{ name = \"week\", {bucket}, rate = \"50 / 7d\", action = [{{ suspend = \"1d\" }}] }}"
+    ));
+    assert_eq!(accepted(&weir, ALICE, 6), 5);
+    let out = done(&site, &["release", "client=127.2.0.1"]);
+    for limit in ["hour", "day"] {
+        assert!(out.contains(&format!("reset: {limit} for client=127.2.0.1 is empty; it was 5 of 5")), "{out}");
+    }
+    assert!(!out.contains("week"), "{out}");
+    assert_eq!(accepted(&weir, ALICE, 5), 5);
 }
 
 /// Returns the reply to MAIL.
@@ -246,8 +343,11 @@ fn a_suspension_by_a_limit_holds_before_its_reply() {
     assert!(list.contains("  client=127.2.0.0/24  ") && list.contains(" by limit ten: "), "{list}");
     // The command takes the owner as `weir exceptions` shows it, although the limit counts networks by its own prefix
     // widths.
-    done(&site, &["release", "client=127.2.0.0/24"]);
-    done(&site, &["reset", "ten", "127.2.0.1"]);
+    let out = done(&site, &["release", "client=127.2.0.0/24"]);
+    assert!(out.contains("released: client=127.2.0.0/24 may send again; it was by limit ten, "), "{out}");
+    // Otherwise the next recipient would suspend the network again.
+    let reset = "reset: ten for client=127.2.0.0/24 is empty; it was 10 of 10 recipients per 1d\n";
+    assert!(out.contains(reset), "{out}");
     assert_eq!(accepted(&weir, ALICE, 5), 5);
     let trail = done(&site, &["exceptions", "--audit"]);
     assert_eq!(trail.lines().count(), 3, "{trail}");

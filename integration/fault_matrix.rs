@@ -57,7 +57,7 @@ fn every_fault_at_every_stage(pool: &str) {
         .upstream(upstream.address(), &format!("name = \"u\", {pool}"))
         .more(
             "session = { upstream-timeout = \"1s\", max-connections-per-client = 3600 }\n\
-             limit = [{ name = \"all\", count = \"recipients\", per = [], rate = \"10M / 3650d\" }]\n",
+             limit = [{ name = \"all\", count = \"recipients\", per = [], rate = \"10M / 3650d\", charge = \"accepted\" }]\n",
         )
         .build();
     let weir = site.start();

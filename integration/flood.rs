@@ -13,7 +13,8 @@ fn limited_site(upstream: &Upstream) -> Site {
         .listener("s", "tls = \"none\"")
         .upstream(upstream.address(), "")
         .more(
-            "limit = [{ name = \"user-recipients\", count = \"recipients\", per = [\"user\"], rate = \"100 / 1d\" }]\n",
+            "limit = [{ name = \"user-recipients\", count = \"recipients\", per = [\"user\"], rate = \"100 / 1d\", \
+             charge = \"accepted\" }]\n",
         )
         .build()
 }

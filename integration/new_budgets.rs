@@ -23,7 +23,7 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
         .state("path = \"state.db\", max-new-budgets = 50")
         .more(
             "limit = [{ name = \"per-sender\", count = \"messages\", per = [\"sender\"], rate = \"30.5 / 1d\", \
-             stage = \"mail\" }]\n",
+             stage = \"mail\", charge = \"accepted\" }]\n",
         )
         .build();
     let server = site.start();

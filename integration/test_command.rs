@@ -306,7 +306,7 @@ fn kept(site: &Site) -> (String, u64) {
 }
 
 const TOKENS: &str = "[[limit]]\nname = \"tokens\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"3 / 1000d\"\n\
-    algorithm = \"token-bucket\"\n";
+    algorithm = \"token-bucket\"\ncharge = \"accepted\"\n";
 
 fn send(weir: &Process, recipients: usize) -> Vec<String> {
     let mut client = Client::logged_in(weir.address("s"), "alice");

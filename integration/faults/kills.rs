@@ -34,7 +34,7 @@ type Acknowledged = HashMap<Ipv4Addr, [u64; 3]>;
 const LIMITS: [&str; 3] = ["all", "new", "sent"];
 
 const CONFIG: &str = "\
-    limit = [{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" },\n\
+    limit = [{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\", charge = \"accepted\" },\n\
     { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"5K / 3650d\", distinct = \"recipient\" },\n\
     { name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
     algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }]\n";

@@ -33,7 +33,7 @@ pub fn site_with_short_timeouts(upstreams: &[SocketAddr]) -> Site {
         "session = {{ upstream-timeout = \"0.5s\", upstream-data-timeout = \"1s\", idle-timeout = \"60s\", \
          command-timeout = \"2s\", data-timeout = \"2s\", drain-timeout = \"2s\" }}\n\
          limit = [{delays}\n\
-         {{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
+         {{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\", charge = \"accepted\" }},\n\
          {{ name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
          algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }},\n\
          {{ name = \"at-once\", count = \"sessions\", per = [\"client\"], rate = \"{MAX_SESSIONS_PER_CLIENT} at once\" }}]\n"

@@ -77,7 +77,7 @@ mod on_a_disk {
         });
         assert!(words.contains("full"), "{words}");
         assert_degraded(&weir, "full");
-        let grant = ["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"];
+        let grant = ["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x", "--force"];
         succeed(&mut site.command(&grant), "");
         assert_eq!(accepted(&weir, ALICE, 30), 20);
         std::fs::remove_file(filler).unwrap();
@@ -90,7 +90,7 @@ mod on_a_disk {
 
     /// Runs `weir suspend`; returns its standard output.
     fn suspend(site: &Site, arguments: &[&str]) -> String {
-        succeed(site.command(&["suspend"]).args(arguments), "").out
+        succeed(site.command(&["suspend", "--force"]).args(arguments), "").out
     }
 
     /// Returns a random octet for an address.

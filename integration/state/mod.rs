@@ -22,9 +22,9 @@ pub fn running(limits: &str) -> (Upstream, Site, Process) {
     (upstream, site, weir)
 }
 
-/// Limits each client to ten recipients a day.
-pub const TEN: &str =
-    "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }";
+/// Limits each client to ten recipients a day, of messages that are never completed, too.
+pub const TEN: &str = "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\", \
+     charge = \"accepted\" }";
 
 /// Returns the replies to this many recipients of one client, in one session.
 fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
 
-const LIMITS: &str = "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }, \
+const LIMITS: &str = "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\", charge = \"accepted\" }, \
     { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"100 / 1d\", distinct = \"recipient\", remember = \"30d\" }";
 
 /// Runs a command of `weir state` that must succeed; returns its standard output.

@@ -91,6 +91,13 @@ impl Accounts {
         tokio::task::spawn_blocking(move || passwords.users.snapshot().users.user(&name).cloned()).await.ok()?
     }
 
+    /// Returns the names of all users.
+    pub async fn names(&self) -> Vec<String> {
+        let passwords = self.passwords.clone();
+        let names = move || passwords.users.snapshot().users.iter().map(|user| user.name.clone()).collect();
+        tokio::task::spawn_blocking(names).await.unwrap_or_default()
+    }
+
     /// Returns the groups of a user whom a trusted proxy names; none if there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
         let (passwords, name) = (self.passwords.clone(), name.to_owned());

@@ -31,8 +31,17 @@ pub enum Outcome {
     Done(String),
     /// The request is bad, at least in part.
     Refused(String),
+    /// The request is probably a mistake: nothing was done, and it needs `force`.
+    Doubtful(String),
     /// The request cannot be handled at the moment.
     Unavailable(String),
+}
+
+/// Turns the reason of a refusal into the outcome.
+impl From<String> for Outcome {
+    fn from(why: String) -> Self {
+        Self::Refused(format!("{why}\n"))
+    }
 }
 
 impl ControlHandlers {
@@ -52,6 +61,7 @@ fn answer(outcome: Outcome) -> (StatusCode, String) {
     match outcome {
         Outcome::Done(words) => (StatusCode::OK, words),
         Outcome::Refused(words) => (StatusCode::UNPROCESSABLE_ENTITY, words),
+        Outcome::Doubtful(words) => (StatusCode::CONFLICT, words),
         Outcome::Unavailable(words) => (StatusCode::SERVICE_UNAVAILABLE, words),
     }
 }

@@ -1,10 +1,11 @@
 //! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: post the command to the running Weir.
 
-use super::{CommandError, ConfigArgument, administrator, control_client, exit, print};
+use super::{CommandError, ConfigArgument, administrator, complain, control_client, exit, print};
 use crate::admin::exceptions::ExceptionCommand;
 use clap::Args;
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use std::io::{BufRead as _, IsTerminal as _};
 
 #[derive(Args)]
 pub struct Grant {
@@ -14,6 +15,8 @@ pub struct Grant {
     rate: String,
     #[command(flatten)]
     term: Term,
+    #[command(flatten)]
+    force: Force,
     #[command(flatten)]
     config: ConfigArgument,
 }
@@ -36,6 +39,8 @@ pub struct Suspend {
     owner: String,
     #[command(flatten)]
     term: Term,
+    #[command(flatten)]
+    force: Force,
     #[command(flatten)]
     config: ConfigArgument,
 }
@@ -85,16 +90,23 @@ struct Term {
 }
 
 #[derive(Args)]
+struct Force {
+    /// Do it also for a name that no account, no budget and no audit record has
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Args)]
 struct Because {
     /// The reason, for the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-pub fn grant(Grant { budget, rate, term, config }: &Grant) -> Result<(), CommandError> {
+pub fn grant(Grant { budget, rate, term, force, config }: &Grant) -> Result<(), CommandError> {
     let Term { time, reason } = term;
     let body = json!({"limit": budget.limit, "key": budget.key, "rate": rate, "for": time, "reason": reason, "by": administrator::name()});
-    ask(config, ExceptionCommand::Grant, &body)
+    ask_checked(config, ExceptionCommand::Grant, body, force)
 }
 
 pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
@@ -109,12 +121,9 @@ fn on_budget(budget: &Budget, because: &Because) -> Value {
     json!({"limit": budget.limit, "key": budget.key, "reason": because.reason, "by": administrator::name()})
 }
 
-pub fn suspend(Suspend { owner, term, config }: &Suspend) -> Result<(), CommandError> {
-    ask(
-        config,
-        ExceptionCommand::Suspend,
-        &json!({"whom": owner, "for": term.time, "reason": term.reason, "by": administrator::name()}),
-    )
+pub fn suspend(Suspend { owner, term, force, config }: &Suspend) -> Result<(), CommandError> {
+    let body = json!({"whom": owner, "for": term.time, "reason": term.reason, "by": administrator::name()});
+    ask_checked(config, ExceptionCommand::Suspend, body, force)
 }
 
 pub fn release(Release { owner, because, config }: &Release) -> Result<(), CommandError> {
@@ -129,10 +138,64 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandErro
     ask(config, ExceptionCommand::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
+/// Posts a command that names an owner. If the running Weir does not know the name, asks on a terminal, and refuses
+/// elsewhere.
+fn ask_checked(
+    config: &ConfigArgument,
+    command: ExceptionCommand,
+    mut body: Value,
+    Force { force }: &Force,
+) -> Result<(), CommandError> {
+    // An older Weir checks no names, and does not know the key.
+    if *force {
+        body["force"] = true.into();
+    }
+    let (status, words) = post(config, command, &body)?;
+    if status != StatusCode::CONFLICT {
+        return answered(status, &words);
+    }
+    let warning = words.trim_end();
+    if !confirmed(warning)? {
+        let remedy = "nothing was changed; --force does it all the same";
+        return Err(CommandError::new(exit::NO_USER, format!("{warning}; {remedy}")));
+    }
+    body["force"] = true.into();
+    ask(config, command, &body)
+}
+
+/// Asks on the terminal for a confirmation. Returns false where there is no terminal.
+fn confirmed(warning: &str) -> Result<bool, CommandError> {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(false);
+    }
+    complain(&format!("weir: warning: {warning}\nDo it all the same? [y/N] "));
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| CommandError::new(exit::IO, format!("standard input: {error}")))?;
+    match ["y", "yes"].contains(&line.trim().to_lowercase().as_str()) {
+        true => Ok(true),
+        false => Err(CommandError::new(exit::NO_USER, "nothing was changed")),
+    }
+}
+
 /// Posts a command to the running Weir, and prints the answer.
 fn ask(config: &ConfigArgument, command: ExceptionCommand, body: &Value) -> Result<(), CommandError> {
-    match control_client::post(&config.config, command.path(), body.to_string())? {
-        (StatusCode::OK, words) => print(&words),
+    let (status, words) = post(config, command, body)?;
+    answered(status, &words)
+}
+
+fn post(
+    config: &ConfigArgument,
+    command: ExceptionCommand,
+    body: &Value,
+) -> Result<(StatusCode, String), CommandError> {
+    control_client::post(&config.config, command.path(), body.to_string())
+}
+
+/// Prints the answer of the running Weir.
+fn answered(status: StatusCode, words: &str) -> Result<(), CommandError> {
+    match (status, words) {
+        (StatusCode::OK, words) => print(words),
         (StatusCode::UNPROCESSABLE_ENTITY, words) => Err(CommandError::new(exit::DATA, words.trim_end())),
         (StatusCode::NOT_FOUND, _) => Err(CommandError::new(
             exit::UNAVAILABLE,

@@ -26,8 +26,15 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
         Box::pin(async move { test(&server, &sessions, &case).await })
     });
     let exception = |command: ExceptionCommand| {
-        let handler =
-            of_server(server, move |server, body| Box::pin(async move { command.answer(&server.store, &body).await }));
+        let handler = of_server(server, move |server, body| {
+            Box::pin(async move {
+                let accounts = match &server.accounts {
+                    Some(accounts) if command.is_checked() => Some(accounts.names().await),
+                    _ => None,
+                };
+                command.answer(&server.store, &accounts, &body).await
+            })
+        });
         (command.path(), handler)
     };
     let exceptions = ExceptionCommand::ALL.into_iter().map(exception).collect();

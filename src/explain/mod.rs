@@ -153,8 +153,13 @@ impl Explained<'_> {
         let what = match (limit.count, limit.charge) {
             (Count::Rejections, _) => return Some("charged when the upstream rejects".to_owned()),
             (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
+            (Count::Messages | Count::Recipients | Count::Bytes, Charge::Accepted) => {
+                "with what Weir lets through, and kept if the smart host refuses it or the client gives up"
+            }
             (_, Charge::Accepted) => "with what Weir lets through",
-            (_, Charge::Sent) => "with what Weir lets through, and refunded if it is not sent",
+            (_, Charge::Sent) => {
+                "with what Weir lets through, and refunded if the smart host refuses it or the client gives up"
+            }
             (_, Charge::Attempts) => "with every attempt, also what is refused",
         };
         let at = if limit.stage == Stage::Command { "each command" } else { limit.stage.name() };

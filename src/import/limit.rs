@@ -176,7 +176,7 @@ impl fmt::Display for Budget {
         if let Some(burst) = burst {
             writeln!(f, "burst = {burst}")?;
         }
-        // Stated although it is a default: the limit must keep its mode.
+        // The default of mail is "sent": the limit must keep its mode.
         let has_modes = matches!(count, Count::Messages | Count::Recipients | Count::Bytes) && distinct.is_none();
         if *charge != Charge::Accepted || has_modes {
             writeln!(f, "charge = \"{}\"", charge.name())?;

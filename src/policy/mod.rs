@@ -15,12 +15,14 @@ pub mod exception;
 mod in_memory;
 pub mod limit;
 pub mod matching;
+mod name_search;
 mod plan;
 pub mod request;
 pub mod verdict;
 
 pub use decision::{Evaluation, Explained, decide, explain};
 pub use in_memory::InMemoryStore;
+pub use name_search::NameSearch;
 pub use plan::{NewBudget, Plan};
 
 use address::AddressNormalizer;

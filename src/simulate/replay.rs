@@ -3,7 +3,7 @@
 
 use super::history::Message;
 use super::tally::{Marks, Tally};
-use crate::policy::budgets::SessionCounters;
+use crate::policy::budgets::{RefundableCharge, SessionCounters};
 use crate::policy::limit::{Count, Limit, Quota, Scope};
 use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
@@ -125,6 +125,11 @@ impl Replay {
             charges.extend(verdict.charges);
             refused(verdict.ruling)
         });
+        // Nothing of a message that a limit refuses as a whole, or for all recipients, is sent.
+        if whole.is_some() || !goes_on {
+            charges.retain(|charged: &RefundableCharge| charged.until.is_given_back_unsent());
+            self.store.give_back(&charges);
+        }
         self.add_totals(message, &asked.facts);
         Outcome { recipients, message: whole }
     }

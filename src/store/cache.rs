@@ -6,7 +6,7 @@ mod unread;
 
 use super::commit_queue::{Commit, NEVER_WRITTEN, Queue};
 use super::hashed_key::{HashedKey, HashedKeyRef};
-use crate::policy::budgets::{Budget, Change, Key, Loaded};
+use crate::policy::budgets::{Budget, Change, Key, KeyRef, Loaded};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -257,6 +257,15 @@ impl BudgetCache {
             }
         }
         late
+    }
+
+    /// Hands out the keys of all budgets in memory.
+    pub fn for_each_key(&self, mut take: impl FnMut(KeyRef<'_>)) {
+        for index in 0..SHARDS {
+            let shard = self.lock(index);
+            let used = shard.budgets.iter().filter(|(_, slot)| slot.budget.is_some());
+            used.for_each(|(key, _)| take(key.borrowed()));
+        }
     }
 
     fn octets(&self) -> usize {

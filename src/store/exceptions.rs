@@ -6,12 +6,13 @@ use super::commit_queue::WriterJob;
 use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
-use super::health::Attempt;
+use super::health::{Attempt, Health};
 use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
 use super::{Store, Unavailable};
-use crate::policy::Policy;
+use crate::engine::State;
 use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
+use crate::policy::{NameSearch, Policy};
 use crate::time::Timestamp;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -24,6 +25,9 @@ const AUDIT_KEPT_FOR: Duration = Duration::from_secs(366 * 86_400);
 
 /// Time between two deletions of old audit records.
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
+
+/// Maximum time for a search of the state file: time for some ten million budgets.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Changes the exceptions in memory and asks the writer to write the change. The receiver gets a message when the
@@ -205,12 +209,12 @@ impl Store {
         Some((ended?, self.core.wait_until_written(written).await))
     }
 
-    /// Resets the budgets that a limit has for an owner to zero. Returns the levels that they had, as text. The error
-    /// says why they cannot be reset.
+    /// Resets the budgets that a limit has for an owner. Returns the levels that they had, as text. [`Loaded::reset`]
+    /// empties them wholly, [`Loaded::reset_levels`] keeps the values seen. The error says why they cannot be reset.
     pub async fn reset(
         &self,
-        limit: &str,
-        owner: &Owner,
+        (limit, owner): (&str, &Owner),
+        reset: fn(&mut Loaded, Timestamp) -> Vec<Option<State>>,
         (by, reason): (By, Arc<str>),
         now: Timestamp,
     ) -> Result<(Vec<String>, Kept), String> {
@@ -218,7 +222,7 @@ impl Store {
         budgets.sort_by(|one, other| one.key.cmp(&other.key));
         let keys: Vec<Key> = budgets.iter().map(|budget| budget.key.clone()).collect();
         let done = self
-            .transact(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, loaded.reset(now)))
+            .transact(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, reset(loaded, now)))
             .await;
         let (now, before) = done.map_err(|Unavailable| "the state cannot be written at the moment".to_owned())?;
         if keys.iter().any(|key| self.core.cache.is_unread(&HashedKey::of(key.clone()))) {
@@ -261,6 +265,31 @@ impl Store {
         let unwritten = unwritten.into_iter().filter(|record| !newest.contains(record)).collect::<Vec<_>>();
         trail.extend(newest.into_iter().chain(unwritten));
         Ok(trail.split_off(trail.len().saturating_sub(last)))
+    }
+
+    /// Searches for names among all budgets and in the audit trail. The error says why the state file cannot be read;
+    /// memory has been searched then.
+    pub async fn search_names(&self, search: &mut NameSearch) -> Result<(), String> {
+        self.core.cache.for_each_key(|key| search.see_key(key));
+        self.core.pending_exceptions.batch().records.iter().for_each(|record| search.see_owner(&record.owner));
+        if search.is_done() {
+            return Ok(());
+        }
+        // A command must not wait for a disk that hangs.
+        if let Health::Degraded(why) = self.health() {
+            return Err(why);
+        }
+        let (path, mut in_file) = (self.core.options.path.clone(), search.clone());
+        let read = move || {
+            let file = File::open_to_read(&path).map_err(|error| error.to_string())?;
+            file.search_names(&mut in_file).map_err(|error| file::describe(&error))?;
+            Ok::<_, String>(in_file)
+        };
+        let read = timeout(SEARCH_TIMEOUT, tokio::task::spawn_blocking(read)).await;
+        *search = read
+            .map_err(|_| "the disk is slow".to_owned())?
+            .map_err(|error: tokio::task::JoinError| error.to_string())??;
+        Ok(())
     }
 
     /// Removes expired exceptions, and deletes old audit records. The server calls it regularly; an expired exception

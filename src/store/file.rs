@@ -2,6 +2,7 @@
 
 mod error;
 mod exceptions;
+mod names;
 mod replace;
 
 use super::hashed_key::HashedKey;

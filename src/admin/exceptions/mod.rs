@@ -2,15 +2,19 @@
 
 mod body;
 mod format;
+mod names;
+mod release;
 
 use super::Outcome;
 use crate::clock;
-use crate::policy::budgets::Owner;
+use crate::policy::budgets::{Loaded, Owner};
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::limit::{Limit, RateTerms};
 use crate::store::{Store, jsonl};
 use crate::time::Timestamp;
 use body::Body;
+pub use names::Accounts;
+use names::Checked;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -40,23 +44,24 @@ impl ExceptionCommand {
         }
     }
 
-    /// Runs the command on the store.
-    pub async fn answer(self, store: &Store, body: &str) -> Outcome {
+    /// Returns whether the command names an owner whom Weir may not know.
+    pub fn is_checked(self) -> bool {
+        matches!(self, Self::Grant | Self::Suspend)
+    }
+
+    /// Runs the command on the store. `accounts` are needed if the command [is checked](Self::is_checked).
+    pub async fn answer(self, store: &Store, accounts: &Accounts, body: &str) -> Outcome {
         let now = clock::now();
         let answer = match self {
-            Self::Grant => grant(store, body, now).await,
-            Self::Revoke => revoke(store, body, now).await,
-            Self::Suspend => suspend(store, body, now).await,
-            Self::Release => release(store, body, now).await,
+            Self::Grant => grant(store, accounts, body, now).await,
+            Self::Suspend => suspend(store, accounts, body, now).await,
+            Self::Revoke => revoke(store, body, now).await.map_err(Outcome::from),
+            Self::Release => release(store, body, now).await.map_err(Outcome::from),
             Self::Reset => return reset(store, body, now).await,
             Self::List => return list(store, body, now).await,
         };
-        answer.map_or_else(refused, Outcome::Done)
+        answer.map_or_else(|outcome| outcome, Outcome::Done)
     }
-}
-
-fn refused(why: String) -> Outcome {
-    Outcome::Refused(format!("{why}\n"))
 }
 
 /// Returns the administrator who gives the command.
@@ -75,14 +80,14 @@ fn because(body: &Body) -> Result<(By, Arc<str>), String> {
     Ok((administrator(body)?, body.reason(false)?))
 }
 
-async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
-    let body = Body::read(body, &["limit", "key", "rate", "for", "reason", "by"])?;
+async fn grant(store: &Store, accounts: &Accounts, body: &str, now: Timestamp) -> Result<String, Outcome> {
+    let body = Body::read(body, &["limit", "key", "rate", "for", "reason", "by", "force"])?;
     let policy = store.policy();
     let limit = policy.limit(body.text("limit")?)?;
     let owner = limit.owner(body.text("key")?, &policy.normalizer)?;
     let rate = checked_rate(limit, body.text("rate")?)?;
     let grant = Grant { limit: limit.name.clone(), owner, rate, term: term(&body, now)? };
-    let mut said = format::granted(&grant);
+    let mut said = format::granted(&grant) + &remark(store, &grant.owner, accounts, &body).await?;
     let (former, kept) = store.grant(grant).await;
     if let Some(former) = former {
         let _ = writeln!(said, "it takes the place of {} until {}", former.rate, former.term.until.rfc3339());
@@ -92,6 +97,16 @@ async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, Stri
         let _ = writeln!(said, "meanwhile it stands for all {rates} rates of the limit");
     }
     Ok(said + &format::kept(&kept))
+}
+
+/// Checks the names of an owner. Returns a remark for the answer; an unknown name is an error without `force`.
+async fn remark(store: &Store, owner: &Owner, accounts: &Accounts, body: &Body) -> Result<String, Outcome> {
+    let is_forced = body.flag("force")?;
+    match names::check(store, owner, accounts).await {
+        Checked::Fine(remark) => Ok(remark),
+        Checked::Unknown(warning) if is_forced => Ok(format!("warning: {warning}\n")),
+        Checked::Unknown(warning) => Err(Outcome::Doubtful(format!("{warning}\n"))),
+    }
 }
 
 /// Checks a rate: its form must fit the limit.
@@ -132,11 +147,11 @@ async fn revoke(store: &Store, body: &str, now: Timestamp) -> Result<String, Str
     }
 }
 
-async fn suspend(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
-    let body = Body::read(body, &["whom", "for", "reason", "by"])?;
+async fn suspend(store: &Store, accounts: &Accounts, body: &str, now: Timestamp) -> Result<String, Outcome> {
+    let body = Body::read(body, &["whom", "for", "reason", "by", "force"])?;
     let owner = Owner::of_sender(body.text("whom")?, &store.policy().normalizer)?;
     let suspension = Suspension { owner, term: term(&body, now)? };
-    let mut said = format::suspended(&suspension);
+    let mut said = format::suspended(&suspension) + &remark(store, &suspension.owner, accounts, &body).await?;
     let (former, kept) = store.suspend(suspension).await;
     if let Some(former) = former {
         let _ = writeln!(said, "before that it was until {}, by {}", former.term.until.rfc3339(), former.term.by);
@@ -151,10 +166,8 @@ async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     // Compare the texts, too: that of a network does not contain the configured width of the other address family.
     let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
     let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
-    match store.end_suspension(owner, because(&body)?, now).await {
-        Some((suspension, kept)) => Ok(format::released(&suspension, now) + &format::kept(&kept)),
-        None => Err(format!("{whom} is not suspended: weir exceptions lists the suspensions")),
-    }
+    let released = release::release(store, owner, because(&body)?, now).await;
+    released.ok_or_else(|| format!("{whom} is not suspended: weir exceptions lists the suspensions"))
 }
 
 async fn reset(store: &Store, body: &str, now: Timestamp) -> Outcome {
@@ -164,13 +177,13 @@ async fn reset(store: &Store, body: &str, now: Timestamp) -> Outcome {
         let limit = policy.limit(body.text("limit")?)?;
         let owner = limit.owner(body.text("key")?, &policy.normalizer)?;
         policy.budgets_of(&limit.name, &owner, now)?;
-        Ok((limit.name.clone(), owner, because(&body)?))
+        Ok::<_, String>((limit.name.clone(), owner, because(&body)?))
     };
     let (limit, owner, because) = match read() {
         Ok(read) => read,
-        Err(why) => return refused(why),
+        Err(why) => return Outcome::from(why),
     };
-    match store.reset(&limit, &owner, because, now).await {
+    match store.reset((&limit, &owner), Loaded::reset, because, now).await {
         Ok((was, kept)) => Outcome::Done(format::reset(&limit, &owner, &was) + &format::kept(&kept)),
         Err(why) => Outcome::Unavailable(format!("{why}; nothing was reset\n")),
     }
@@ -179,11 +192,11 @@ async fn reset(store: &Store, body: &str, now: Timestamp) -> Outcome {
 async fn list(store: &Store, body: &str, now: Timestamp) -> Outcome {
     let read = || {
         let body = Body::read(body, &["audit", "last", "json"])?;
-        Ok((body.flag("audit")?, body.number("last")?, body.flag("json")?))
+        Ok::<_, String>((body.flag("audit")?, body.number("last")?, body.flag("json")?))
     };
     let (is_audit, last, is_json) = match read() {
         Ok(read) => read,
-        Err(why) => return refused(why),
+        Err(why) => return Outcome::from(why),
     };
     if is_audit {
         return match store.trail(last.unwrap_or(usize::MAX)).await {

@@ -262,7 +262,7 @@ fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
         s.warn(span, "suspend: a client that guesses passwords would get their owner suspended", Some(help));
     }
     if limit.charge == Charge::Attempts && limit.distinct.is_none() {
-        let help = "charge = \"accepted\", or distinct = \"recipient\"";
+        let help = "leave charge out, or add distinct = \"recipient\"";
         s.warn(
             span,
             "suspend: with charge = \"attempts\" a client that retries as told would be suspended",

@@ -70,7 +70,8 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let (terms, rates) = amounts(&mut s, known);
     let quotas: &[Quota] = rates.as_ref().map_or(&[], |rates| &rates.value);
     let per = per(&mut s, rates.as_ref().map(|rates| &*rates.value));
-    let charge = s.placed("charge", "\"accepted\"", choice(&Charge::ALL.map(|known| (known.name(), known))));
+    let default = default_charge(terms.count, quotas, s.has("distinct"));
+    let charge = s.placed("charge", default, choice(&Charge::ALL.map(|known| (known.name(), known))));
     let mode = action::mode(&mut s);
     let stage = stage(&mut s, known);
     let (distinct, remember) = distinct(&mut s).unzip();
@@ -98,6 +99,14 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let limit = Limit { ladder, ..draft.limit };
     let (_, _, rates) = (name?, draft.per?, rates?);
     Some(limit.with_rates(&rates.value))
+}
+
+/// Returns the default of `charge`: "sent" wherever charges can be refunded. Filters of distinct values cannot forget,
+/// counters have no refunds, and only mail can turn out not to be sent.
+fn default_charge(count: Count, quotas: &[Quota], is_distinct: bool) -> &'static str {
+    let is_of_mail = matches!(count, Count::Messages | Count::Recipients | Count::Bytes);
+    let has_counter = quotas.iter().any(|quota| matches!(quota, Quota::Counter { .. }));
+    if is_of_mail && !is_distinct && !has_counter { "\"sent\"" } else { "\"accepted\"" }
 }
 
 /// Reads the rates and the keys that belong to them. If the count is not known, a rate is good that is good for any

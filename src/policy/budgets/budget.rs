@@ -89,6 +89,16 @@ impl Loaded {
         self.0.iter_mut().map(reset).collect()
     }
 
+    /// Resets the levels of all budgets; the values seen stay known. Returns the former states, in order.
+    pub fn reset_levels(&mut self, now: Timestamp) -> Vec<Option<State>> {
+        let reset = |slot: &mut Slot| {
+            let budget = slot.budget.as_mut()?;
+            slot.change.get_or_insert_default();
+            Some(std::mem::replace(&mut budget.state, State { at: now, level: 0.0 }))
+        };
+        self.0.iter_mut().map(reset).collect()
+    }
+
     /// Returns all budgets and their changes, in the order of the keys.
     pub fn into_slots(self) -> impl Iterator<Item = Slot> {
         self.0.into_iter()

@@ -89,9 +89,11 @@ pub struct Derived {
 /// Events that are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Events that pass. A limit that refuses events then works like Exim's `leaky`.
+    /// Events that pass. The charge stays, whatever happens later. A limit that refuses events then works like Exim's
+    /// `leaky`.
     Accepted,
-    /// Events that pass. The charge is refunded if the mail is not sent.
+    /// Events that pass. The charge is refunded if the mail is not sent. This is the default in the configuration, where
+    /// charges can be refunded.
     Sent,
     /// All attempts, also refused ones, like Exim's `strict`.
     Attempts,
@@ -157,7 +159,8 @@ impl Mode {
 }
 
 impl Limit {
-    /// Returns a limit with defaults for all other fields. [`Policy::new`](super::Policy::new) sets the derived values.
+    /// Returns a limit with plain values of all other fields: enforced, an ewma, without refunds, for everybody.
+    /// [`Policy::new`](super::Policy::new) sets the derived values.
     pub fn new(name: &str, count: Count, mut per: Vec<Field>, quota: Quota) -> Self {
         per.sort_unstable();
         per.dedup();
@@ -250,6 +253,11 @@ impl Limit {
     /// Returns whether a store keeps the limit's budgets.
     pub fn is_stored(&self) -> bool {
         self.watch.is_none() && !self.is_of_session()
+    }
+
+    /// Returns whether the limit counts what exists at the moment. Such budgets end with the process.
+    pub(in crate::policy) fn is_of_present(&self) -> bool {
+        matches!(self.quota, Quota::Counter { scope: Scope::AtOnce, .. })
     }
 
     /// Returns whether the limit counts within one message or one connection.

@@ -66,6 +66,13 @@ impl Policy {
 }
 
 impl ResetTarget {
+    /// Returns whether one more unit would bring the level to this multiple of the limit. A share has no level of its
+    /// own.
+    pub fn is_reached(&self, at: f64, state: State, now: Timestamp) -> bool {
+        let rule = self.quota.rule().filter(|_| !matches!(self.quota, Quota::Share(_)));
+        rule.is_some_and(|rule| rule.at(at).is_over(rule.step(Some(state), now, 1.0).1.level))
+    }
+
     /// Describes the level before the reset, for people; `None` if the budget was empty.
     pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
         let rule = self.quota.rule().or_else(|| self.limit.rule())?;

@@ -192,11 +192,11 @@ async fn resetting_an_unreadable_budget_fails() {
     let store = open(&path).unwrap();
     let vandal = rusqlite::Connection::open(&path).unwrap();
     vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
-    let why = store.reset("l", &owner("alice"), because(), at(1)).await.unwrap_err();
+    let why = store.reset(("l", &owner("alice")), Loaded::reset, because(), at(1)).await.unwrap_err();
     assert!(why.contains("cannot be read"), "{why}");
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     super::faults::until(&store, true).await;
-    let (was, kept) = store.reset("l", &owner("alice"), because(), at(1)).await.unwrap();
+    let (was, kept) = store.reset(("l", &owner("alice")), Loaded::reset, because(), at(1)).await.unwrap();
     assert_eq!((&was[..], kept), (&["60 of 100 recipients per 1d".to_owned()][..], Kept::InFile));
     assert_eq!(passed_at(&store, 1, "alice", 200).await, 99);
     assert_eq!(acts(&store).await, [Act::Reset]);

@@ -1,0 +1,80 @@
+//! `weir release`: ends a suspension, and resets the budgets of the limit that began it, and of those that would suspend
+//! the owner again at the next MAIL.
+
+use super::format;
+use crate::policy::Policy;
+use crate::policy::budgets::{Key, Loaded, Owner};
+use crate::policy::exception::{By, Suspension};
+use crate::policy::limit::{Action, Limit, Mode};
+use crate::store::Store;
+use crate::time::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum time to read budgets.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Releases an owner; `None` if the owner is not suspended.
+pub async fn release(store: &Store, owner: &Owner, because: (By, Arc<str>), now: Timestamp) -> Option<String> {
+    let policy = store.policy();
+    let suspension = policy.exceptions.suspension_of(owner).filter(|one| one.term.holds(now))?;
+    // Before the release: while the suspension holds, no attempt is charged.
+    let mut resets = String::new();
+    for name in names_to_reset(store, &policy, suspension, now).await {
+        resets += &reset(store, &name, owner, because.clone(), now).await;
+    }
+    let (suspension, kept) = store.end_suspension(owner, because, now).await?;
+    Some(format::released(&suspension, now) + &resets + &format::kept(&kept))
+}
+
+/// Returns the names of the limits whose budgets are to be reset.
+async fn names_to_reset(store: &Store, policy: &Policy, suspension: &Suspension, now: Timestamp) -> Vec<Arc<str>> {
+    let Suspension { owner, term } = suspension;
+    let mut names = Vec::new();
+    for limit in policy.limits.iter().filter(|limit| limit.mode == Mode::Enforce) {
+        let Some(at) = suspends_from(limit) else { continue };
+        let counting = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
+        let is_owner = owner.fields().eq(counting.per.iter().map(|field| Some(*field)));
+        let is_author = || matches!(&term.by, By::Limit(name) if *name == limit.name);
+        if is_owner
+            && !names.contains(&counting.name)
+            && (is_author() || is_reached(store, policy, counting, at, owner, now).await)
+        {
+            names.push(counting.name.clone());
+        }
+    }
+    names
+}
+
+/// Returns the level from which a limit suspends, as a multiple of the limit.
+fn suspends_from(limit: &Limit) -> Option<f64> {
+    let rungs = limit.ladder.rungs().iter();
+    rungs.filter(|rung| matches!(rung.action, Action::Suspend(_))).map(|rung| rung.at).reduce(f64::min)
+}
+
+/// Returns whether one more event would reach this multiple of the limit. Budgets that cannot be read are left alone.
+async fn is_reached(store: &Store, policy: &Policy, limit: &Limit, at: f64, owner: &Owner, now: Timestamp) -> bool {
+    let targets = policy.budgets_of(&limit.name, owner, now).unwrap_or_default();
+    let keys: Vec<Key> = targets.iter().map(|target| target.key.clone()).collect();
+    // A command must not wait for a disk that hangs.
+    let read = tokio::time::timeout(READ_TIMEOUT, store.look(&keys)).await;
+    let budgets = read.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_default();
+    let mut pairs = targets.iter().zip(budgets);
+    pairs.any(|(target, budget)| budget.is_some_and(|budget| target.is_reached(at, budget.state, now)))
+}
+
+/// Resets the levels of the owner's budgets. Values seen stay known, or people to whom a released user has always
+/// written would count as new.
+async fn reset(store: &Store, limit: &str, owner: &Owner, because: (By, Arc<str>), now: Timestamp) -> String {
+    if store.policy().budgets_of(limit, owner, now).is_err() {
+        // A counter of a message or a connection is gone already.
+        return String::new();
+    }
+    match store.reset((limit, owner), Loaded::reset_levels, because, now).await {
+        Ok((was, _)) => format::reset(limit, owner, &was),
+        Err(why) => format!(
+            "limit {limit} may suspend {owner} again at once, as its budget is not reset: {why}; \
+             try: weir reset {limit} {owner}\n"
+        ),
+    }
+}
