@@ -19,6 +19,69 @@ fn check_says_good_and_exits_0() {
     assert!(out.ends_with("weir.toml: good: 1 listener, 0 limits\n"), "{out}");
 }
 
+#[test]
+fn the_configuration_may_be_named_before_the_command_and_check_takes_it_alone() {
+    let site = Site::new(MINIMAL);
+    let file = site.path("weir.toml");
+    let file = file.to_str().unwrap();
+    for arguments in [
+        &["-c", file, "check"][..],
+        &["--config", file, "check"],
+        &["check", "-c", file],
+        &["check", file],
+        &["-c", file, "user", "list"],
+        &["-c", file, "test", "--client", "192.0.2.7", "--mail-from", "a@example.org", "--rcpt-to", "b@example.org"],
+    ] {
+        let Outcome { code, err, .. } = run(weir().args(arguments), "");
+        assert_ne!(code, Some(64), "{arguments:?}: {err}");
+        assert_ne!(code, Some(66), "{arguments:?}: {err}");
+    }
+    let refused = run(weir().args(["-c", file, "completions", "bash"]), "");
+    assert_eq!(refused, failure(64, "weir: this command reads no configuration: leave --config out\n"));
+    assert_eq!(run(weir().args(["check", file, "-c", file]), "").code, Some(64));
+    let twice = run(weir().args(["-c", file, "check", file]), "");
+    assert_eq!(twice, failure(64, "weir: name the configuration once, with --config or without\n"));
+}
+
+#[test]
+fn check_prints_the_name_of_the_machine_and_each_limit_in_words() {
+    let limit = "[[limit]]\nname = \"one\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"9 / 1d\"\n";
+    let site = Site::new(&format!("{MINIMAL}{limit}"));
+    site.edit("hostname = ", "# ");
+    let Outcome { code, out, err } = site.run(&["check", "--print"], "");
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    assert!(out.starts_with(&format!("# hostname is \"{name}\", the name of this machine\n")), "{out}");
+    let above = out.split("[[limit]]").next().unwrap().lines().rev().take_while(|line| line.starts_with("# "));
+    assert!(above.last().unwrap().starts_with("# one: each user: at most 9 recipients in 1d"), "{out}");
+}
+
+/// As root, check asks whether the owner of the state's folder, which is the user of the service, can use the files.
+#[test]
+fn root_is_told_of_files_that_the_user_of_the_service_cannot_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let site = Site::new(MINIMAL);
+    site.edit("\"users\"", "\"secret\"");
+    site.edit("\"state.db\"", "\"state/state.db\"");
+    let (secret, state) = (site.path("secret"), site.path("state"));
+    std::fs::write(&secret, "").unwrap();
+    std::fs::create_dir(&state).unwrap();
+    mode(secret.parent().unwrap(), 0o755);
+    mode(&secret, 0o600);
+    let words = format!("cannot read {}", secret.display());
+    let said = || site.run(&["check"], "").err;
+    assert!(!said().contains(&words), "{}", said());
+    // Only root can give a folder away; others have read the files themselves.
+    if std::os::unix::fs::chown(&state, Some(65_534), Some(65_534)).is_ok() {
+        assert!(said().contains(&words) && said().contains("chmod g+r"), "{}", said());
+        mode(&secret, 0o604);
+        assert!(!said().contains(&words), "{}", said());
+    }
+}
+
 /// Reads a configuration of `conf/`, without the files that it names.
 fn shipped(name: &str) -> weir::config::Config {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf").join(name);

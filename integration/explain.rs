@@ -31,7 +31,7 @@ fn every_form_of_limit_is_printed_so_that_it_reads_again() {
         config.settings.iter().map(|s| (s.section.clone(), s.key, s.value.clone())).collect()
     };
     let config = read(std::fs::read_to_string(folder.join("every-form.toml")).unwrap());
-    let again = read(config.effective());
+    let again = read(config.effective(|_| Some("What it does.\nAnd how.".to_owned())));
     assert_eq!(values(&again), values(&config));
 }
 

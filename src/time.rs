@@ -1,6 +1,9 @@
 //! Points in time, durations and rates: arithmetic, parsers and writers. Reads no clock.
 
+mod spelling;
 pub mod steady;
+
+pub use spelling::unambiguous;
 
 use std::fmt;
 use std::time::Duration;
@@ -74,44 +77,58 @@ impl std::error::Error for Unreadable {}
 
 const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Parses a duration in Exim's format: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have
-/// a fraction of up to six digits (`0.25s`).
+/// Parses a duration: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have a fraction of up
+/// to six digits (`0.25s`). Units may also be words, with spaces: `5 min`, `1 day 2 hours`.
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
-    let bad = |why: &str| Unreadable(format!("\"{text}\" is not a duration: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)"));
+    let parsed = sum_of_parts(text, |rest| {
+        let rest = rest.trim_start_matches(' ');
+        let (word, after) = rest.split_at(rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len()));
+        let is_last = after.trim_start().is_empty();
+        Some((spelling::unit(word)?, if is_last { after } else { after.trim_start_matches(' ') }))
+    });
+    parsed.map_err(|why| {
+        let right = spelling::duration(text).filter(|right| right != text);
+        let right = right.map_or("30s, 15m, 8h, 1d, 1d2h30m".to_owned(), |right| format!("\"{right}\""));
+        Unreadable(format!("\"{text}\" is not a duration: {why} (write {right})"))
+    })
+}
+
+/// Parses a duration exactly as Exim does: each unit is one small letter, without spaces.
+pub fn parse_exim_duration(text: &str) -> Result<Duration, Unreadable> {
+    let parsed =
+        sum_of_parts(text, |rest| UNITS.iter().find_map(|(name, seconds)| Some((*seconds, rest.strip_prefix(*name)?))));
+    parsed.map_err(|why| Unreadable(format!("\"{text}\" is not a duration: {why}")))
+}
+
+/// Adds the parts of a duration. `unit` reads the unit at the beginning of a text: its seconds, and the text after it.
+fn sum_of_parts<'t>(text: &'t str, unit: impl Fn(&'t str) -> Option<(u64, &'t str)>) -> Result<Duration, &'static str> {
     let mut rest = text;
     let mut total = Duration::ZERO;
     if rest.is_empty() {
-        return Err(bad("it is empty"));
+        return Err("it is empty");
     }
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("a number lacks its unit"))?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or("a number lacks its unit")?;
         if digits == 0 {
-            return Err(bad("a number was expected"));
+            return Err("a number was expected");
         }
-        let count: u64 = rest[..digits].parse().map_err(|_| bad("the number is too large"))?;
+        let count: u64 = rest[..digits].parse().map_err(|_| "the number is too large")?;
         rest = &rest[digits..];
         if let Some(fraction) = rest.strip_prefix('.') {
             let digits = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
             if !(1..=6).contains(&digits) || !fraction[digits..].starts_with('s') {
-                return Err(bad("only seconds have a fraction, of at most six digits"));
+                return Err("only seconds have a fraction, of at most six digits");
             }
-            let micros: u64 =
-                format!("{:0<6}", &fraction[..digits]).parse().map_err(|_| bad("the fraction is unreadable"))?;
+            let micros = format!("{:0<6}", &fraction[..digits]).parse().map_err(|_| "the fraction is unreadable")?;
             total += Duration::from_micros(micros);
             rest = &fraction[digits..];
         }
-        let unit = rest.chars().next().unwrap_or(' ');
-        let (_, seconds) =
-            UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| bad("the units are w, d, h, m and s"))?;
-        let part =
-            count.checked_mul(*seconds).filter(|s| *s <= LONGEST.as_secs()).ok_or_else(|| bad("it is too long"))?;
+        let (seconds, after) = unit(rest).ok_or("the units are w, d, h, m and s")?;
+        let part = count.checked_mul(seconds).filter(|s| *s <= LONGEST.as_secs()).ok_or("it is too long")?;
         total += Duration::from_secs(part);
-        rest = &rest[1..];
+        rest = after;
     }
-    if total > LONGEST {
-        return Err(bad("it is too long"));
-    }
-    Ok(total)
+    if total > LONGEST { Err("it is too long") } else { Ok(total) }
 }
 
 /// Longest duration, a thousand years: a timestamp plus a few such durations does not overflow an i64.
@@ -215,22 +232,32 @@ pub enum Units {
     Octets,
 }
 
-/// Parses an amount above 0. It may have a decimal fraction and the suffix K, M or G (1000, 1000², 1000³; for octets
-/// 1024, 1024², 1024³).
+/// Parses an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³; for octets powers of
+/// 1024, which may also be written KiB, MiB, GiB), also after a space. Digits may be grouped with `_`.
 pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     let kilo: f64 = if units == Units::Octets { 1024.0 } else { 1000.0 };
-    let (digits, scale) = match text.chars().last() {
-        Some('K') => (&text[..text.len() - 1], kilo),
-        Some('M') => (&text[..text.len() - 1], kilo.powi(2)),
-        Some('G') => (&text[..text.len() - 1], kilo.powi(3)),
-        _ => (text, 1.0),
-    };
-    let plain = !digits.is_empty() && digits.len() <= 18 && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let amount = Some(digits)
-        .filter(|_| plain)
-        .and_then(|digits| digits.parse::<f64>().ok())
-        .map(|number| number * scale)
-        .ok_or_else(|| Unreadable(format!("\"{text}\" is not an amount")))?;
+    let binary = Some(text).filter(|_| units == Units::Octets).and_then(|text| text.strip_suffix("iB"));
+    let prefixed = binary.unwrap_or(text);
+    let before = |prefix: char| prefixed.strip_suffix(prefix).map(|digits| digits.trim_end_matches(' '));
+    let scales = [('K', kilo), ('M', kilo.powi(2)), ('G', kilo.powi(3))];
+    let (digits, scale) =
+        scales.into_iter().find_map(|(prefix, scale)| Some((before(prefix)?, scale))).unwrap_or((text, 1.0));
+    if let Some((large, small)) = spelling::ambiguous(digits) {
+        let unit = text[digits.len()..].trim();
+        let why =
+            format!("\"{text}\" may be {large}{unit} or {small}{unit}: write \"{large}{unit}\" or \"{small}{unit}\"");
+        return Err(Unreadable(why));
+    }
+    let is_digit = |b: Option<&u8>| b.is_some_and(u8::is_ascii_digit);
+    let bytes = digits.as_bytes();
+    let groups = |at: usize| is_digit(at.checked_sub(1).and_then(|at| bytes.get(at))) && is_digit(bytes.get(at + 1));
+    let fits = |(at, b): (usize, &u8)| b.is_ascii_digit() || *b == b'.' || *b == b'_' && groups(at);
+    let plain = !digits.is_empty() && digits.len() <= 18 && bytes.iter().enumerate().all(fits);
+    let number = Some(digits.replace('_', "")).filter(|_| plain).and_then(|digits| digits.parse::<f64>().ok());
+    let amount = number.map(|number| number * scale).ok_or_else(|| {
+        let right = spelling::amount(text, units).map_or(String::new(), |right| format!(": write \"{right}\""));
+        Unreadable(format!("\"{text}\" is not an amount{right}"))
+    })?;
     if amount <= 0.0 {
         return Err(Unreadable(format!("\"{text}\": the amount must be above 0")));
     }
@@ -240,8 +267,10 @@ pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
 /// Parses a rate: `100 / 1d`.
 pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     let bad = |why: &dyn fmt::Display| Unreadable(format!("\"{text}\" is not a rate: {why}"));
-    let (amount, period) =
-        text.split_once('/').ok_or_else(|| bad(&"write an amount and a period, as in \"100 / 1d\""))?;
+    let (amount, period) = text.split_once('/').ok_or_else(|| {
+        let example = "an amount and a period, as in \"100 / 1d\"".to_owned();
+        bad(&format!("write {}", spelling::rate(text, units).map_or(example, |right| format!("\"{right}\""))))
+    })?;
     let amount = parse_amount(amount.trim(), units).map_err(|error| bad(&error))?;
     let period = parse_duration(period.trim()).map_err(|error| bad(&error))?;
     if period.is_zero() {
@@ -282,13 +311,46 @@ mod tests {
             ("1m0.000001s", 60.000001),
         ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+            assert_eq!(parse_exim_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_durations_as_people_write_them() {
+        for (text, seconds) in [
+            ("5min", 300.0),
+            ("5 m", 300.0),
+            ("5 minutes", 300.0),
+            ("1 Day 2 hours", 93_600.0),
+            ("1h 30m", 5_400.0),
+            ("90sec", 90.0),
+            ("1.5sec", 1.5),
+            ("2D", 172_800.0),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+            assert!(parse_exim_duration(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn refuses_invalid_durations() {
-        for text in ["", "8", "h", "8 h", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"]
-        {
+        for text in [
+            "",
+            "8",
+            "h",
+            " 8h",
+            "8h ",
+            "8M",
+            "8 month",
+            "1h2",
+            "-1h",
+            "1.5h",
+            "1y",
+            "1.s",
+            "99999999999999999999s",
+            "9999999w",
+            "1µ",
+        ] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");
         }
@@ -306,6 +368,8 @@ mod tests {
         assert_eq!(parse_rate("100 / 1d", Units::Things), Ok(Rate { amount: 100.0, period: day }));
         assert_eq!(parse_rate("1.5K/1d", Units::Octets), Ok(Rate { amount: 1536.0, period: day }));
         assert_eq!(parse_rate("1.5K/1d", Units::Things), Ok(Rate { amount: 1500.0, period: day }));
+        assert_eq!(parse_rate("1.5 KiB / 1 day", Units::Octets), Ok(Rate { amount: 1536.0, period: day }));
+        assert_eq!(parse_rate("10_000 / 1d", Units::Things), Ok(Rate { amount: 10_000.0, period: day }));
         for text in [
             "100",
             "/ 1d",
@@ -318,6 +382,10 @@ mod tests {
             "inf / 1d",
             "x / 1d",
             "1.2.3 / 1d",
+            "1_ / 1d",
+            "1__0 / 1d",
+            "2.500 / 1d",
+            "1,000 / 1d",
         ] {
             let error = parse_rate(text, Units::Things).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");

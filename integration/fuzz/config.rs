@@ -10,7 +10,7 @@ pub fn target(input: &[u8]) {
     match read(&text) {
         Ok(config) => {
             check(&config.problems, &text);
-            let effective = config.effective();
+            let effective = config.effective(|_| None);
             match read(&effective) {
                 Ok(again) => assert_eq!(values(&again), values(&config), "{effective}"),
                 Err(problems) => panic!("{}", problems.render(false)),

@@ -2,7 +2,7 @@
 
 use super::{CommandError, counted, draw, exit, read_config, refused};
 use crate::clock;
-use crate::explain::explain;
+use crate::explain::{explain, explain_each};
 use crate::metrics::Metrics;
 use crate::relay::dns::LookupError;
 use crate::relay::{self, Announce, Relay, Upstream, UpstreamOptions};
@@ -18,7 +18,8 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     }
     draw(&problems);
     if print {
-        return super::print(&config.effective());
+        let notes = explain_each(&config);
+        return super::print(&config.effective(|name| notes.get(name).cloned()));
     }
     if explained {
         return super::print(&explain(&config));
@@ -30,7 +31,11 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
     let listeners = config.listeners.len();
     let (listeners, limits) = (counted(listeners as u64, "listener"), counted(limits as u64, "limit"));
-    super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
+    let notices = match config.has_notifications() {
+        true => "notifications have no recipient: they are log lines \"notice\", and no mail is sent\n",
+        false => "",
+    };
+    super::print(&format!("{}: good: {listeners}, {limits}\n{notices}", path.display()))
 }
 
 /// Opens a connection to each upstream, logs in and reads its capabilities, as before a mail.

@@ -27,6 +27,9 @@ use std::process::ExitCode;
 #[command(name = "weir", version, max_term_width = 100)]
 #[command(after_help = "Example:\n  weir demo")]
 struct Arguments {
+    /// The configuration file; may also stand before the command
+    #[arg(short, long, value_name = "FILE", global = true, hide = true)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -44,7 +47,10 @@ enum Command {
     Check {
         #[command(flatten)]
         config: ConfigArgument,
-        /// Print the configuration in force, with all defaults
+        /// The configuration file, as with --config
+        #[arg(value_name = "FILE", conflicts_with = "config")]
+        file: Option<PathBuf>,
+        /// Print the configuration in force, with all defaults, and what each limit does
         #[arg(long)]
         print: bool,
         /// Explain each limit in a sentence, with its bursts and its maximum in an hour and in a day
@@ -137,10 +143,29 @@ enum Command {
     },
 }
 
+impl Arguments {
+    /// Returns why a configuration must not be named before this command.
+    fn contradiction(&self) -> Option<&'static str> {
+        // A command that reads the configuration hands its own --config, or the default, on to here.
+        let is_given = self.config.as_deref().is_some_and(|config| config != Path::new(DEFAULT_CONFIG));
+        match &self.command {
+            Command::Import { .. } | Command::Demo | Command::Completions { .. } | Command::Man { .. } if is_given => {
+                Some("this command reads no configuration: leave --config out")
+            }
+            Command::Check { file: Some(_), .. } if is_given => {
+                Some("name the configuration once, with --config or without")
+            }
+            _ => None,
+        }
+    }
+}
+
+const DEFAULT_CONFIG: &str = "/etc/weir/weir.toml";
+
 #[derive(Args)]
 struct ConfigArgument {
     /// The configuration file
-    #[arg(short, long, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 }
 
@@ -195,9 +220,15 @@ pub fn run() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    if let Some(why) = arguments.contradiction() {
+        complain(&format!("weir: {why}\n"));
+        return ExitCode::from(exit::USAGE);
+    }
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
-        Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
+        Command::Check { config, file, print, explain, online } => {
+            check::run(&file.unwrap_or(config.config), print, explain, online)
+        }
         Command::Reload(argument) => {
             control_client::command(&argument.config, "/reload").and_then(|words| print(&words))
         }

@@ -1,8 +1,11 @@
 //! `[admin]`: the HTTP address for metrics and health, and the control socket.
 
-use super::section::Section;
+use super::exposure;
+use super::section::{Placed, Section};
 use super::values::{quoted, socket_address, text};
 use crate::admin::Options;
+use crate::server::ListenerOptions;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 
@@ -10,8 +13,18 @@ use std::path::Path;
 const MAX_SOCKET_PATH: usize = 107;
 
 /// Reads the section. By default the socket is beside the state file, `state`.
-pub fn read(mut s: Section<'_>, folder: &Path, state: &Path, state_place: &Range<usize>) -> Options {
+pub fn read(
+    mut s: Section<'_>,
+    folder: &Path,
+    state: &Path,
+    state_place: &Range<usize>,
+    listeners: &[ListenerOptions],
+) -> Options {
     let address = s.optional("address", |value| socket_address(&text(value)?));
+    if let Some(address) = &address {
+        exposure::warn_of_admin(&s, address);
+        check_port(&s, address, listeners);
+    }
     let default = state.strip_prefix(folder).unwrap_or(state).with_extension("sock");
     let socket = s.placed("socket", &quoted(&default.to_string_lossy()), |value| match text(value)? {
         path if path.is_empty() => Err("it is empty".to_owned()),
@@ -32,4 +45,22 @@ pub fn read(mut s: Section<'_>, folder: &Path, state: &Path, state_place: &Range
     }
     s.finish();
     Options { address: address.map(|address| address.value), socket }
+}
+
+/// One address and port can be used once only.
+fn check_port(s: &Section<'_>, address: &Placed<SocketAddr>, listeners: &[ListenerOptions]) {
+    let Placed { value: own, span } = address;
+    let is_same_port = |other: &&ListenerOptions| other.address.port() == own.port() && own.port() != 0;
+    let help = "give [admin] a port of its own, as in \"127.0.0.1:9587\"";
+    for other in listeners.iter().filter(is_same_port) {
+        let message = format!("[admin] and listener \"{}\" have the same port, {}", other.name, own.port());
+        // An address that stands for all of the machine takes the port of each; [::] also those of IPv4.
+        let has_all =
+            |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+        if other.address == *own {
+            s.error(span, message, Some(help));
+        } else if has_all(own, &other.address) || has_all(&other.address, own) {
+            s.warn(span, message, Some(help));
+        }
+    }
 }

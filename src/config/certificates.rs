@@ -3,7 +3,7 @@
 use super::diagnostic::{Diagnostic, Severity};
 use super::section::Section;
 use super::values::text;
-use crate::server::certificate::{Certificate, Paths};
+use crate::server::certificate::{Certificate, CertificateError, Paths};
 use crate::server::tls::Options;
 use crate::time::Timestamp;
 use std::collections::HashMap;
@@ -15,8 +15,11 @@ use std::time::Duration;
 /// and costs nothing.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Reads the section. `places` gets the position of each certificate, the default first.
-pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Option<Options> {
+/// Positions of a certificate and of its key.
+type Places = (Range<usize>, Range<usize>);
+
+/// Reads the section. `places` gets the positions of each certificate and its key, the default first.
+pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Places>) -> Option<Options> {
     if !s.exists() {
         return None;
     }
@@ -30,41 +33,67 @@ pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -
     Some(Options { default: default?, also })
 }
 
-fn pair(s: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Option<Paths> {
+fn pair(s: &mut Section<'_>, folder: &Path, places: &mut Vec<Places>) -> Option<Paths> {
     let certificate = s.required("certificate", "\"certs/fullchain.pem\"", text);
     let key = s.required("key", "\"certs/key.pem\"", text);
     let (certificate, key) = (certificate?, key?);
-    places.push(certificate.span);
+    places.push((certificate.span, key.span));
     Some(Paths { certificate: folder.join(certificate.value), key: folder.join(key.value) })
 }
 
 /// Reads all certificates; returns the problems.
-pub fn check(options: &Options, places: &[Range<usize>], now: Timestamp) -> Vec<Diagnostic> {
+pub fn check(options: &Options, places: &[Places], now: Timestamp) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut first_for: HashMap<String, PathBuf> = HashMap::new();
-    for (read, span) in options.read_each().zip(places) {
-        let mut problem = |severity, message, help: Option<&str>| {
-            found.push(Diagnostic { severity, span: span.clone(), message, help: help.map(str::to_owned) });
-        };
+    for (read, (span, key)) in options.read_each().zip(places) {
         let Certificate { names, end, file, .. } = match read {
             Ok(certificate) => certificate,
             Err(why) => {
-                problem(Severity::Error, why.to_string(), None);
+                found.push(unusable(&why, span, key));
                 continue;
             }
         };
+        let mut warn = |message, help: Option<&str>| {
+            let (severity, help) = (Severity::Warning, help.map(str::to_owned));
+            found.push(Diagnostic { severity, span: span.clone(), message, help });
+        };
         if let Some(message) = ended(&file, end, now) {
-            problem(Severity::Warning, message, None);
+            warn(message, None);
         }
         if let Some((name, first)) = names.iter().find_map(|name| first_for.get_key_value(name)) {
             let message = format!("certificates {} and {} are both for {name}", first.display(), file.display());
-            problem(Severity::Warning, message, Some("the first is shown to clients that ask for it"));
+            warn(message, Some("the first is shown to clients that ask for it"));
         }
         for name in names {
             first_for.entry(name).or_insert_with(|| file.clone());
         }
     }
     found
+}
+
+/// Reports a certificate that cannot be used, at the name of the file at fault.
+fn unusable(why: &CertificateError, certificate: &Range<usize>, key: &Range<usize>) -> Diagnostic {
+    let span = match why {
+        CertificateError::Key(path, _) => match encrypted(path, key) {
+            Some(error) => return error,
+            None => key,
+        },
+        _ => certificate,
+    };
+    Diagnostic { severity: Severity::Error, span: span.clone(), message: why.to_string(), help: None }
+}
+
+/// Returns an error if a key is encrypted: Weir starts unattended, and nobody types the passphrase.
+pub fn encrypted(key: &Path, span: &Range<usize>) -> Option<Diagnostic> {
+    let text = std::fs::read_to_string(key).ok()?;
+    // PKCS #8 (RFC 5958), and the older form of OpenSSL (RFC 1421).
+    if !text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") && !text.contains("Proc-Type: 4,ENCRYPTED") {
+        return None;
+    }
+    let path = key.display();
+    let message = format!("key {path}: it is encrypted, and Weir cannot ask for the passphrase");
+    let help = format!("openssl pkey -in {path} -out plain.pem writes it without: for Weir's user alone, mode 0600");
+    Some(Diagnostic { severity: Severity::Error, span: span.clone(), message, help: Some(help) })
 }
 
 /// Checks the dates of Weir's client certificate; its other errors are reported when the upstream is created.

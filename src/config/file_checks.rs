@@ -1,65 +1,144 @@
 //! Checks of the files that a configuration names: certificates, keys, users file, secrets, the state's folder.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
+use super::service_user::{Obstacle, ServiceUser};
 use super::{Config, certificates};
 use crate::time::Timestamp;
 use crate::{accounts, relay, server};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl Config {
     /// Reads and checks the files that the configuration names.
     pub fn check_files(&self, now: Timestamp) -> Diagnostics {
         let mut problems = self.problems.clone();
+        let found = &mut problems.found;
         if let Some(tls) = &self.tls {
-            problems.found.extend(certificates::check(tls, &self.places.certificates, now));
+            found.extend(certificates::check(tls, &self.places.certificates, now));
         }
-        let users =
-            self.accounts.as_ref().map(|accounts| accounts::users_file::Users::read(&accounts.file)).transpose();
-        if let Ok(read) = &users {
-            let nobody = accounts::users_file::Users::default();
-            let users = read.as_ref().map_or(&nobody, |(users, _)| users);
-            problems.found.extend(self.references.check(users, &self.policy.normalizer));
+        self.check_users(found);
+        self.check_upstreams(now, found);
+        self.check_state(found);
+        self.check_secrets(found);
+        self.check_service_user(found);
+        self.warn_of_notifications(found);
+        problems
+    }
+
+    /// Returns whether a limit notifies anybody.
+    pub fn has_notifications(&self) -> bool {
+        !self.places.notifications.is_empty()
+    }
+
+    /// Warns that nobody gets a mail, where the name of a notification promises one.
+    fn warn_of_notifications(&self, found: &mut Vec<Diagnostic>) {
+        for (name, place) in self.places.notifications.iter().filter(|(name, _)| name.contains('@')) {
+            let message = format!("[notify.\"{name}\"] is a name and no recipient: Weir sends no mail yet");
+            let help = "watch the log for \"notice\", or the metric weir_notices_total";
+            found.push(problem(Severity::Warning, place, message, Some(help)));
         }
-        let mut found = |severity, span: &Range<usize>, message: String, help: Option<&str>| {
-            problems.found.push(Diagnostic { severity, span: span.clone(), message, help: help.map(str::to_owned) });
-        };
-        for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
-            let shown = upstream.tls.client.as_ref();
-            if let Some(message) = shown.and_then(|paths| certificates::check_client(paths, now)) {
-                found(Severity::Warning, place, message, None);
+    }
+
+    /// Reads the users file, and warns of users and groups that limits name and that do not exist.
+    fn check_users(&self, found: &mut Vec<Diagnostic>) {
+        let users = self.accounts.as_ref().map(|accounts| accounts::users_file::Users::read(&accounts.file));
+        match users.transpose() {
+            Ok(read) => {
+                let nobody = accounts::users_file::Users::default();
+                let users = read.as_ref().map_or(&nobody, |(users, _)| users);
+                found.extend(self.references.check(users, &self.policy.normalizer));
             }
+            Err(why) => found.push(problem(Severity::Error, &self.places.users, why.to_string(), None)),
         }
-        let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message, None);
+    }
+
+    fn check_upstreams(&self, now: Timestamp, found: &mut Vec<Diagnostic>) {
         let resolver = Arc::new(relay::Resolver::new(&self.relay.dns));
-        if let Ok(metrics) = crate::metrics::Metrics::new() {
-            for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
-                if let Err(why) = relay::Upstream::new(&self.relay, upstream, resolver.clone(), &metrics.upstreams) {
-                    error(place, why.to_string());
-                }
+        let Ok(metrics) = crate::metrics::Metrics::new() else { return };
+        for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
+            let client = upstream.tls.client.as_ref();
+            if let Some(message) = client.and_then(|paths| certificates::check_client(paths, now)) {
+                found.push(problem(Severity::Warning, place, message, None));
+            }
+            if let Some(error) = client.and_then(|paths| certificates::encrypted(&paths.key, place)) {
+                found.push(error);
+            } else if let Err(why) = relay::Upstream::new(&self.relay, upstream, resolver.clone(), &metrics.upstreams) {
+                found.push(problem(Severity::Error, place, why.to_string(), None));
             }
         }
-        if let Err(why) = &users {
-            error(&self.places.users, why.to_string());
+    }
+
+    fn check_state(&self, found: &mut Vec<Diagnostic>) {
+        let path = &self.state.path;
+        if path.is_dir() {
+            let message = format!("{} is a folder, and the state is a file", path.display());
+            let help = format!("path = \"{}\"", path.join("state.db").display());
+            // Weir serves mail without its state, too.
+            found.push(problem(Severity::Warning, &self.places.state_path, message, Some(&help)));
         }
-        let folder = self.state.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        if let Some(folder) = self.state_folder().filter(|folder| !folder.is_dir()) {
             let message = format!("there is no folder {} for the state of the limits", folder.display());
             let help = "make it, for the user that Weir runs as alone; \"path\" of [state] names another";
-            found(Severity::Error, &self.places.state, message, Some(help));
+            found.push(problem(Severity::Error, &self.places.state, message, Some(help)));
         }
+    }
+
+    /// Returns the folder of the state file; `None` for the working directory.
+    fn state_folder(&self) -> Option<&Path> {
+        self.state.path.parent().filter(|folder| !folder.as_os_str().is_empty())
+    }
+
+    fn check_secrets(&self, found: &mut Vec<Diagnostic>) {
+        for (path, span) in self.secrets().into_iter().filter(|(path, _)| accounts::file_state::is_exposed(path)) {
+            let message = format!("{} can be read by everybody: chmod o= it", path.display());
+            found.push(problem(Severity::Warning, span, message, None));
+        }
+    }
+
+    /// Returns the files that only Weir is to read, with the positions of their names.
+    fn secrets(&self) -> Vec<(&PathBuf, &Range<usize>)> {
         let keys = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.key);
-        let keys = keys.zip(&self.places.certificates);
+        let keys = keys.zip(self.places.certificates.iter().map(|(_, key)| key));
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
         let upstreams = self.relay.upstreams.iter().zip(&self.places.upstreams);
         let secrets = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
-        for (path, span) in
-            keys.chain(users).chain(secrets).chain(shown).filter(|(path, _)| accounts::file_state::is_exposed(path))
-        {
-            let message = format!("{} can be read by everybody: chmod o= it", path.display());
-            found(Severity::Warning, span, message, None);
-        }
-        problems
+        keys.chain(users).chain(secrets).chain(shown).collect()
     }
+
+    /// Returns the other files that Weir reads, with the positions of their names; empty for those of lists.
+    fn public_files(&self) -> Vec<(&PathBuf, &Range<usize>)> {
+        let certificates = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.certificate);
+        let certificates = certificates.zip(self.places.certificates.iter().map(|(certificate, _)| certificate));
+        let upstreams = self.relay.upstreams.iter().zip(&self.places.upstreams);
+        let authorities = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.tls.ca.as_ref()?, place)));
+        let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.certificate, place)));
+        let watched = self.watched.iter().map(|(path, _)| (path, &(0..0)));
+        certificates.chain(authorities).chain(shown).chain(watched).collect()
+    }
+
+    /// Warns of files that root can read, and the user of the service cannot.
+    fn check_service_user(&self, found: &mut Vec<Diagnostic>) {
+        let Some(user) = self.state_folder().and_then(ServiceUser::of) else { return };
+        let mut closed: Vec<Obstacle> = Vec::new();
+        for (path, span) in self.secrets().into_iter().chain(self.public_files()) {
+            // A closed folder is the cause for all files in it.
+            let Some(obstacle) = user.obstacle(path).filter(|obstacle| !closed.contains(obstacle)) else { continue };
+            let message = format!("the user {} cannot read {}", user.name, path.display());
+            let owner = "this user owns the state's folder, and so is the user of the service";
+            let help = format!("{}; {owner}", obstacle.help(&user));
+            found.push(problem(Severity::Warning, span, message, Some(&help)));
+            closed.push(obstacle);
+        }
+        if user.cannot_write(&self.state.path) {
+            let message = format!("the user {} cannot write {}", user.name, self.state.path.display());
+            let help = format!("chown {} {}", user.name, self.state.path.display());
+            found.push(problem(Severity::Warning, &self.places.state_path, message, Some(&help)));
+        }
+    }
+}
+
+fn problem(severity: Severity, span: &Range<usize>, message: String, help: Option<&str>) -> Diagnostic {
+    Diagnostic { severity, span: span.clone(), message, help: help.map(str::to_owned) }
 }

@@ -151,7 +151,7 @@ fn without_comment(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::section::Source;
+    use crate::config::source::Source;
     use toml::de::DeTable;
 
     /// Returns the lists of a configuration in this folder, and the messages about it.

@@ -1,10 +1,11 @@
 //! `[session]` and `[listener.NAME]`: where clients connect, and what all sessions share.
 
-use super::certificates;
 use super::section::{Placed, Section};
 use super::values::{choice, count, network, octets, socket_address, text, timeout};
+use super::{certificates, exposure};
 use crate::server;
 use crate::session::{self, Requirement, Security};
+use ipnet::IpNet;
 use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeValue;
@@ -65,29 +66,32 @@ fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     if too_long { Err("at most 4m is allowed, as clients wait for 5 minutes".to_owned()) } else { Ok(duration) }
 }
 
-/// Reads all listeners.
+/// Reads all listeners. Also returns the names of all, in lower case: also of those that are wrong.
 pub fn listeners(
     root: &mut Section<'_>,
     shared: &Shared,
     has_certificate: bool,
     has_accounts: bool,
-) -> Vec<server::ListenerOptions> {
+) -> (Vec<server::ListenerOptions>, Vec<String>) {
     let named = root.named("listener");
     if !root.has("listener") {
         let help = "add [listener.submission] with address = \"[::]:587\"";
-        root.error(&root.span(), "there is no listener", Some(help));
+        root.error_unless(&["listener"], &root.span(), "there is no listener", Some(help));
     }
+    let names = named.iter().map(|(name, _)| name.value.to_ascii_lowercase()).collect();
     let mut listeners = Vec::new();
     for (name, section) in named {
+        let (tls, auth) = (section.path("tls"), section.path("auth"));
         let Some(listener) = listener(&name, section, shared) else { continue };
         if listener.session.tls != Security::None && !has_certificate {
             let help = "add [tls] with certificate and key, or say tls = \"none\"";
-            root.error(&name.span, format!("listener \"{}\" needs a certificate", name.value), Some(help));
+            let message = format!("listener \"{}\" needs a certificate", name.value);
+            root.error_unless(&["tls", &tls], &name.span, message, Some(help));
         }
         if listener.session.auth != Requirement::None && !has_accounts {
             let help = "add [accounts] with file = \"users\", or say auth = \"none\"";
             let message = format!("listener \"{}\" asks for logins, and there are no accounts", name.value);
-            root.error(&name.span, message, Some(help));
+            root.error_unless(&["accounts", &auth], &name.span, message, Some(help));
         }
         let same = |other: &&server::ListenerOptions| other.address == listener.address && other.address.port() != 0;
         if let Some(other) = listeners.iter().find(same) {
@@ -96,7 +100,7 @@ pub fn listeners(
         }
         listeners.push(listener);
     }
-    listeners
+    (listeners, names)
 }
 
 fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<server::ListenerOptions> {
@@ -104,20 +108,31 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
     let securities = [("none", Security::None), ("starttls", Security::StartTls), ("implicit", Security::Implicit)];
     let requirements =
         [("required", Requirement::Required), ("optional", Requirement::Optional), ("none", Requirement::None)];
+    let tls = s.placed("tls", "\"starttls\"", choice(&securities));
+    let auth = s.placed("auth", "\"required\"", choice(&requirements));
+    let [trusted, xclient, proxies] = ["trusted", "xclient", "proxy-protocol"].map(|key| networks(&mut s, key));
+    if let Some(Placed { value: address, .. }) = address {
+        let (tls, auth, trusted, xclient, proxies) = (&tls, &auth, &trusted, &xclient, &proxies);
+        exposure::Listener { address, tls, auth, trusted, xclient, proxies }.warn(&s);
+    }
     let session = session::Options {
         name: name.value.into(),
         hostname: shared.hostname.clone(),
-        tls: s.value("tls", "\"starttls\"", choice(&securities)),
-        auth: s.value("auth", "\"required\"", choice(&requirements)),
-        trusted: s.list("trusted", Some("[]"), "", network).map_or(Vec::new(), |trusted| trusted.value),
-        xclient: s.list("xclient", Some("[]"), "", network).map_or(Vec::new(), |proxies| proxies.value),
+        tls: tls.value,
+        auth: auth.value,
+        trusted: trusted.value,
+        xclient: xclient.value,
         max_message_size: shared.max_message_size,
         max_recipients: shared.max_recipients,
     };
-    let proxies = s.list("proxy-protocol", Some("[]"), "", network).map_or(Vec::new(), |proxies| proxies.value);
     s.finish();
-    let (name, address, proxies) = (name.value.into(), address?.value, proxies.into());
+    let (name, address, proxies) = (name.value.into(), address?.value, proxies.value.into());
     Some(server::ListenerOptions { name, address, proxies, session: Arc::new(session) })
+}
+
+/// Reads a list of networks, by default none.
+fn networks(s: &mut Section<'_>, key: &'static str) -> Placed<Vec<IpNet>> {
+    s.list(key, Some("[]"), "", network).unwrap_or_else(|| Placed { value: Vec::new(), span: s.span() })
 }
 
 /// Returns the system's host name.

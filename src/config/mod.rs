@@ -7,6 +7,7 @@ mod certificates;
 mod delay;
 mod diagnostic;
 mod diff;
+mod exposure;
 mod file_checks;
 mod files;
 mod limit;
@@ -17,6 +18,10 @@ mod overrides;
 mod redact;
 pub mod reference;
 mod section;
+mod service_user;
+mod source;
+mod synonyms;
+mod syntax;
 mod upstream;
 mod values;
 
@@ -28,11 +33,13 @@ use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
 use crate::{accounts, log, relay, server, store};
 pub use diff::needs_restart;
-pub use section::Setting;
-use section::{Section, Source};
+use section::Section;
+pub use source::Setting;
+use source::Source;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 use values::{choice, count, host_name, text};
 
 /// A configuration without errors; certificates, keys and users files are not checked yet.
@@ -60,11 +67,15 @@ pub struct Config {
 /// Positions in the file of other files' names.
 #[derive(Default)]
 struct Places {
-    /// Positions of the certificates, the default first.
-    certificates: Vec<Range<usize>>,
+    /// Positions of the certificates and of their keys, the default first.
+    certificates: Vec<(Range<usize>, Range<usize>)>,
     upstreams: Vec<Range<usize>>,
     users: Range<usize>,
     state: Range<usize>,
+    /// Position of `path` of `[state]`.
+    state_path: Range<usize>,
+    /// Names of the notifications that limits use, with their positions.
+    notifications: Vec<(String, Range<usize>)>,
 }
 
 /// Why there is no configuration.
@@ -107,7 +118,7 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     let (mut root, mut places) = (Section::root(&document, &source), Places::default());
     let reader = Reader { folder: path.parent().unwrap_or(Path::new("")).to_owned() };
     let (state, _) = reader.state(root.section("state"), &mut places);
-    Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state).socket)
+    Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state, &[]).socket)
 }
 
 /// Parses the text of a configuration file, and reads the lists that it names. `path` names the file in messages;
@@ -115,9 +126,7 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
 pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     let (document, syntax) = DeTable::parse_recoverable(&text);
     let source = Source::new(&text);
-    for error in &syntax {
-        source.error(&error.span().unwrap_or_default(), error.message(), None);
-    }
+    syntax::report(&source, &text, &syntax);
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     // After a syntax error, other errors may only be its consequences.
     let draft = if syntax.is_empty() { Reader { folder }.read(Section::root(&document, &source)) } else { None };
@@ -130,19 +139,26 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
 }
 
 impl Config {
-    /// Returns the effective configuration in TOML: every key, with its value or default.
-    pub fn effective(&self) -> String {
+    /// Returns the effective configuration in TOML: every key, with its value or default. `note` says what a limit
+    /// does, by its name: lines of a comment above it.
+    pub fn effective(&self, note: impl Fn(&str) -> Option<String>) -> String {
         let mut text = String::new();
         let mut section = ("", 0);
         for setting in &self.settings {
             let this = (setting.section.as_str(), setting.place);
             if this != section && !this.0.is_empty() {
-                text.push_str(&format!("\n{}\n", setting.section));
+                let name = (this.0 == LIMIT).then(|| self.limit_name(setting.place)).flatten();
+                let note = name.and_then(|name| note(&name)).unwrap_or_default();
+                let note: String = note.lines().map(|line| format!("# {line}\n")).collect();
+                text.push_str(&format!("\n{note}{}\n", setting.section));
             }
             section = this;
             let line = match (&setting.value, setting.is_default) {
                 (Some(value), false) => format!("{} = {value}", setting.key),
                 (Some(value), true) => format!("{:40} # default", format!("{} = {value}", setting.key)),
+                (None, _) if this.0.is_empty() && setting.key == "hostname" => {
+                    format!("# hostname is {}, the name of this machine", values::quoted(&self.relay.hostname))
+                }
                 (None, _) => format!("# {} is not set", setting.key),
             };
             text.push_str(&line);
@@ -150,7 +166,17 @@ impl Config {
         }
         text
     }
+
+    /// Returns the name of the limit at a position.
+    fn limit_name(&self, place: usize) -> Option<String> {
+        let is_name = |setting: &&Setting| setting.section == LIMIT && setting.place == place && setting.key == "name";
+        let name = self.settings.iter().find(is_name)?.value.as_deref()?;
+        DeValue::parse(name).ok()?.get_ref().as_str().map(str::to_owned)
+    }
 }
+
+/// Title of a limit's section.
+const LIMIT: &str = "[[limit]]";
 
 struct Reader {
     folder: PathBuf,
@@ -167,7 +193,7 @@ impl Reader {
         let (server, shared) = listeners::session(root.section("session"), hostname);
         let tls = certificates::read(root.section("tls"), &self.folder, &mut places.certificates);
         let accounts = self.accounts(root.section("accounts"), &mut places);
-        let listeners = listeners::listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
+        let (listeners, listener_names) = listeners::listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
         let dns = upstream::dns(root.section("dns"), shared.upstream_timeout);
         let mut relay = relay::Options {
@@ -180,7 +206,7 @@ impl Reader {
             listening: listeners.iter().map(|listener| listener.address).collect(),
         };
         let (state, max_new_budgets) = self.state(root.section("state"), &mut places);
-        let admin = admin::read(root.section("admin"), &self.folder, &state.path, &places.state);
+        let admin = admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         let log = log_format(root.section("log"));
         let normalizer = addresses::normalizer(root.section("addresses"));
         let mut files = Files::new(&self.folder);
@@ -192,7 +218,7 @@ impl Reader {
             lists: &lists,
             files: &mut files,
             normalizer: &normalizer,
-            listeners: listeners.iter().map(|listener| listener.name.to_ascii_lowercase()).collect(),
+            listeners: listener_names,
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
             upstreams: &relay.upstreams,
@@ -201,10 +227,12 @@ impl Reader {
             help_url: help_url.clone(),
             compiled: limit::Compiled::default(),
             references: limit::References::default(),
+            odd_patterns: BTreeMap::new(),
         };
         let limits = limit::limits(root.tables("limit"), &mut context);
         let references = context.references;
         notifications.warn_of_unused(&root);
+        places.notifications = notifications.used();
         let mut policy = Policy::new(limits, normalizer, zone);
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         relay.routed = policy.routes().cloned().collect();
@@ -241,11 +269,12 @@ impl Reader {
     }
 
     fn state(&self, mut s: Section<'_>, places: &mut Places) -> (store::Options, MaxNewBudgets) {
-        places.state = s.span();
-        let path = s.value("path", "\"/var/lib/weir/state.db\"", |value| match text(value)? {
+        let path = s.placed("path", "\"/var/lib/weir/state.db\"", |value| match text(value)? {
             path if path.is_empty() => Err("it is empty".to_owned()),
             path => Ok(path),
         });
+        (places.state, places.state_path) = (s.span(), path.span);
+        let path = path.value;
         let kinds = [("process", store::Durability::Process), ("power", store::Durability::Power)];
         let durability = s.value("durability", "\"process\"", choice(&kinds));
         let kinds = [("allow", store::OnFailure::Allow), ("defer", store::OnFailure::Defer)];

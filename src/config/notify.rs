@@ -33,10 +33,16 @@ impl Notifications {
         Ok(known.notification.clone())
     }
 
+    /// Returns the names of the notifications that limits use, with their positions.
+    pub fn used(&self) -> Vec<(String, Range<usize>)> {
+        let used = self.0.iter().filter(|(_, known)| known.is_used.get());
+        used.map(|(name, known)| (name.clone(), known.place.clone())).collect()
+    }
+
     /// Warns of notifications that no limit uses.
     pub fn warn_of_unused(&self, root: &Section<'_>) {
         for (name, known) in self.0.iter().filter(|(_, known)| !known.is_used.get()) {
-            root.warn(&known.place, format!("no limit notifies \"{name}\""), None);
+            root.source().warn_unless(&["limit"], &known.place, format!("no limit notifies \"{name}\""), None);
         }
     }
 }

@@ -1,36 +1,19 @@
 //! Reads the keys of a table one by one. A key that is never read is an unknown key; the keys read, with their values
 //! or defaults, are the effective configuration.
 
-use super::diagnostic::{Diagnostic, Severity};
+use super::diagnostic::Severity;
+use super::source::{Setting, Source};
+use super::synonyms;
 use super::values::{closest, expected, key_text, text};
-use std::cell::RefCell;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A file being read: its text, problems and settings.
-pub struct Source<'a> {
-    text: &'a str,
-    problems: RefCell<Vec<Diagnostic>>,
-    settings: RefCell<Vec<Setting>>,
-}
-
-/// A key that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// The section's title, as in `[session]`; empty at the top of the file.
-    pub section: String,
-    /// Position, which distinguishes sections of the same title.
-    pub place: usize,
-    pub key: &'static str,
-    /// The value in TOML, as written or the default. `None`: not given, without a default.
-    pub value: Option<String>,
-    pub is_default: bool,
-}
-
 /// A table of the file.
 pub struct Section<'a> {
     title: String,
+    /// Path of the section's keys, as in `limit@120`; a position distinguishes the tables of a list. Empty at the top.
+    path: String,
     table: Option<&'a DeTable<'a>>,
     span: Range<usize>,
     asked: Vec<&'static str>,
@@ -44,39 +27,22 @@ pub struct Placed<T> {
     pub span: Range<usize>,
 }
 
-impl<'a> Source<'a> {
-    pub fn new(text: &'a str) -> Self {
-        Self { text, problems: RefCell::default(), settings: RefCell::default() }
-    }
-
-    pub fn problem(&self, severity: Severity, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
-        let (message, help) = (message.into(), help.map(str::to_owned));
-        self.problems.borrow_mut().push(Diagnostic { severity, span: span.clone(), message, help });
-    }
-
-    pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
-        self.problem(Severity::Error, span, message, help);
-    }
-
-    pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
-        self.problem(Severity::Warning, span, message, help);
-    }
-
-    /// Returns the problems and the settings.
-    pub fn into_findings(self) -> (Vec<Diagnostic>, Vec<Setting>) {
-        (self.problems.into_inner(), self.settings.into_inner())
-    }
-}
-
 impl<'a> Section<'a> {
     /// The table of the whole file.
     pub fn root(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Self {
         // Problems of the file as a whole are shown at its beginning.
-        Self { title: String::new(), table: Some(table.get_ref()), span: 0..0, asked: Vec::new(), source }
+        Self {
+            title: String::new(),
+            path: String::new(),
+            table: Some(table.get_ref()),
+            span: 0..0,
+            asked: Vec::new(),
+            source,
+        }
     }
 
-    fn below(&self, title: String, table: Option<&'a DeTable<'a>>, span: Range<usize>) -> Self {
-        Self { title, table, span, asked: Vec::new(), source: self.source }
+    fn below(&self, title: String, path: String, table: Option<&'a DeTable<'a>>, span: Range<usize>) -> Self {
+        Self { title, path, table, span, asked: Vec::new(), source: self.source }
     }
 
     /// Returns the section's position.
@@ -89,7 +55,31 @@ impl<'a> Section<'a> {
     }
 
     pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
-        self.source.problem(Severity::Warning, span, message, help);
+        self.source.warn(span, message, help);
+    }
+
+    /// Reports an error unless one of these keys of the section turns out to be wrong: then it may be a consequence.
+    pub fn error_unless(&self, keys: &[&str], span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
+        self.source.follow_up(self.paths(keys), Severity::Error, span, message, help);
+    }
+
+    /// Reports a warning unless one of these keys of the section turns out to be wrong.
+    pub fn warn_unless(&self, keys: &[&str], span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
+        self.source.follow_up(self.paths(keys), Severity::Warning, span, message, help);
+    }
+
+    /// Notes that a key is wrong, and an error says so: others may only follow from it.
+    pub fn mark_wrong(&self, key: &str) {
+        self.source.mark_wrong(&self.path(key));
+    }
+
+    /// Returns the path of a key, by which other sections refer to it.
+    pub fn path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    fn paths(&self, keys: &[&str]) -> Vec<String> {
+        keys.iter().map(|key| self.path(key)).collect()
     }
 
     /// Reads an optional key.
@@ -110,8 +100,7 @@ impl<'a> Section<'a> {
         read: impl FnOnce(&DeValue<'a>) -> Result<T, String>,
     ) -> Option<Placed<T>> {
         let Some(value) = self.take(key, None) else {
-            let help = format!("add {key} = {example}");
-            self.error(&self.span, format!("{} has no \"{key}\"", self.name()), Some(&help));
+            self.report_missing(key, example);
             return None;
         };
         self.check(key, value.span(), read(value.get_ref()))
@@ -152,8 +141,7 @@ impl<'a> Section<'a> {
             if default.is_some() {
                 return Some(Placed { value: Vec::new(), span: self.span() });
             }
-            let help = format!("add {key} = {example}");
-            self.error(&self.span, format!("{} has no \"{key}\"", self.name()), Some(&help));
+            self.report_missing(key, example);
             return None;
         };
         let Some(items) = value.get_ref().as_array() else {
@@ -167,13 +155,21 @@ impl<'a> Section<'a> {
         Some(Placed { value: list, span: value.span() })
     }
 
+    /// Reports a required key that is not there, unless another key is a misspelling of it.
+    fn report_missing(&self, key: &str, example: &str) {
+        let help = format!("add {key} = {example}");
+        let message = format!("{} has no \"{key}\"", self.name());
+        self.source.follow_up(vec![misspelt(&self.path(key))], Severity::Error, &self.span, message, Some(&help));
+        self.mark_wrong(key);
+    }
+
     /// Returns the sub-table of this name; an empty one if there is none.
     pub fn section(&mut self, key: &'static str) -> Section<'a> {
         let read = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("a table", value)));
         let title = format!("[{}]", self.path_of(key));
         match read {
-            Some(placed) => self.below(title, Some(placed.value), placed.span),
-            None => self.below(title, None, self.span()),
+            Some(placed) => self.below(title, self.path(key), Some(placed.value), placed.span),
+            None => self.below(title, self.path(key), None, self.span()),
         }
     }
 
@@ -207,11 +203,13 @@ impl<'a> Section<'a> {
             match value.get_ref().as_table() {
                 Some(inner) => {
                     let placed = Placed { value: name.get_ref().as_ref(), span: name.span() };
-                    named.push((placed, self.below(title, Some(inner), value.span())));
+                    let path = format!("{}.{}", self.path(key), name.get_ref());
+                    named.push((placed, self.below(title, path, Some(inner), value.span())));
                 }
                 None => {
                     let help = format!("give it a name of its own: [{}.NAME]", self.path_of(key));
                     self.error(&name.span(), format!("[{}] needs a name", self.path_of(key)), Some(&help));
+                    self.mark_wrong(key);
                     break;
                 }
             }
@@ -228,8 +226,14 @@ impl<'a> Section<'a> {
         let mut sections = Vec::new();
         for item in items.value.iter() {
             match item.get_ref().as_table() {
-                Some(table) => sections.push(self.below(title.clone(), Some(table), item.span())),
-                None => self.error(&item.span(), expected("a table", item.get_ref()), None),
+                Some(table) => {
+                    let path = format!("{}@{}", self.path(key), item.span().start);
+                    sections.push(self.below(title.clone(), path, Some(table), item.span()));
+                }
+                None => {
+                    self.error(&item.span(), expected("a table", item.get_ref()), None);
+                    self.mark_wrong(key);
+                }
             }
         }
         sections
@@ -269,10 +273,16 @@ impl<'a> Section<'a> {
             if self.asked.contains(&name) {
                 continue;
             }
-            let help = match closest(name, self.asked.iter().copied()) {
-                Some(meant) => format!("did you mean \"{meant}\"?"),
-                None => format!("its keys are {}", self.asked.join(", ")),
+            let meant = closest(name, self.asked.iter().copied()).or(synonyms::key(name, &self.asked));
+            let help = match (meant, synonyms::setting(name)) {
+                (Some(meant), _) => format!("did you mean \"{meant}\"?"),
+                (None, Some(setting)) if self.asked.contains(&setting.key) => setting.help(),
+                (None, _) => format!("its keys are {}", self.asked.join(", ")),
             };
+            if let Some(meant) = meant {
+                self.mark_wrong(meant);
+                self.source.mark_wrong(&misspelt(&self.path(meant)));
+            }
             self.error(&key.span(), format!("{} has no key \"{name}\"", self.name()), Some(&help));
         }
     }
@@ -294,13 +304,7 @@ impl<'a> Section<'a> {
         let written = given.and_then(|value| self.source.text.get(value.span())).map(str::to_owned);
         let is_default = written.is_none();
         let value = written.or(default.map(str::to_owned));
-        self.source.settings.borrow_mut().push(Setting {
-            section: self.title.clone(),
-            place: self.span.start,
-            key,
-            value,
-            is_default,
-        });
+        self.source.record(Setting { section: self.title.clone(), place: self.span.start, key, value, is_default });
         given
     }
 
@@ -319,10 +323,16 @@ impl<'a> Section<'a> {
             Ok(value) => Some(Placed { value, span }),
             Err(why) => {
                 self.error(&span, format!("{key}: {why}"), None);
+                self.mark_wrong(key);
                 None
             }
         }
     }
+}
+
+/// Path of a missing key as the cause of a message: another key is a misspelling of it.
+fn misspelt(path: &str) -> String {
+    format!("?{path}")
 }
 
 /// Reads a default as if it were in the file.

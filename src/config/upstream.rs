@@ -24,7 +24,7 @@ pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<us
     if sections.is_empty() {
         let help = "add [[upstream]] with address = \"smtp.example.org:25\"";
         if !root.has("upstream") || root.is_list("upstream") {
-            root.error(&root.span(), "there is no upstream to relay to", Some(help));
+            root.error_unless(&["upstream"], &root.span(), "there is no upstream to relay to", Some(help));
         }
     }
     let mut upstreams: Vec<UpstreamOptions> = Vec::new();
@@ -40,17 +40,20 @@ pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<us
     if let Some(first) = places.first()
         && upstreams.iter().all(|upstream| !upstream.enabled)
     {
-        root.warn(first, "no upstream is enabled: clients hear 451", Some("leave enabled out of one of them"));
+        let help = "leave enabled out of one of them";
+        root.warn_unless(&["upstream"], first, "no upstream is enabled: clients hear 451", Some(help));
     } else if let Some(first) = places.first()
         && upstreams.iter().all(|upstream| upstream.only_routed)
     {
         let help = "leave only-routed out of one of them";
-        root.error(first, "there is no upstream for mail that no limit routes", Some(help));
+        let message = "there is no upstream for mail that no limit routes";
+        root.error_unless(&["upstream"], first, message, Some(help));
     } else if let Some(first) = places.first()
         && upstreams.iter().all(|upstream| upstream.only_routed || !upstream.enabled)
     {
         let help = "enable one without only-routed";
-        root.warn(first, "no upstream is enabled for mail that no limit routes: clients hear 451", Some(help));
+        let message = "no upstream is enabled for mail that no limit routes: clients hear 451";
+        root.warn_unless(&["upstream"], first, message, Some(help));
     }
     upstreams
 }
@@ -272,18 +275,16 @@ pub fn dns(mut s: Section<'_>, whole: Duration) -> relay::dns::Options {
     // At least 1 ms, so that half of it can still be written.
     let whole = whole.max(Duration::from_millis(1));
     let default = format!("\"{}\"", format_duration((whole / 2).min(DNS_TIMEOUT)));
-    let timeout = s.value("timeout", &default, |value| {
-        let given = timeout(value)?;
-        let too_long = || {
-            format!(
-                "it must be below upstream-timeout, {}, which includes the look-up and all that follows",
-                format_duration(whole)
-            )
-        };
-        (given < whole).then_some(given).ok_or_else(too_long)
-    });
+    let timeout = s.placed("timeout", &default, timeout);
+    if timeout.value >= whole {
+        let message = format!(
+            "timeout: it must be below upstream-timeout, {}, which includes the look-up and all that follows",
+            format_duration(whole)
+        );
+        s.source().error_unless(&["session.upstream-timeout"], &timeout.span, message, None);
+    }
     s.finish();
-    relay::dns::Options { servers, timeout }
+    relay::dns::Options { servers, timeout: timeout.value }
 }
 
 /// Reads the address of a name server; the default port is 53.

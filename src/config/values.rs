@@ -1,6 +1,7 @@
 //! Values of keys: texts, words, numbers, times, sizes, addresses and networks; and how TOML writes keys and texts.
 
-use crate::time::parse_duration;
+use super::synonyms;
+use crate::time::{Units, format_duration, parse_amount, parse_duration};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -27,17 +28,33 @@ pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     }
     let names: Vec<String> = words.iter().map(|(known, _)| format!("\"{known}\"")).collect();
     let meant = closest(word, words.iter().map(|(known, _)| *known));
-    let meant = meant.map_or(String::new(), |meant| format!("; did you mean \"{meant}\"?"));
-    Err(format!("\"{word}\" is not one of {}{meant}", names.join(", ")))
+    let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
+    let hint = match (meant.or(synonyms::key(word, &known)), synonyms::setting(word)) {
+        (Some(meant), _) => format!("; did you mean \"{meant}\"?"),
+        (None, Some(setting)) => format!("; {}", setting.help()),
+        (None, None) => String::new(),
+    };
+    Err(format!("\"{word}\" is not one of {}{hint}", names.join(", ")))
 }
 
 /// Reads a timeout: above 0, at most a day.
 pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
-    let duration = parse_duration(&text(value)?).map_err(|e| e.to_string())?;
+    let duration = duration(value)?;
     if duration.is_zero() || duration > MAX_TIMEOUT {
         return Err("a time-out is above 0s and at most 1d".to_owned());
     }
     Ok(duration)
+}
+
+/// Reads a duration.
+pub fn duration(value: &DeValue<'_>) -> Result<Duration, String> {
+    if let Some(number) = value.as_integer().and_then(|number| number.as_str().parse().ok()) {
+        let minutes = format_duration(Duration::from_secs(number));
+        let or_minutes =
+            if number % 60 == 0 && number > 0 { format!(", which is \"{minutes}\"") } else { String::new() };
+        return Err(format!("a duration is text in quotes, with a unit: write \"{number}s\"{or_minutes}"));
+    }
+    parse_duration(&text(value)?).map_err(|error| error.to_string())
 }
 
 /// Reads true or false.
@@ -57,18 +74,20 @@ pub fn count(bounds: RangeInclusive<usize>) -> impl Fn(&DeValue<'_>) -> Result<u
 
 /// Reads a number of octets: `50M`; K, M and G are 1024, 1024² and 1024³.
 pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
-    let text = text(value)?;
-    let (digits, scale) = match text.as_bytes().last() {
-        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
-        Some(b'G') => (&text[..text.len() - 1], 1 << 30),
-        _ => (&text[..], 1),
+    let text = match value {
+        DeValue::Integer(number) => number.to_string(),
+        _ => text(value)?,
     };
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let number = Some(digits).filter(|_| plain).and_then(|digits| digits.parse::<u64>().ok());
-    let octets = number.and_then(|number| number.checked_mul(scale)).filter(|octets| *octets > 0);
-    octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
+    let octets = parse_amount(&text, Units::Octets).map_err(|why| format!("{why}; sizes are written 500K, 50M, 1G"))?;
+    match octets {
+        octets if octets.fract() != 0.0 => Err(format!("\"{text}\" is not a whole number of octets")),
+        octets if octets > MAX_OCTETS => Err(format!("\"{text}\" is too large for a size")),
+        octets => Ok(octets as u64),
+    }
 }
+
+/// Maximum size: up to it every whole number is exact as a double.
+const MAX_OCTETS: f64 = (1_u64 << 53) as f64;
 
 /// Writes a key in TOML.
 pub fn key_text(key: &str) -> String {

@@ -11,13 +11,22 @@ use crate::policy::request::Stage;
 use crate::time::{format_amount, format_duration};
 use amounts::{amount, things};
 use bounds::Bounds;
+use std::collections::HashMap;
 use toml::de::DeValue;
 
 /// Explains all limits. A limit with several rates is explained once.
 pub fn explain(config: &Config) -> String {
+    all(config).map(|limit| limit.text()).collect::<Vec<_>>().join("\n")
+}
+
+/// Explains each limit, by its name.
+pub fn explain_each(config: &Config) -> HashMap<String, String> {
+    all(config).map(|limit| (limit.rates[0].name.to_string(), limit.text())).collect()
+}
+
+fn all(config: &Config) -> impl Iterator<Item = Explained<'_>> {
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name);
-    let explained = limits.map(|rates| Explained { rates, written: written(&config.settings, &rates[0]), config });
-    explained.map(|limit| limit.text()).collect::<Vec<_>>().join("\n")
+    limits.map(|rates| Explained { rates, written: written(&config.settings, &rates[0]), config })
 }
 
 /// Settings of a limit in the configuration: its own keys, and the keys of its tables.

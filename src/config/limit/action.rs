@@ -54,7 +54,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
         }
         add(read.map(|read| section::Placed { value: Action::Refuse(verb, read.value), span: read.span }));
     }
-    let route = s.optional("route", |value| upstream(&text(value)?, cx));
+    let route = named(&mut s, "route", "upstream", |name| upstream(name, cx));
     if let Some(read) = route.as_ref().filter(|read| !read.value.enabled) {
         let message =
             format!("route: the upstream \"{}\" is not enabled: what is routed to it hears 451", read.value.name);
@@ -62,16 +62,34 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     }
     add(route.map(|read| section::Placed { value: Action::Route(read.value.name.clone()), span: read.span }));
     add(s.optional("suspend", |value| period(&text(value)?).map(Action::Suspend)));
-    add(s.optional("notify", |value| cx.notifications.get(&text(value)?).map(Action::Notify)));
+    add(named(&mut s, "notify", "notify", |name| cx.notifications.get(name).map(Action::Notify)));
     if !s.has_any(&VERBS) {
         let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify";
-        s.error(&s.span(), "this rung has no action", Some(help));
+        s.error_unless(&VERBS, &s.span(), "this rung has no action", Some(help));
     }
     s.finish();
     actions.into_iter().map(|(action, span)| (Rung { at, action }, span)).collect()
 }
 
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
+
+/// Reads the name of something in another part of the file, `of`. An error may follow from an error there.
+fn named<T>(
+    s: &mut Section<'_>,
+    key: &'static str,
+    of: &str,
+    find: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<section::Placed<T>> {
+    let section::Placed { value: name, span } = s.optional(key, text)?;
+    match find(&name) {
+        Ok(value) => Some(section::Placed { value, span }),
+        Err(why) => {
+            s.source().error_unless(&[of], &span, format!("{key}: {why}"), None);
+            s.mark_wrong(key);
+            None
+        }
+    }
+}
 
 /// Finds the upstream that a route names.
 fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, String> {
@@ -156,7 +174,12 @@ fn check_order(s: &Section<'_>, rungs: &[Placed]) {
             "the level {} is never reached: from {} on attempts are refused, and refused attempts are not charged",
             rung.at, refusing.at
         );
-        s.error(span, message, Some("use a lower level; or charge = \"attempts\", which does not work with buckets"));
+        s.error_unless(
+            &["charge"],
+            span,
+            message,
+            Some("use a lower level; or charge = \"attempts\", which does not work with buckets"),
+        );
     }
 }
 
@@ -196,7 +219,8 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
     let holds_back = |(rung, _): &Placed| rung.action.refuses() || matches!(rung.action, Action::Route(_));
     if let Some((_, span)) = delays().next().filter(|_| !rungs.iter().any(holds_back)) {
         let help = "a client with many connections is not slowed down: add a rung that defers";
-        s.warn(span, "this limit only delays: it refuses only what [delay] does not allow", Some(help));
+        let message = "this limit only delays: it refuses only what [delay] does not allow";
+        s.warn_unless(&["action"], span, message, Some(help));
     }
     for (delay, span) in delays() {
         if limit.stage == Stage::End {
@@ -213,7 +237,7 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
             let message = format!(
                 "{time} is longer than per-command of [delay]: a command that would be delayed for more than {most} is refused"
             );
-            s.warn(span, message, None);
+            s.source().warn_unless(&["delay"], span, message, None);
         }
     }
 }
@@ -230,7 +254,8 @@ fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
                 names.join(", ")
             ),
         };
-        s.error(span, message, Some("per = [\"user\"], or client, sender or user-domain alone"));
+        let help = "per = [\"user\"], or client, sender or user-domain alone";
+        s.error_unless(&["per", "watch"], span, message, Some(help));
     }
     if limit.count == Count::LoginFailures && limit.per.iter().any(|field| field.is_of_user()) {
         let help = "per = [\"client\"] suspends the client that guesses";

@@ -2,8 +2,9 @@
 
 use super::{Context, rate};
 use crate::config::section::{Placed, Section};
+use crate::engine::Rule;
 use crate::engine::distinct::MAX_OCTETS;
-use crate::policy::limit::{Charge, Count, Distinct, Limit, Quota, Scope};
+use crate::policy::limit::{Charge, Count, Distinct, Ladder, Limit, Mode, Quota, Scope};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use crate::time::{format_amount, format_duration};
@@ -54,16 +55,26 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     if !cx.has_logins() {
         warn_of_users(s, draft);
     } else if !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
-        s.warn(&draft.count.span, "nothing is counted: no listener has logins", Some(NO_AUTH));
+        let message = "nothing is counted: no listener has logins";
+        s.source().warn_unless(&["listener"], &draft.count.span, message, Some(NO_AUTH));
     }
     if let Some(distinct) = &draft.distinct {
         check_distinct(s, draft, distinct);
         check_filter(s, draft, distinct);
         warn_of_chosen_keys(s, draft, distinct);
     }
-    let fault = draft.quotas().iter().find_map(|quota| rate::refuses_all(quota, draft.limit.count));
-    if let Some(((message, help), rates)) = fault.zip(draft.rates) {
-        s.warn(&rates.span, message, Some(&help));
+}
+
+/// A rate that refuses every event is a mistake: "0" says so plainly.
+pub fn check_refusing_all(s: &Section<'_>, draft: &Draft<'_>, ladder: &Ladder) {
+    let Some(from) = ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at) else { return };
+    let fault = draft.quotas().iter().find_map(|quota| rate::refuses_all(quota, draft.limit.count, from));
+    let Some(((message, help), rates)) = fault.zip(draft.rates) else { return };
+    let help = format!("{help}; rate = \"0\" if everything is to be refused");
+    let is_average = draft.quotas().iter().any(|quota| matches!(quota, Quota::Rate { rule: Rule::Ewma(_), .. }));
+    match draft.limit.mode {
+        Mode::Enforce if is_average => s.error(&rates.span, message, Some(&help)),
+        _ => s.warn(&rates.span, message, Some(&help)),
     }
 }
 
@@ -155,7 +166,8 @@ impl Moment {
             (Some(Count::Commands), _) => "when commands are counted".to_owned(),
             (Some(count), stage) => format!("when {} are counted, at {}", count.name(), stage.name()),
         };
-        s.error(span, format!("{key}: {} {when}", self.absence(key)), Some(self.remedy(key)));
+        let message = format!("{key}: {} {when}", self.absence(key));
+        s.error_unless(&["stage", "partial"], span, message, Some(self.remedy(key)));
     }
 
     /// In a match, a recipient key applies to any recipient of a whole message.
@@ -211,11 +223,12 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let per = draft.per.as_ref().filter(|per| per.value.iter().any(|field| field.is_of_user()));
     let distinct = draft.distinct.as_ref().filter(|distinct| distinct.value.what.is_of_user());
     if let Some(span) = count.or(per.map(|per| &per.span)).or(distinct.map(|distinct| &distinct.span)) {
-        s.warn(span, "this limit is for users, and no listener has logins: it never applies", Some(NO_AUTH));
+        let message = "this limit is for users, and no listener has logins: it never applies";
+        s.source().warn_unless(&["listener"], span, message, Some(NO_AUTH));
     }
     for key in draft.keys.iter().chain(&draft.column).filter(|key| is_login(key.value)) {
         let message = format!("{} never matches: no listener has logins", key.value);
-        s.warn(&key.span, message, Some(NO_AUTH));
+        s.source().warn_unless(&["listener"], &key.span, message, Some(NO_AUTH));
     }
 }
 

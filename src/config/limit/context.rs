@@ -1,18 +1,21 @@
 //! Context in which limits are read: the lists that they name, and the parts of the configuration that they refer to.
 
+use super::super::diagnostic::Severity;
 use super::super::files::{Files, first_few};
 use super::super::list::Lists;
 use super::super::notify::Notifications;
 use super::super::overrides as table;
-use super::super::section::{Section, Source};
+use super::super::section::Section;
+use super::super::source::Source;
 use super::key::{Key, network, put};
+use super::pattern_hints;
 use super::references::{Reference, References};
 use crate::policy::Lateness;
 use crate::policy::address::AddressNormalizer;
 use crate::policy::limit::{OverrideRow, OverrideRows, Overrides};
 use crate::policy::matching::{Field, Networks, PatternTable, Shape};
 use crate::relay::UpstreamOptions;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -39,7 +42,12 @@ pub struct Context<'a> {
     pub compiled: Compiled,
     /// The users and groups that limits name.
     pub references: References,
+    /// Positions with patterns that most probably mean something else, each with their number, by its beginning.
+    pub odd_patterns: BTreeMap<usize, (Range<usize>, usize)>,
 }
+
+/// Odd patterns that are named at one position.
+const MAX_ODD_PATTERNS: usize = 3;
 
 #[derive(Default)]
 pub struct Compiled {
@@ -142,13 +150,14 @@ impl Context<'_> {
                 true => format!("add [list.{name}] with file or items"),
                 false => format!("there are {}", names.join(", ")),
             };
-            s.error(span, format!("{}: there is no list \"{name}\"", key.name()), Some(&help));
+            let message = format!("{}: there is no list \"{name}\"", key.name());
+            s.source().error_unless(&["list"], span, message, Some(&help));
             return None;
         };
         let mut wrong = Vec::new();
         for item in &list.items {
             match put(&item.text) {
-                Ok(()) => self.check_name(list.span(), key, &item.text, || list.wrong(item, "")),
+                Ok(()) => self.check_name(Severity::Error, list.span(), key, &item.text, || list.wrong(item, "")),
                 Err(why) => wrong.push(list.wrong(item, &why)),
             }
         }
@@ -162,21 +171,40 @@ impl Context<'_> {
         first_few(wrong).into_iter().for_each(|why| self.source.error(span, why, help));
     }
 
-    /// Warns of a name that does not exist. Users and groups are noted, and checked when the users file is read.
-    /// `place` is the prefix of the message.
-    pub(super) fn check_name(&mut self, span: &Range<usize>, key: Key, pattern: &str, place: impl FnOnce() -> String) {
+    /// Reports a listener that does not exist, and warns of a pattern that most probably means something else. Users
+    /// and groups are noted, and checked when the users file is read. `place` is the prefix of the message.
+    pub(super) fn check_name(
+        &mut self,
+        severity: Severity,
+        span: &Range<usize>,
+        key: Key,
+        pattern: &str,
+        place: impl Fn() -> String,
+    ) {
+        if let Some((why, help)) = pattern_hints::hint(key, pattern) {
+            return self.warn_of_pattern(span, format!("{}{why}", place()), &help);
+        }
         let reference = |place| Reference { pattern: pattern.into(), span: span.clone(), place };
         match key {
             Key::Field(Field::Listener, _) if !self.is_listener(pattern) => {
                 let message = format!("{}there is no listener \"{pattern}\"", place());
                 let help = format!("there are {}", self.listeners.join(", "));
-                self.source.warn(span, message, Some(&help));
+                self.source.follow_up(vec!["listener".to_owned()], severity, span, message, Some(&help));
             }
             Key::Field(Field::User, _) if self.has_auth && !self.has_xclient => {
                 self.references.users.push(reference(place()));
             }
             Key::Group if self.has_logins() => self.references.groups.push(reference(place())),
             _ => {}
+        }
+    }
+
+    /// Warns of the first few odd patterns at a position: a list may have many.
+    fn warn_of_pattern(&mut self, span: &Range<usize>, message: String, help: &str) {
+        let count = self.odd_patterns.entry(span.start).or_insert((span.clone(), 0));
+        count.1 += 1;
+        if count.1 <= MAX_ODD_PATTERNS {
+            self.source.warn(span, message, Some(help));
         }
     }
 
@@ -193,9 +221,13 @@ impl Context<'_> {
 
     /// Warns of lists that no limit names.
     pub(super) fn warn_of_unused(&self) {
+        for (span, count) in self.odd_patterns.values().filter(|(_, count)| *count > MAX_ODD_PATTERNS) {
+            self.source.warn(span, format!("and {} more like these", count - MAX_ODD_PATTERNS), None);
+        }
         for name in self.lists.names().filter(|name| !self.compiled.used.contains(*name)) {
             if let Some(list) = self.lists.get(name) {
-                self.source.warn(list.span(), format!("no limit names the list \"{name}\""), None);
+                let message = format!("no limit names the list \"{name}\"");
+                self.source.warn_unless(&["limit"], list.span(), message, None);
             }
         }
     }

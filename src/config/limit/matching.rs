@@ -3,6 +3,8 @@
 use super::key::{KEYS, Key, network};
 use super::rate::refuses_all;
 use super::{Context, unsupported};
+use crate::config::diagnostic::Severity;
+use crate::config::files::first_few;
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section};
 use crate::config::values::{flag, text};
@@ -115,7 +117,7 @@ fn values_of(
     let mut table = PatternTable::new(key.shape());
     for value in own {
         match key.insert(&mut table, cx.normalizer, value, ()) {
-            Ok(()) => cx.check_name(span, key, value, String::new),
+            Ok(()) => cx.check_name(Severity::Error, span, key, value, String::new),
             Err(why) => wrong(why),
         }
     }
@@ -148,11 +150,15 @@ pub fn overrides(
         s.warn(&span, format!("{name} has no rows: no override applies"), None);
     }
     let key = Key::named(table.field)?;
+    if own.is_empty() {
+        // The limit's own rate is wrong, and the rows are read with it.
+        return None;
+    }
     let (rows, mut for_nobody) = cx.rows(&name, key, &table);
     let (mut quotas, mut wrong) = (Vec::with_capacity(table.rows.len() * own.len()), Vec::new());
     for (place, row) in table.rows.iter().enumerate() {
         let numbers = terms.numbers(row, own).and_then(|numbers| {
-            if let Some((why, _)) = numbers.iter().find_map(|quota| refuses_all(quota, terms.count)) {
+            if let Some((why, _)) = numbers.iter().find_map(|quota| refuses_all(quota, terms.count, 1.0)) {
                 s.warn(&span, table.wrong(row, why), None);
             }
             for_nobody.remove(&place).map_or(Ok(numbers), Err)
@@ -160,12 +166,15 @@ pub fn overrides(
         match numbers {
             Ok(numbers) => {
                 quotas.extend(numbers);
-                cx.check_name(&span, key, &row.pattern, || table.wrong(row, ""));
+                cx.check_name(Severity::Warning, &span, key, &row.pattern, || table.wrong(row, ""));
             }
             Err(why) => wrong.push(table.wrong(row, &why)),
         }
     }
-    cx.some_errors(&span, wrong, None);
+    // A row cannot be compared with a rate that is wrong.
+    for why in first_few(wrong) {
+        s.error_unless(&["count", "rate", "algorithm", "burst"], &span, why, None);
+    }
     let overrides = cx.share(Overrides::new(&name, rows, quotas, own.len()));
     Some((overrides, Placed { value: key.name(), span }))
 }

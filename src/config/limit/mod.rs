@@ -5,17 +5,18 @@ mod check;
 mod context;
 mod key;
 mod matching;
+mod pattern_hints;
 mod rate;
 mod references;
 mod unsupported;
 mod watch;
 
 use super::section::{Placed, Section};
-use super::values::{choice, choose, text};
+use super::values::{choice, choose, duration, text};
 use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Quota, RateTerms, Scope};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
-use crate::time::{Units, parse_amount, parse_duration};
+use crate::time::{Units, parse_amount};
 use check::Draft;
 pub use context::{Compiled, Context};
 pub use references::References;
@@ -29,13 +30,15 @@ pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
     let (watching, counting): (Vec<_>, Vec<_>) = sections.into_iter().partition(|s| s.has("watch"));
     let mut names = HashSet::new();
     let mut limits = Vec::new();
+    let mut is_nameless = false;
     for mut s in counting {
         let name = name(&mut s, &mut names);
+        is_nameless |= name.is_none();
         limits.extend(limit(s, name, cx).into_iter().flatten());
     }
     for mut s in watching {
         let name = name(&mut s, &mut names);
-        let watchers = watch::limits(s, name, &limits, &names, cx);
+        let watchers = watch::limits(s, name, &watch::Known { limits: &limits, names: &names, is_nameless }, cx);
         limits.extend(watchers);
     }
     cx.warn_of_unused();
@@ -62,28 +65,36 @@ fn checked(name: &str) -> Result<String, String> {
 
 /// Reads a limit; returns one for each of its rates.
 fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Option<Vec<Limit>> {
-    let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))))?;
-    let (terms, rates) = amounts(&mut s, count.value);
+    let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))));
+    let known = count.as_ref().map(|count| count.value);
+    let (terms, rates) = amounts(&mut s, known);
     let quotas: &[Quota] = rates.as_ref().map_or(&[], |rates| &rates.value);
-    let per = per(&mut s, quotas);
+    let per = per(&mut s, rates.as_ref().map(|rates| &*rates.value));
     let default = default_charge(terms.count, quotas, s.has("distinct"));
     let charge = s.placed("charge", default, choice(&Charge::ALL.map(|known| (known.name(), known))));
     let mode = action::mode(&mut s);
-    let stage = stage(&mut s, count.value);
+    let stage = stage(&mut s, known);
     let (distinct, remember) = distinct(&mut s).unzip();
     // Keys before sub-tables: they are printed in this order.
-    let overrides = matching::overrides(&mut s, cx, terms, quotas);
+    let overrides = matching::overrides(&mut s, cx, terms, if known.is_some() { quotas } else { &[] });
     let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
     let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
-    let mut limit = Limit::new(name.as_deref().unwrap_or_default(), count.value, fields, Quota::Unlimited);
+    let mut limit = Limit::new(name.as_deref().unwrap_or_default(), terms.count, fields, Quota::Unlimited);
     (limit.algorithm, limit.charge, limit.mode) = (terms.algorithm, charge.value, mode);
     (limit.matcher, limit.distinct) = (matcher, distinct.as_ref().map(|distinct| distinct.value));
     limit.stage = limit.stage_for(stage.as_ref().map_or(limit.stage, |stage| stage.value));
     let (overrides, column) = overrides.unzip();
     limit.overrides = overrides;
+    let Some(count) = count else {
+        // The actions are read for their own errors; those that depend on the count follow from it.
+        action::ladder(&mut s, &limit, true, cx);
+        s.finish();
+        return None;
+    };
     let draft = Draft { limit, rates: rates.as_ref(), count, stage, charge, per, keys, column, distinct, remember };
     check::check(&s, &draft, cx);
     let ladder = action::ladder(&mut s, &draft.limit, draft.is_climbed(), cx);
+    check::check_refusing_all(&s, &draft, &ladder);
     s.finish();
     let limit = Limit { ladder, ..draft.limit };
     let (_, _, rates) = (name?, draft.per?, rates?);
@@ -98,20 +109,28 @@ fn default_charge(count: Count, quotas: &[Quota], is_distinct: bool) -> &'static
     if is_of_mail && !is_distinct && !has_counter { "\"sent\"" } else { "\"accepted\"" }
 }
 
-/// Reads the rates and the keys that belong to them.
-fn amounts(s: &mut Section<'_>, count: Count) -> (RateTerms, Option<Placed<Vec<Quota>>>) {
+/// Reads the rates and the keys that belong to them. If the count is not known, a rate is good that is good for any
+/// count.
+fn amounts(s: &mut Section<'_>, count: Option<Count>) -> (RateTerms, Option<Placed<Vec<Quota>>>) {
     let algorithm = s.placed("algorithm", "\"ewma\"", choice(&Algorithm::ALL.map(|known| (known.name(), known))));
-    let terms = RateTerms { count, algorithm: algorithm.value, burst: None, of: Count::Recipients, at_least: 0.0 };
-    let burst = s.optional("burst", |value| terms.amount(&number(value)?));
+    let terms = RateTerms {
+        count: count.unwrap_or(Count::Recipients),
+        algorithm: algorithm.value,
+        burst: None,
+        of: Count::Recipients,
+        at_least: 0.0,
+    };
+    let burst = s.optional("burst", |value| for_any(count, terms, |terms| terms.amount(&number(value)?)));
     if let Some(burst) = burst.as_ref().filter(|_| !algorithm.value.is_bucket()) {
         let help = "leave burst out, or use algorithm = \"token-bucket\"; a moving average limits bursts by itself";
-        s.error(&burst.span, "burst works only with a bucket algorithm", Some(help));
+        s.error_unless(&["algorithm"], &burst.span, "burst works only with a bucket algorithm", Some(help));
     }
     let mut terms = RateTerms { burst: burst.map(|burst| burst.value), ..terms };
-    let mut rates = s.required("rate", "\"100 / 1d\"", |value| quotas(value, terms));
+    let mut rates = s.required("rate", "\"100 / 1d\"", |value| for_any(count, terms, |terms| quotas(value, terms)));
+    let is_known = count.is_some() && rates.is_some();
     let quotas = rates.as_mut().map_or(&mut [][..], |rates| &mut rates.value);
-    let may_be_share = count == Count::Rejections && quotas.iter().all(|quota| matches!(quota, Quota::Share(_)));
-    share(s, &mut terms, may_be_share);
+    let is_share = terms.count == Count::Rejections && quotas.iter().all(|quota| matches!(quota, Quota::Share(_)));
+    share(s, &mut terms, is_share || !is_known);
     for quota in quotas.iter_mut() {
         if let Quota::Share(share) = quota {
             (share.of, share.at_least) = (terms.of, terms.at_least);
@@ -123,6 +142,17 @@ fn amounts(s: &mut Section<'_>, count: Count) -> (RateTerms, Option<Placed<Vec<Q
         s.error(&algorithm.span, "a bucket works only with a rate in a period, as in \"100 / 1d\"", None);
     }
     (terms, rates)
+}
+
+/// Reads something that depends on the count; if that is not known, for the first count for which it is good.
+fn for_any<T>(
+    count: Option<Count>,
+    terms: RateTerms,
+    read: impl Fn(RateTerms) -> Result<T, String>,
+) -> Result<T, String> {
+    let others = Count::ALL.into_iter().filter(|_| count.is_none());
+    let mut good = others.filter_map(|count| read(RateTerms { count, ..terms }).ok());
+    good.next().map_or_else(|| read(terms), Ok)
 }
 
 /// Reads `of` and `at-least`, the keys of a rate that is a share of rejections.
@@ -155,6 +185,9 @@ fn number(value: &DeValue<'_>) -> Result<String, String> {
 
 /// Reads one rate or several.
 fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
+    if value.is_integer() {
+        return Err("a rate is text in quotes, as in \"100 / 1d\"".to_owned());
+    }
     let Some(items) = value.as_array() else { return Ok(vec![terms.quota(&text(value)?)?]) };
     if items.is_empty() {
         return Err("the list is empty: write at least one rate".to_owned());
@@ -168,11 +201,12 @@ fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
     Ok(quotas)
 }
 
-fn per(s: &mut Section<'_>, quotas: &[Quota]) -> Option<Placed<Vec<Field>>> {
+/// Reads `per`; `quotas` are `None` if they are wrong.
+fn per(s: &mut Section<'_>, quotas: Option<&[Quota]>) -> Option<Placed<Vec<Field>>> {
     // A message or connection has its own counter, so `per` may be left out.
     let is_of_session =
         |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. });
-    let default = (!quotas.is_empty() && quotas.iter().all(is_of_session)).then_some("[]");
+    let default = quotas.is_none_or(|quotas| quotas.iter().all(is_of_session)).then_some("[]");
     let per = s.list("per", default, "[\"user\"]", field)?;
     let is_there_twice = |(at, field): &(usize, &Field)| per.value[..*at].contains(field);
     if let Some((_, twice)) = per.value.iter().enumerate().find(is_there_twice) {
@@ -198,9 +232,10 @@ fn field(word: &str) -> Result<Field, String> {
 }
 
 /// Reads the stage at which the limit is charged, if given.
-fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
+fn stage(s: &mut Section<'_>, count: Option<Count>) -> Option<Placed<Stage>> {
     let stage = s.optional("stage", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
-    if let Some(stage) = stage.as_ref().filter(|stage| !count.stages().contains(&stage.value)) {
+    let is_of = |count: &Count, stage: &Placed<Stage>| count.stages().contains(&stage.value);
+    if let Some((stage, count)) = stage.as_ref().zip(count).filter(|(stage, count)| !is_of(count, stage)) {
         let names: Vec<&str> = count.stages().iter().map(|stage| stage.name()).collect();
         let message = match names[..] {
             [] => format!("stage cannot be set for {}", count.name()),
@@ -213,7 +248,7 @@ fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
     }
     let partial = s.optional("partial", choice(&[("recipient", Stage::Rcpt), ("message", Stage::Data)]));
     if let Some(Placed { span, .. }) = &partial {
-        if count != Count::Recipients {
+        if let Some(count) = count.filter(|count| *count != Count::Recipients) {
             s.error(span, format!("partial works only with count = \"recipients\", not {}", count.name()), None);
         }
         if stage.is_some() {
@@ -226,13 +261,14 @@ fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
 /// Reads `distinct` and `remember`; the range is the position of `remember`.
 fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
     let what = s.optional("distinct", |value| field(&text(value)?));
-    let remember = s.optional("remember", |value| match parse_duration(&text(value)?).map_err(|e| e.to_string())? {
+    let remember = s.optional("remember", |value| match duration(value)? {
         time if time.is_zero() => Err("write how long a value stays known, as in \"180d\"".to_owned()),
         time => Ok(time),
     });
     let Some(Placed { value: what, span }) = what else {
         if let Some(remember) = remember.filter(|_| !s.has("distinct")) {
-            s.error(&remember.span, "remember works only with distinct", Some("add distinct = \"recipient\""));
+            let help = "add distinct = \"recipient\"";
+            s.error_unless(&["distinct"], &remember.span, "remember works only with distinct", Some(help));
         }
         return None;
     };

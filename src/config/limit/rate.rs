@@ -56,9 +56,10 @@ impl RateTerms {
     }
 }
 
-/// Checks whether a rate refuses everything though it is not "0"; returns the warning and the remedy.
-pub fn refuses_all(quota: &Quota, count: Count) -> Option<(&'static str, String)> {
-    let rule = quota.rule()?;
+/// Checks whether a rate refuses everything though it is not "0", if attempts are refused from `from` times the rate
+/// on; returns the message and the remedy.
+pub fn refuses_all(quota: &Quota, count: Count, from: f64) -> Option<(&'static str, String)> {
+    let rule = quota.rule()?.at(from);
     // A message has at least one octet, and a share says nothing about a single event.
     if count == Count::Bytes
         || matches!(quota, Quota::Share(_))
@@ -69,7 +70,7 @@ pub fn refuses_all(quota: &Quota, count: Count) -> Option<(&'static str, String)
     Some(match quota {
         Quota::Rate { rate, rule: Rule::Ewma(_) } => {
             // The smallest multiple of the rate at which one event does not exceed the limit.
-            let times = (1.0 / rate.amount).floor() + 1.0;
+            let times = (1.0 / (rate.amount * from)).floor() + 1.0;
             let period = Duration::try_from_secs_f64(rate.period.as_secs_f64() * times).unwrap_or(LONGEST_PERIOD);
             let (amount, period) = (format_amount(rate.amount * times), format_duration(period));
             let help =
@@ -79,7 +80,7 @@ pub fn refuses_all(quota: &Quota, count: Count) -> Option<(&'static str, String)
         Quota::Rate { .. } => {
             ("a bucket that holds less than 1 refuses everything", "add burst = 1, or more".to_owned())
         }
-        _ => ("less than 1 refuses everything", "write 1, or more; or \"0\", if nothing is meant".to_owned()),
+        _ => ("less than 1 refuses everything", "write 1, or more".to_owned()),
     })
 }
 
@@ -130,7 +131,7 @@ mod tests {
             (bucket, "1 / 15m", None),
             (bucket, "0", None),
         ] {
-            let said = refuses_all(&terms.quota(rate).unwrap(), Count::Recipients);
+            let said = refuses_all(&terms.quota(rate).unwrap(), Count::Recipients, 1.0);
             assert_eq!(said.is_some(), help.is_some(), "{rate}: {said:?}");
             assert!(said.is_none_or(|(_, said)| said.contains(help.unwrap())), "{rate}");
         }

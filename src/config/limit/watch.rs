@@ -8,21 +8,28 @@ use crate::policy::limit::{Count, Limit, Quota};
 use crate::policy::request::Stage;
 use std::collections::HashSet;
 
-/// Reads a watching limit; returns one for each rate of the watched limit. `known` are the counting limits, `names`
-/// those of all limits so far.
-pub fn limits(
-    mut s: Section<'_>,
-    name: Option<String>,
-    known: &[Limit],
-    names: &HashSet<String>,
-    cx: &mut Context<'_>,
-) -> Vec<Limit> {
+/// The limits that a limit may watch.
+pub struct Known<'a> {
+    /// Good limits, which count.
+    pub limits: &'a [Limit],
+    /// Names of all limits so far, also of wrong ones.
+    pub names: &'a HashSet<String>,
+    /// Whether a limit has no name, or a wrong one.
+    pub is_nameless: bool,
+}
+
+/// Reads a watching limit; returns one for each rate of the watched limit.
+pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &mut Context<'_>) -> Vec<Limit> {
     let watched = s.required("watch", "\"user-recipients\"", text);
     let stage = s.required("stage", "\"mail\"", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
     let mode = action::mode(&mut s);
     let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
     refuse_own(&mut s);
-    let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known, names));
+    let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known));
+    if places.is_empty() {
+        // An error says so.
+        s.mark_wrong("watch");
+    }
     let first = places.first().map(|(_, limit)| *limit);
     let mut limit = Limit::new(name.as_deref().unwrap_or_default(), Count::Messages, Vec::new(), Quota::Unlimited);
     if let (Some(Placed { value: stage, span }), Some(first)) = (&stage, first) {
@@ -75,21 +82,16 @@ const WATCHED: [&str; 12] = [
 ];
 
 /// Returns the watched limits with their indices: one for each rate.
-fn places<'l>(
-    s: &Section<'_>,
-    watched: &Placed<String>,
-    known: &'l [Limit],
-    names: &HashSet<String>,
-) -> Vec<(usize, &'l Limit)> {
+fn places<'l>(s: &Section<'_>, watched: &Placed<String>, known: &Known<'l>) -> Vec<(usize, &'l Limit)> {
     let Placed { value: name, span } = watched;
     let is_meant = |limit: &Limit| *limit.name == **name;
-    let all: Vec<_> = known.iter().enumerate().filter(|(_, limit)| is_meant(limit)).collect();
+    let all: Vec<_> = known.limits.iter().enumerate().filter(|(_, limit)| is_meant(limit)).collect();
     if all.iter().any(|(_, limit)| limit.watch.is_some()) {
         s.error(span, format!("\"{name}\" has no budget, as it watches another limit itself"), Some("watch that one"));
         return Vec::new();
     }
     // A limit that is there and wrong has been reported.
-    if all.is_empty() && !names.contains(name) {
+    if all.is_empty() && !known.names.contains(name) && !known.is_nameless {
         s.error(span, format!("there is no limit \"{name}\" that could be watched"), None);
     }
     all

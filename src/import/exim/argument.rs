@@ -1,7 +1,7 @@
 //! Parser of the argument of `ratelimit`, `m / p / options / key`. Refuses the same as Exim 4.96, but at import: Exim
 //! refuses at the first mail.
 
-use crate::time::parse_duration;
+use crate::time::parse_exim_duration;
 
 /// Argument of `ratelimit`: `m / p / options / key`.
 #[derive(Clone, Debug, PartialEq)]
@@ -251,7 +251,7 @@ fn check_period(text: &str) -> Result<(), String> {
     if text.contains('.') {
         return Err(bad("a period has whole numbers alone"));
     }
-    match parse_duration(text) {
+    match parse_exim_duration(text) {
         Ok(period) if period.is_zero() => Err(bad("it must be above 0")),
         Ok(_) => Ok(()),
         // Exim allows longer periods than Weir.

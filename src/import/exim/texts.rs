@@ -2,7 +2,7 @@
 
 use super::Verb;
 use crate::policy::limit::Template;
-use crate::time::{format_duration, parse_duration};
+use crate::time::{format_duration, parse_exim_duration};
 
 /// Translates the text of a reply. The error says why it is lost.
 pub fn text(message: &str, verb: Verb) -> Result<String, String> {
@@ -55,7 +55,7 @@ pub fn delay(value: &str) -> Result<String, String> {
     ) {
         return Ok("1s per 1".to_owned());
     }
-    match parse_duration(&plain) {
+    match parse_exim_duration(&plain) {
         Ok(time) if !time.is_zero() => Ok(format_duration(time)),
         _ => Err(format!("delay = {value}: this is neither a duration nor one second for each event above the limit")),
     }

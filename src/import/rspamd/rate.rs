@@ -1,7 +1,7 @@
 //! Parser of rspamd's buckets, in all forms: burst (the capacity) and rate (the leak).
 
 use super::ucl::{Entry, Value};
-use crate::time::{Units, format_duration, parse_rate};
+use crate::time::{Units, format_duration, parse_rate, unambiguous};
 use std::time::Duration;
 
 /// Bucket in the syntax of limits.
@@ -203,7 +203,7 @@ fn decimal(number: f64) -> Option<String> {
     } else {
         &text
     };
-    (text.len() <= 18).then(|| text.to_owned())
+    (text.len() <= 18).then(|| unambiguous(text.to_owned())).filter(|text| text.len() <= 18)
 }
 
 #[cfg(test)]

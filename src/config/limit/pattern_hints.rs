@@ -1,0 +1,117 @@
+//! Patterns that most probably mean something else than they say: regular expressions, names of files, networks.
+
+use super::key::{Key, network};
+use crate::policy::matching::{Field, Shape};
+
+/// Returns a warning and a remedy for a pattern that matches something else than its author seems to think.
+pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
+    let Key::Field(field, name) = key else { return None };
+    if field == Field::Listener {
+        return None;
+    }
+    // The client's name in EHLO may be an address in brackets, and without them it is wrong.
+    if network(pattern).is_ok() {
+        let kind = if pattern.contains('/') { "a network" } else { "the address of a client" };
+        let why = format!("\"{pattern}\" is {kind}, and is compared with the {name}");
+        return Some((why, "did you mean \"client\"?".to_owned()));
+    }
+    if key.shape() == Shape::Domain && pattern.starts_with('.') && !is_expression(pattern) {
+        let why = format!("\"{pattern}\" matches no {name}");
+        return Some((why, format!("did you mean \"*{pattern}\"?")));
+    }
+    if is_expression(pattern) {
+        let why = format!("\"{pattern}\" looks like a regular expression, and is a plain pattern for the {name}");
+        return Some((why, example(key)));
+    }
+    if is_file(pattern) {
+        let why = format!("\"{pattern}\" looks like the name of a file, and is a plain pattern for the {name}");
+        let help = "[list.NAME] with file = \"…\" reads a file; name it here as \"list:NAME\"";
+        return Some((why, help.to_owned()));
+    }
+    pattern.starts_with('!').then(|| {
+        let why = format!("\"{pattern}\" negates nothing: it is a plain pattern for the {name}");
+        (why, "\"except\" has the events to which the limit does not apply".to_owned())
+    })
+}
+
+fn example(key: Key) -> String {
+    let example = match key.shape() {
+        Shape::Address => "\"*@example.org\", \"news-*@example.org\"",
+        Shape::Domain => "\"*.example.org\"",
+        Shape::Name => "\"mx*.example.org\"",
+    };
+    format!("\"*\" stands for any run of characters, and nothing else is special: {example}")
+}
+
+/// A local part may have most of these characters, too (RFC 5321 §4.1.2), but hardly any address has them like this.
+fn is_expression(pattern: &str) -> bool {
+    let (local, domain) = pattern.rsplit_once('@').unwrap_or((pattern, ""));
+    // An address literal (RFC 5321 §4.1.3), of a domain or of EHLO.
+    let is_literal = |part: &str| {
+        let inner = part.strip_prefix('[').and_then(|part| part.strip_suffix(']'));
+        inner.is_some_and(|inner| network(inner.trim_start_matches("IPv6:")).is_ok())
+    };
+    let begins = pattern.starts_with(['^', '~']) || pattern.starts_with(".*") || pattern.starts_with("regex:");
+    let ends =
+        pattern.ends_with(['$', '\\']) || pattern.len() > 2 && pattern.starts_with('/') && pattern.ends_with('/');
+    let has_class = |part: &&str| !is_literal(part) && part.contains(['[', ']', '(', ')', '|']);
+    let classes = [local, domain].iter().any(has_class);
+    // A user may be DOMAIN\dave: a backslash with a letter alone is no sign.
+    let signs = ["\\.", "\\@", "\\d+", "\\w+", "\\d*", "\\w*", "@.*", "@.+", ".+@"];
+    let escapes = signs.iter().any(|sign| pattern.contains(sign));
+    let is_quoted = local.starts_with('"');
+    !is_quoted && (begins || ends || classes || escapes)
+}
+
+fn is_file(pattern: &str) -> bool {
+    let endings = [".txt", ".csv", ".list", ".lst", ".conf", ".db"];
+    let begins = ["/", "./", "../", "file:", "lists:", "lsearch;", "hash:", "texthash:"];
+    let is_path = begins.iter().any(|begin| pattern.starts_with(begin));
+    is_path || !pattern.contains('@') && endings.iter().any(|ending| pattern.ends_with(ending))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_mean_something_else_are_found_and_others_are_not() {
+        for (key, pattern, words) in [
+            ("sender", "192.0.2.0/24", Some("is a network")),
+            ("user", "2001:db8::1", Some("is the address")),
+            ("sender-domain", "192.0.2.1", Some("is the address")),
+            ("sender-domain", ".example.org", Some("matches no sender-domain")),
+            ("sender", r"^.*@example\.org$", Some("regular expression")),
+            ("sender", ".*@example.org", Some("regular expression")),
+            ("sender", "[a-z]+@example.org", Some("regular expression")),
+            ("sender", "bob@(a|b).example", Some("regular expression")),
+            ("sender", "/^bob/", Some("regular expression")),
+            ("recipient-domain", r".*\.example\.org", Some("regular expression")),
+            ("helo", "^mx[0-9]+$", Some("regular expression")),
+            ("sender", "/etc/weir/senders", Some("name of a file")),
+            ("user", "users.txt", Some("name of a file")),
+            ("sender", "!bob@example.org", Some("negates nothing")),
+            ("client", "192.0.2.0/24", None),
+            ("listener", "a|b", None),
+            ("group", "a|b", None),
+            ("sender", "*", None),
+            ("sender", "<>", None),
+            ("sender", "*@*.example.org", None),
+            ("sender", "news-*@example.org", None),
+            ("sender", "o'neil+x@example.org", None),
+            ("sender", "root@[192.0.2.1]", None),
+            ("sender", "\"a(b\"@example.org", None),
+            ("user", "first.last", None),
+            ("user", "bob.*@example.org", None),
+            ("helo", "[192.0.2.1]", None),
+            ("helo", "[IPv6:2001:db8::1]", None),
+            ("user", r"CORP\dave", None),
+            ("helo", "mx1.example.org", None),
+            ("sender-domain", "*.example.org", None),
+        ] {
+            let said = hint(Key::named(key).unwrap(), pattern);
+            assert_eq!(said.is_some(), words.is_some(), "{key} {pattern}: {said:?}");
+            assert!(said.is_none_or(|(why, _)| why.contains(words.unwrap())), "{key} {pattern}");
+        }
+    }
+}

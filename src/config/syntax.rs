@@ -1,0 +1,232 @@
+//! Errors of TOML's syntax: one for each cause, with its position and remedy in the words of an administrator.
+
+use super::source::Source;
+use std::ops::Range;
+use toml::de::{DeTable, Error};
+
+/// Messages of the parser, by their beginnings, each with a plainer message.
+const MESSAGES: [(&str, &str); 21] = [
+    ("invalid basic string, expected `\"`", "the closing \" is missing"),
+    ("invalid multi-line basic string", "the closing \"\"\" is missing"),
+    ("invalid literal string, expected `'`", "the closing ' is missing"),
+    ("invalid multi-line literal string", "the closing ''' is missing"),
+    ("missing opening quote", "the opening quote is missing"),
+    ("string values must be quoted", "text needs quotes, as in \"text\""),
+    ("unclosed table", "the closing ] is missing"),
+    ("unclosed array table", "the closing ]] is missing"),
+    ("key with no value", "= is missing after the key"),
+    ("unclosed array", "the list is not closed: ] is missing"),
+    ("missing comma between array elements", "the list is not closed, or a comma is missing: write ] or ,"),
+    ("unclosed inline table", "the table is not closed: } is missing"),
+    ("missing comma between key-value pairs", "the table is not closed, or a comma is missing: write } or ,"),
+    ("missing key for inline table element", "the table is not closed: } is missing"),
+    ("invalid basic string, expected non-double-quote", "a text has no control characters"),
+    ("invalid literal string, expected non-single-quote", "a text has no control characters"),
+    ("invalid unquoted key", "a key has only letters, digits, - and _, or stands in quotes"),
+    ("unquoted keys cannot be empty", "the name is missing"),
+    ("unexpected leading zero", "a number does not begin with 0"),
+    ("extra comma in array", "there is a comma too many"),
+    ("too few unicode value digits", "\\ begins an escape: write \\\\, or the text in single quotes"),
+];
+
+/// Quotes that word processors write.
+const TYPOGRAPHIC: [char; 5] = ['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}'];
+
+/// Explanation of a value after which the line goes on.
+const LINE: &str = "text needs quotes, numbers have no thousands separators, and each key begins a line of its own";
+
+/// Reports the errors of the parser. `text` is the whole file.
+pub fn report(source: &Source<'_>, text: &str, errors: &[Error]) {
+    let mut errors: Vec<(Range<usize>, &Error)> = errors.iter().map(|error| (position(text, error), error)).collect();
+    // Of two errors at one position, a text without its closing quote is the cause.
+    errors.sort_by_key(|(span, error)| (span.start, !error.message().starts_with("invalid")));
+    let mut reported: Vec<(Range<usize>, &Error)> = Vec::new();
+    for (span, error) in errors {
+        if let Some((last, cause)) = reported.last() {
+            if leaves_open(text, last, cause) {
+                break;
+            }
+            if is_follow_up(text, last, cause, &span, error) {
+                continue;
+            }
+        }
+        let (message, help) = explain(text, &span, error);
+        source.error(&span, message, help.as_deref());
+        reported.push((span, error));
+    }
+}
+
+/// Returns the position of an error: at least one character, so that its line is shown.
+fn position(text: &str, error: &Error) -> Range<usize> {
+    let span = error.span().unwrap_or_default();
+    if error.message().starts_with("invalid multi-line") && text[span.start.min(text.len())..].trim().is_empty() {
+        // The text reaches to the end of the file: it is shown where it begins.
+        let quotes = if error.message().contains("literal") { "'''" } else { "\"\"\"" };
+        if let Some(at) = text.rfind(quotes) {
+            return at..at + quotes.len();
+        }
+    }
+    let (before, after) = text.split_at(span.start.min(text.len()));
+    let is_at_end = after.trim_start_matches([' ', '\t', '\r']).starts_with('\n') || after.trim().is_empty();
+    let is_at_start = before.trim_end_matches([' ', '\t']).ends_with('\n');
+    match span.is_empty() {
+        // Something is missing behind the last character before it.
+        true if is_at_end || is_at_start => {
+            let end = before.trim_end().len();
+            let last = before[..end].char_indices().next_back().map_or(0, |(at, _)| at);
+            last..end.max(last + 1)
+        }
+        true => span.start..span.start + after.chars().next().map_or(1, char::len_utf8),
+        false => span,
+    }
+}
+
+/// Returns whether what follows an error is read as part of something that is not closed: a list, a table in one line,
+/// a text of several lines.
+fn leaves_open(text: &str, span: &Range<usize>, error: &Error) -> bool {
+    let message = error.message();
+    let is_within = message.contains("array elements") || message.contains("unclosed array, ");
+    let is_in_table = message.contains("inline table") || message.contains("key-value pairs");
+    // A text without its closing quote may be in a list.
+    let line = &text[text[..span.start].rfind('\n').map_or(0, |at| at + 1)..span.start];
+    let value = line.split_once('=').map_or("", |(_, value)| value);
+    let value = value.rfind(['"', '\'']).map_or(value, |quote| &value[..quote]);
+    let count = |sign: char| value.matches(sign).count();
+    let is_in_list = count('[') > count(']') || count('{') > count('}');
+    is_within || is_in_table || message.starts_with("invalid multi-line") || is_in_list
+}
+
+/// Returns whether an error may follow from the one before: on the same line, or below a repeated header.
+fn is_follow_up(text: &str, last: &Range<usize>, cause: &Error, span: &Range<usize>, error: &Error) -> bool {
+    let is_repeated = |error: &Error| error.message().starts_with("duplicate key");
+    let is_header = text[..last.start].trim_end_matches([' ', '\t']).ends_with('[');
+    let is_below = || !text[last.start..span.start].contains("\n[");
+    line_of(text, span.start) == line_of(text, last.start)
+        || is_header && is_repeated(cause) && is_repeated(error) && is_below()
+}
+
+fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<String>) {
+    let (message, found) = (error.message(), text.get(span.clone()).unwrap_or_default());
+    if message.starts_with("duplicate key") || message.starts_with("cannot extend") {
+        return repeated(text, span, message);
+    }
+    let is_unquoted = message.starts_with("string values must be quoted");
+    let (plain, help) = match found {
+        _ if is_unquoted && found.starts_with(TYPOGRAPHIC) => ("these are typographic quotes: write \"…\"", None),
+        "=" if is_unquoted => ("there is no value after the =", None),
+        ":" if message.starts_with("invalid unquoted key") => ("= stands between a key and its value, not :", None),
+        "//" | ";" | "--" if message.starts_with("invalid unquoted key") => ("a comment begins with #", None),
+        _ if message.starts_with("unexpected key or value") => ("the line should end here", Some(LINE)),
+        _ => ("", None),
+    };
+    if !plain.is_empty() {
+        return (plain.to_owned(), help.map(str::to_owned));
+    }
+    let plain = MESSAGES.iter().find(|(begin, _)| message.starts_with(begin)).map(|(_, plain)| (*plain).to_owned());
+    (plain.unwrap_or_else(|| message.to_owned()), None)
+}
+
+/// Explains a key that is in the file twice, or that is extended though it is no table: names the first place.
+fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<String>) {
+    let key = text.get(span.clone()).unwrap_or_default().trim_matches(['"', '\'']);
+    let Some(first) = first_place(text, span) else { return (message.to_owned(), None) };
+    let line = line_of(text, first.start);
+    let said = match message.starts_with("duplicate key") {
+        true => format!("duplicate key \"{key}\": line {line} has it already"),
+        false => format!("\"{key}\" cannot be a table: line {line} gives it a value ({message})"),
+    };
+    let is_header =
+        |span: &Range<usize>| text[..span.start].rsplit('\n').next().is_some_and(|line| line.trim().starts_with('['));
+    let help = (is_header(span) && !is_header(&first))
+        .then(|| format!("write the one in line {line} with a header of its own, too, instead of {key} = …"));
+    (said, help)
+}
+
+/// Returns the position of the key that another key at this position repeats. The latter is given another name: then
+/// both are in one table.
+fn first_place(text: &str, span: &Range<usize>) -> Option<Range<usize>> {
+    const OTHER: &str = "another key of weir";
+    let (name, before, after) = (text.get(span.clone())?, text.get(..span.start)?, text.get(span.end..)?);
+    let line = format!("{name} = 0");
+    let (name, _) = DeTable::parse_recoverable(&line);
+    let name = name.get_ref().keys().next()?.get_ref().to_string();
+    let changed = format!("{before}\"{OTHER}\"{after}");
+    let (document, _) = DeTable::parse_recoverable(&changed);
+    let found = sibling(document.get_ref(), OTHER, &name)?;
+    (found.start < span.start).then_some(found)
+}
+
+/// Returns the position of the key `name` in the table that has the key `other`.
+fn sibling(table: &DeTable<'_>, other: &str, name: &str) -> Option<Range<usize>> {
+    if table.contains_key(other) {
+        return table.get_key_value(name).map(|(key, _)| key.span());
+    }
+    table.iter().find_map(|(_, value)| within(value.get_ref(), other, name))
+}
+
+fn within(value: &toml::de::DeValue<'_>, other: &str, name: &str) -> Option<Range<usize>> {
+    match (value.as_table(), value.as_array()) {
+        (Some(table), _) => sibling(table, other, name),
+        (None, Some(items)) => items.iter().find_map(|item| within(item.get_ref(), other, name)),
+        (None, None) => None,
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text[..at].matches('\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the lines and messages of the errors.
+    fn said(text: &str) -> Vec<(usize, String)> {
+        let (_, errors) = DeTable::parse_recoverable(text);
+        let source = Source::new(text);
+        report(&source, text, &errors);
+        let found = source.into_findings().0.into_iter();
+        found.map(|problem| (line_of(text, problem.span.start), problem.message)).collect()
+    }
+
+    #[test]
+    fn every_syntax_error_has_one_message_at_its_line() {
+        for (text, line, words) in [
+            ("a = 1\nb = \"x\nc = 2\n", 2, "the closing \" is missing"),
+            ("a = 1\nb = x\"\nc = 2\n", 2, "the opening quote is missing"),
+            ("a = 1\nb = 'x\nc = 2\n", 2, "the closing ' is missing"),
+            ("a = 1\nb = x\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = \u{201c}x\u{201d}\nc = 2\n", 2, "typographic quotes"),
+            ("a = 1\nb =\nc = 2\n", 2, "there is no value after the ="),
+            ("a = 1\nb \"x\"\nc = 2\n", 2, "= is missing after the key"),
+            ("a = 1\nb: \"x\"\nc = 2\n", 2, "= stands between a key and its value"),
+            ("a = 1\n[b\nc = 2\n", 2, "the closing ] is missing"),
+            ("a = 1\n[[b]\nc = 2\n", 2, "the closing ]] is missing"),
+            ("a = 1\nb = [\"x\"\nc = 2\nd = 3\n", 2, "the list is not closed"),
+            ("a = 1\nb = [\"x]\nc = 2\nd = 3\n", 2, "the closing \" is missing"),
+            ("a = 1\nb = { c = 1\nd = 2\n", 2, "the table is not closed"),
+            ("a = 1\nb = \"\"\"x\nc = 2\n", 2, "the closing \"\"\" is missing"),
+            ("a = 1\nb = \"C:\\users\"\n", 2, "\\ begins an escape"),
+            ("a = 1\nb = 1,000\nc = 2\n", 2, "the line should end here"),
+            ("a = 1\n// b\nc = 2\n", 2, "a comment begins with #"),
+            ("a = 1\nb = \"x\";\n", 2, "the line should end here"),
+            ("a = 1\n[b", 2, "the closing ] is missing"),
+            ("a = 1\nb = 2\na = 3\n", 3, "duplicate key \"a\": line 1 has it already"),
+            ("[t]\na = 1\n[u]\n[t]\na = 1\n[v]\n", 4, "duplicate key \"t\": line 1 has it already"),
+            ("[[t]]\na = 1\n[[t]]\na = 1\n\"a\" = 2\n", 5, "duplicate key \"a\": line 4 has it already"),
+            ("a = [{ b = 1 }]\n[[a]]\nb = 2\n", 2, "duplicate key \"a\": line 1 has it already"),
+            ("a = 1\na.b = 2\n", 2, "\"a\" cannot be a table: line 1 gives it a value"),
+        ] {
+            let said = said(text);
+            assert_eq!(said.len(), 1, "{text}: {said:?}");
+            assert!(said[0].0 == line && said[0].1.contains(words), "{text}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn errors_of_different_causes_are_all_reported() {
+        let said = said("a = x\nb = 1\n[d]\ne = 2\ne = 3\n[f\n");
+        let lines: Vec<usize> = said.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [1, 5, 6], "{said:?}");
+    }
+}
