@@ -30,7 +30,8 @@ pub struct Finding {
     pub what: String,
 }
 
-/// Lowest and highest right level of the budgets of one client. Both are equal, unless a reply was lost in a reset.
+/// Lowest and highest correct level of the budgets of one client. Both are equal, unless a reply was lost because the
+/// connection was reset.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct Charges {
     /// charge = "sent": recipients of messages that an upstream accepted.

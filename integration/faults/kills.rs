@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const TASKS: u64 = 16;
 const ADDRESSES: u64 = 60;
 
-/// Kills per state file; then the file is checked as a whole. Up to this number, no filter of distinct recipients is so
-/// full that it mistakes a new recipient for a known one.
+/// How often Weir is killed with one state file, before the whole file is checked. With more kills, a filter of distinct
+/// recipients would become so full that it mistakes a new recipient for a known one.
 const KILLS_OF_A_FILE: u64 = 50;
 
 /// Maximum time of load before a kill.

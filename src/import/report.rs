@@ -52,7 +52,7 @@ impl Report {
         Self { items: Vec::new(), names: HashMap::new(), noun, count: 0, saves_tables, tables: Vec::new() }
     }
 
-    /// Counts a thing that is to be translated.
+    /// Returns the next number for a condition or rule that is to be translated.
     pub fn number(&mut self) -> Number {
         self.count += 1;
         Number(self.count)

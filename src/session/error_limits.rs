@@ -1,6 +1,6 @@
 //! Limits on a client's errors and idle commands: a session that exceeds one is closed.
 
-/// Counters of one session. An accepted message resets them, except that of wrong passwords.
+/// Counters of one session. An accepted message resets all counters but the counter of wrong passwords.
 #[derive(Default)]
 pub struct ErrorLimits {
     errors: u32,
@@ -47,7 +47,7 @@ impl ErrorLimits {
         self.wrong_passwords += 1;
     }
 
-    /// Resets the counters after an accepted message, except that of wrong passwords.
+    /// Resets all counters but the counter of wrong passwords, after an accepted message.
     pub fn reset(&mut self) {
         *self = Self { wrong_passwords: self.wrong_passwords, ..Self::default() };
     }

@@ -63,7 +63,8 @@ fn is_failed_login(condition: &Condition) -> bool {
     !condition.negated && condition.name == "condition" && condition.value == "$authentication_failed"
 }
 
-/// Returns whether an option can be counted at an event. If not, Exim only reads the record.
+/// Returns whether Exim counts with this `per_…` option at an event. Otherwise Exim only reads the rate that is stored
+/// in its database.
 pub fn fits(per: Option<Per>, event: Event) -> bool {
     let is_early = matches!(event, Event::Connect | Event::Helo | Event::Auth);
     match per {
