@@ -72,7 +72,7 @@ pub fn now() -> Timestamp {
     Timestamp::from_micros(micros(monotonic).saturating_add(CLOCK.offset.load(Ordering::Relaxed)))
 }
 
-/// Returns the state of the wall clock when it was last compared with the monotonic clock.
+/// Returns the state of the wall clock when it was last compared with the time since boot.
 pub fn status() -> Status {
     now();
     let comparison = CLOCK.comparison();
