@@ -106,10 +106,27 @@ fn anchors(document: &str) -> BTreeSet<String> {
     anchors
 }
 
-#[test]
-fn every_link_of_the_documents_has_a_target() {
+/// Returns the documents for people: README.md and those of conf/ and certs/.
+fn documents() -> Vec<PathBuf> {
     let mut documents = [files(&root().join("conf"), "md"), files(&root().join("certs"), "md")].concat();
     documents.push(root().join("README.md"));
+    assert!(documents.len() > 8, "{documents:?}");
+    documents
+}
+
+#[test]
+fn every_code_block_of_the_documents_begins_with_its_language_and_ends() {
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let fences: Vec<&str> = text.lines().map(str::trim_start).filter(|line| line.starts_with("```")).collect();
+        let is_good = |pair: &[&str]| pair.len() == 2 && pair[0].len() > 3 && pair[1] == "```";
+        assert!(fences.chunks(2).all(is_good), "{}: {fences:?}", document.display());
+    }
+}
+
+#[test]
+fn every_link_of_the_documents_has_a_target() {
+    let documents = documents();
     let mut broken = Vec::new();
     for document in &documents {
         let text = std::fs::read_to_string(document).unwrap();
@@ -127,5 +144,5 @@ fn every_link_of_the_documents_has_a_target() {
             }
         }
     }
-    assert!(documents.len() > 8 && broken.is_empty(), "{broken:#?}");
+    assert!(broken.is_empty(), "{broken:#?}");
 }
