@@ -232,6 +232,63 @@ fn a_plot_has_a_panel_for_each_limit() {
         assert!(svg.contains(words), "{words}");
     }
     assert_eq!(svg.matches("E(T), the limit").count(), 2);
+    // The history is of five days.
+    let labels = labels(&svg);
+    let count = |label: &str| labels.iter().filter(|other| **other == label).count();
+    assert_eq!(["1 min", "1 h", "1 d", "1 week"].map(count), [2, 2, 2, 0], "{labels:?}");
+    assert!(labels.contains(&"2023-11-15"), "{labels:?}");
+}
+
+/// Returns the texts of an SVG.
+fn labels(svg: &str) -> Vec<&str> {
+    let texts = svg.split("<text").skip(1);
+    texts.filter_map(|text| Some(text.split_once('>')?.1.split_once("</text>")?.0.trim())).collect()
+}
+
+#[test]
+fn a_plot_names_the_refused_users_and_marks_their_refusals() {
+    let limits = format!("{EWMA}{}", BUCKET.replace("name", "mode = \"shadow\"\nname"));
+    let site = site_with_limits(&limits);
+    // On the fifth of ten days, users send more than the limit to different recipients; quiet sends most, but slowly.
+    let (day, middle) = (86_400, 5 * 86_400);
+    let mut rows: Vec<(u64, String, String)> =
+        (0..120).map(|n| (n * day / 12, "quiet".to_owned(), format!("r{n}"))).collect();
+    rows.extend((0..20).map(|n| (middle + n, "<hasty>".to_owned(), format!("r{n}"))));
+    rows.extend((0..12).map(|n| (middle + n, "keen".to_owned(), format!("r{n}"))));
+    rows.sort();
+    let Outcome { code, out, err } = simulate(&site, &["--json", "--plot", "out.svg", "-"], csv(&rows).as_bytes());
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let refused = |user: &str| {
+        let of = |line: &&Value| line["decision"] == "refuse" && line["user"] == user;
+        lines_of_json(&out).iter().filter(of).count()
+    };
+    let (hasty, keen) = (refused("<hasty>"), refused("keen"));
+    assert!(hasty > keen && keen > 0, "{hasty}, {keen}");
+    let svg = std::fs::read_to_string(site.path("out.svg")).unwrap();
+    let labels = labels(&svg);
+    for label in [
+        format!("&lt;hasty&gt;: {hasty} refused"),
+        format!("keen: {keen} refused"),
+        "quiet".to_owned(),
+        "above the limit, refused".to_owned(),
+        "above the limit, would be refused".to_owned(),
+        format!("average: {} of 152 recipients refused, users: 2", hasty + keen),
+        "1 week".to_owned(),
+        "1970-01-05".to_owned(),
+    ] {
+        assert!(labels.contains(&label.as_str()), "{label:?} is not in {labels:?}");
+    }
+    // The marks of refusals are vertical lines, as wide as the lines of the users, all in the middle of the time axis.
+    let marks: Vec<f64> = svg.lines().filter_map(vertical_line).collect();
+    assert!(marks.len() >= 4, "two users of two limits: {marks:?}");
+    assert!(marks.iter().all(|x| (500.0..550.0).contains(x)), "{marks:?}");
+}
+
+/// Returns the position of a vertical line of two pixels' width.
+fn vertical_line(line: &str) -> Option<f64> {
+    let points = line.strip_prefix("<polyline")?.split_once("stroke-width=\"2\" points=\"")?.1.split_once('"')?.0;
+    let points: Vec<&str> = points.split_whitespace().filter_map(|point| Some(point.split_once(',')?.0)).collect();
+    (points.len() == 2 && points[0] == points[1]).then(|| points[0].parse().unwrap())
 }
 
 /// Returns a limit with this name and these further keys.

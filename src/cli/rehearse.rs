@@ -5,7 +5,7 @@ use crate::accounts::users_file::Users;
 use crate::clock;
 use crate::config::Config;
 use crate::policy::request::Stage;
-use crate::rehearse::case::{self, Account, Case};
+use crate::rehearse::test_message::{self, Account, TestMessage};
 use crate::rehearse::{self, live};
 use crate::time::Moment;
 use hyper::StatusCode;
@@ -17,7 +17,7 @@ pub struct Arguments {
     #[command(flatten)]
     config: ConfigArgument,
     #[command(flatten)]
-    case: CaseArguments,
+    test_message: TestMessageArguments,
     /// Use the limits and budgets of the running Weir, without charging them; the default is the limits of the file,
     /// with empty budgets
     #[arg(long)]
@@ -29,46 +29,46 @@ pub struct Arguments {
 
 /// Session with one message, as options.
 #[derive(clap::Args)]
-struct CaseArguments {
+struct TestMessageArguments {
     /// The client's IP address
-    #[arg(long, value_name = "ADDRESS", value_parser = case::client)]
+    #[arg(long, value_name = "ADDRESS", value_parser = test_message::client)]
     client: IpAddr,
     /// The user who logs in, with the right password; by default there is no login
-    #[arg(long, value_name = "NAME", value_parser = case::user)]
+    #[arg(long, value_name = "NAME", value_parser = test_message::user)]
     user: Option<String>,
     /// A group of the user, beside those in the users file; may be repeated
-    #[arg(long = "group", value_name = "NAME", value_parser = case::name)]
+    #[arg(long = "group", value_name = "NAME", value_parser = test_message::name)]
     groups: Vec<String>,
     /// The envelope sender; <> is the null sender of bounces
-    #[arg(long = "mail-from", value_name = "ADDRESS", value_parser = case::sender)]
+    #[arg(long = "mail-from", value_name = "ADDRESS", value_parser = test_message::sender)]
     sender: Option<String>,
     /// An envelope recipient; may be repeated
-    #[arg(long = "rcpt-to", value_name = "ADDRESS", value_parser = case::recipient)]
+    #[arg(long = "rcpt-to", value_name = "ADDRESS", value_parser = test_message::recipient)]
     recipients: Vec<String>,
     /// The message size in octets, such as 20000 or 10M
-    #[arg(long, value_parser = case::size)]
+    #[arg(long, value_parser = test_message::size)]
     size: Option<u64>,
     /// The last stage of the session: connect, auth, mail, rcpt, data or end
-    #[arg(long, value_parser = case::stage)]
+    #[arg(long, value_parser = test_message::stage)]
     stage: Option<Stage>,
     /// The client's name in EHLO
-    #[arg(long, value_name = "NAME", value_parser = case::name)]
+    #[arg(long, value_name = "NAME", value_parser = test_message::name)]
     helo: Option<String>,
     /// The listener that the client connects to; optional if there is only one
-    #[arg(long, value_name = "NAME", value_parser = case::name)]
+    #[arg(long, value_name = "NAME", value_parser = test_message::name)]
     listener: Option<String>,
     /// The connection is encrypted
     #[arg(long)]
     tls: bool,
     /// The time of the session, such as 2026-03-01T10:00, in the time zone of the configuration unless it has an offset;
     /// default: now
-    #[arg(long, value_name = "TIME", value_parser = case::time)]
+    #[arg(long, value_name = "TIME", value_parser = test_message::time)]
     at: Option<Moment>,
 }
 
-impl From<&CaseArguments> for Case {
-    fn from(arguments: &CaseArguments) -> Self {
-        let CaseArguments { client, user, groups, sender, recipients, size, stage, helo, listener, tls, at } =
+impl From<&TestMessageArguments> for TestMessage {
+    fn from(arguments: &TestMessageArguments) -> Self {
+        let TestMessageArguments { client, user, groups, sender, recipients, size, stage, helo, listener, tls, at } =
             arguments;
         Self {
             client: *client,
@@ -88,19 +88,23 @@ impl From<&CaseArguments> for Case {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let mut case = Case::from(&arguments.case);
-    case.check().map_err(|why| CommandError::new(exit::USAGE, why))?;
-    let (text, is_refused) = if arguments.live { ask(arguments, &case)? } else { play(arguments, &mut case)? };
+    let mut test_message = TestMessage::from(&arguments.test_message);
+    test_message.check().map_err(|why| CommandError::new(exit::USAGE, why))?;
+    let (text, is_refused) =
+        if arguments.live { ask(arguments, &test_message)? } else { play(arguments, &mut test_message)? };
     print(&text)?;
     if is_refused { Err(CommandError::new(exit::REFUSED, "")) } else { Ok(()) }
 }
 
 /// Tests by the limits of the file, with empty budgets.
-fn play(Arguments { config, json, .. }: &Arguments, case: &mut Case) -> Result<(String, bool), CommandError> {
+fn play(
+    Arguments { config, json, .. }: &Arguments,
+    test_message: &mut TestMessage,
+) -> Result<(String, bool), CommandError> {
     let config = read_config(&config.config)?;
-    case.account = account(&config, case.user.as_deref());
+    test_message.account = account(&config, test_message.user.as_deref());
     let listeners: Vec<_> = config.listeners.iter().map(|listener| Arc::clone(&listener.session)).collect();
-    let report = rehearse::run(case, &config.policy, &listeners, clock::now());
+    let report = rehearse::run(test_message, &config.policy, &listeners, clock::now());
     let report = report.map_err(|why| CommandError::new(exit::USAGE, why))?;
     let text = if *json { format!("{}\n", report.json()) } else { report.text() };
     Ok((text, report.is_refused()))
@@ -118,8 +122,8 @@ fn account(config: &Config, user: Option<&str>) -> Account {
 }
 
 /// Tests by the limits and budgets of the running Weir.
-fn ask(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), CommandError> {
-    let (status, said) = control_client::post(&config.config, "/test", live::request(case, *json))?;
+fn ask(Arguments { config, json, .. }: &Arguments, test_message: &TestMessage) -> Result<(String, bool), CommandError> {
+    let (status, said) = control_client::post(&config.config, "/test", live::request(test_message, *json))?;
     let unavailable = |why: &str| CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));
     match status {
         StatusCode::OK => live::read(&said).ok_or_else(|| unavailable("its answer is of another version")),

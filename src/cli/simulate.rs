@@ -17,8 +17,8 @@ pub struct Arguments {
     /// Print every decision as a line of JSON, then a line for each limit
     #[arg(long)]
     json: bool,
-    /// Draw a chart: the traffic of the busiest users and the maximum that each limit allows, over windows of any
-    /// length
+    /// Draw a chart: the users that each limit refuses most, when it refuses them, and their traffic beside the maximum
+    /// that the limit allows, over windows of any length
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Add the mail of a compromised account to the history: "alice 1/s 100rcpt from 2026-03-01T10:00"

@@ -4,8 +4,8 @@ use super::reloader::ReloadHandle;
 use crate::admin::exceptions::ExceptionCommand;
 use crate::admin::{BodyHandler, ControlHandlers, Outcome, OutcomeFuture};
 use crate::clock;
-use crate::rehearse::case::Account;
 use crate::rehearse::live::{self, AnswerError, Posted};
+use crate::rehearse::test_message::Account;
 use crate::server::Server;
 use crate::session;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
         Box::pin(async move { handle.reload().await }) as OutcomeFuture
     };
     let sessions = Arc::new(sessions);
-    let test = of_server(server, move |server, case| {
+    let test = of_server(server, move |server, test_message| {
         let sessions = sessions.clone();
-        Box::pin(async move { test(&server, &sessions, &case).await })
+        Box::pin(async move { test(&server, &sessions, &test_message).await })
     });
     let exception = |command: ExceptionCommand| {
         let handler = of_server(server, move |server, body| {
@@ -45,16 +45,17 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
 async fn test(server: &Server, sessions: &Sessions, body: &str) -> Outcome {
     match rehearse(server, sessions, body).await {
         Ok(answer) => Outcome::Done(answer),
-        Err(AnswerError::Case(why)) => Outcome::Refused(format!("{why}\n")),
+        Err(AnswerError::TestMessage(why)) => Outcome::Refused(format!("{why}\n")),
         Err(AnswerError::Store(why)) => Outcome::Unavailable(format!("{why}\n")),
     }
 }
 
 async fn rehearse(server: &Server, sessions: &Sessions, body: &str) -> Result<String, AnswerError> {
     let mut posted = Posted::parse(body)?;
-    if let (Some(user), Some(accounts)) = (&posted.case.user, &server.accounts) {
+    if let (Some(user), Some(accounts)) = (&posted.test_message.user, &server.accounts) {
         let user = accounts.user(user).await;
-        posted.case.account = user.map_or(Account::Missing, |user| Account::known(user.disabled, user.groups()));
+        posted.test_message.account =
+            user.map_or(Account::Missing, |user| Account::known(user.disabled, user.groups()));
     }
     live::answer(&server.store, sessions, &posted, clock::now()).await
 }

@@ -1,13 +1,13 @@
 //! Commands of the client in a rehearsal.
 
-use super::case::Case;
+use super::test_message::TestMessage;
 use crate::policy::request::Stage;
 use crate::smtp::sasl::{self, Credentials};
 
 /// Command of the client.
 #[derive(Clone)]
 pub struct Command {
-    /// First stage of a case that needs the command.
+    /// First stage of a test message that needs the command.
     pub stage: Stage,
     /// Text for people: `RCPT TO:<bob@example.net>`.
     pub shown: String,
@@ -15,33 +15,35 @@ pub struct Command {
     pub line: String,
 }
 
-/// Returns the commands of a case, in order.
-pub fn commands(case: &Case, starts_tls: bool) -> Vec<Command> {
+/// Returns the commands of a test message, in order.
+pub fn commands(test_message: &TestMessage, starts_tls: bool) -> Vec<Command> {
     let command = |stage, shown: String, arguments: &str| Command { stage, line: format!("{shown}{arguments}"), shown };
-    let name = case.helo.as_deref().unwrap_or("localhost");
+    let name = test_message.helo.as_deref().unwrap_or("localhost");
     let hello = command(Stage::Auth, "EHLO".to_owned(), &format!(" {name}"));
     let mut all = vec![hello.clone()];
     if starts_tls {
         // RFC 3207 §4.2: the server forgets the first EHLO.
         all.extend([command(Stage::Auth, "STARTTLS".to_owned(), ""), hello]);
     }
-    if let Some(user) = &case.user {
+    if let Some(user) = &test_message.user {
         // The rehearsal takes any password for the right one.
         let credentials = Credentials { user: user.clone(), password: "rehearsal".to_owned() };
         let line = format!("AUTH PLAIN {}", sasl::plain(&credentials));
         all.push(Command { stage: Stage::Auth, shown: format!("AUTH as {user}"), line });
     }
-    if let Some(sender) = &case.sender {
-        let size = case.size.map(|size| format!(" SIZE={size}")).unwrap_or_default();
-        let is_ascii = sender.is_ascii() && case.recipients.iter().all(|recipient| recipient.is_ascii());
+    if let Some(sender) = &test_message.sender {
+        let size = test_message.size.map(|size| format!(" SIZE={size}")).unwrap_or_default();
+        let is_ascii = sender.is_ascii() && test_message.recipients.iter().all(|recipient| recipient.is_ascii());
         let utf8 = if is_ascii { "" } else { " SMTPUTF8" };
         let sender = sender.trim_matches(['<', '>']);
         all.push(command(Stage::Mail, format!("MAIL FROM:<{sender}>"), &format!("{size}{utf8}")));
     }
-    all.extend(case.recipients.iter().map(|recipient| command(Stage::Rcpt, format!("RCPT TO:<{recipient}>"), "")));
-    if !case.recipients.is_empty() {
+    all.extend(
+        test_message.recipients.iter().map(|recipient| command(Stage::Rcpt, format!("RCPT TO:<{recipient}>"), "")),
+    );
+    if !test_message.recipients.is_empty() {
         all.push(command(Stage::Data, "DATA".to_owned(), ""));
     }
-    all.retain(|command| case.reaches(command.stage));
+    all.retain(|command| test_message.reaches(command.stage));
     all
 }

@@ -1,8 +1,8 @@
 //! Rehearsal with the budgets of the running Weir: the request to it, and its answer.
 
-use super::case::Case;
 use super::rehearsal::{self, Setup};
 use super::report::Report;
+use super::test_message::TestMessage;
 use crate::policy::{InMemoryStore, Policy};
 use crate::session;
 use crate::store::Store;
@@ -15,51 +15,51 @@ use std::sync::Arc;
 const AS: &str = "as";
 const TEXT: &str = "text";
 
-/// Reason why a posted case is not rehearsed.
+/// Reason why a posted test message is not rehearsed.
 #[derive(Debug)]
 pub enum AnswerError {
-    /// The case is wrong.
-    Case(String),
+    /// The test message is wrong.
+    TestMessage(String),
     /// The budgets cannot be loaded.
     Store(String),
 }
 
-/// Returns the request body for a case.
-pub fn request(case: &Case, wants_json: bool) -> String {
-    let mut request = case.to_json();
+/// Returns the request body for a test message.
+pub fn request(test_message: &TestMessage, wants_json: bool) -> String {
+    let mut request = test_message.to_json();
     if !wants_json {
         request[AS] = TEXT.into();
     }
     request.to_string()
 }
 
-/// Posted case, and the form of its answer.
+/// Posted test message, and the form of its answer.
 pub struct Posted {
-    pub case: Case,
+    pub test_message: TestMessage,
     wants_text: bool,
 }
 
 impl Posted {
     /// Parses the body of a request.
     pub fn parse(body: &str) -> Result<Self, AnswerError> {
-        let case = Case::from_json(body).map_err(AnswerError::Case)?;
+        let test_message = TestMessage::from_json(body).map_err(AnswerError::TestMessage)?;
         let wants_text = serde_json::from_str::<Value>(body).is_ok_and(|body| body[AS] == TEXT);
-        Ok(Self { case, wants_text })
+        Ok(Self { test_message, wants_text })
     }
 }
 
-/// Rehearses a posted case on a copy of the present budgets. Nothing is charged.
+/// Rehearses a posted test message on a copy of the present budgets. Nothing is charged.
 pub async fn answer(
     store: &Store,
     listeners: &[Arc<session::Options>],
-    Posted { case, wants_text }: &Posted,
+    Posted { test_message, wants_text }: &Posted,
     now: Timestamp,
 ) -> Result<String, AnswerError> {
     let policy = store.policy();
-    let setup = Setup::new(case, &policy, listeners, now).map_err(AnswerError::Case)?;
+    let setup = Setup::new(test_message, &policy, listeners, now).map_err(AnswerError::TestMessage)?;
     let mut known = InMemoryStore::new(Policy::clone(&policy));
     let rehearsal = loop {
-        let rehearsal = rehearsal::play(setup, case, known.clone());
+        let rehearsal = rehearsal::play(setup, test_message, known.clone());
         // Known budgets can change which others the session needs: a refused recipient is not counted at DATA.
         if rehearsal.missing.is_empty() {
             break rehearsal;
@@ -71,7 +71,7 @@ pub async fn answer(
             Err(why) => return Err(AnswerError::Store(why.to_string())),
         }
     };
-    let report = Report { setup, case, rehearsal, is_live: true };
+    let report = Report { setup, test_message, rehearsal, is_live: true };
     let answer = match wants_text {
         true => json!({ "refused": report.is_refused(), TEXT: report.text() }),
         false => report.json(),

@@ -1,29 +1,29 @@
 //! Rehearsal of a mail session on copies of budgets: tells what each limit would do to a message, and why.
 
-pub mod case;
 mod commands;
 pub mod live;
 mod rehearsal;
 mod report;
+pub mod test_message;
 
 use crate::policy::{InMemoryStore, Policy};
 use crate::session;
 use crate::time::Timestamp;
-use case::Case;
 use rehearsal::Setup;
 pub use report::Report;
 use std::sync::Arc;
+use test_message::TestMessage;
 
-/// Rehearses a session with empty budgets. The error: there is no listener of the case's name.
+/// Rehearses a session with empty budgets. The error: there is no listener of the test message's name.
 pub fn run<'a>(
-    case: &'a Case,
+    test_message: &'a TestMessage,
     policy: &'a Policy,
     listeners: &'a [Arc<session::Options>],
     now: Timestamp,
 ) -> Result<Report<'a>, String> {
-    let setup = Setup::new(case, policy, listeners, now)?;
-    let rehearsal = rehearsal::play(setup, case, InMemoryStore::new(policy.clone()));
-    Ok(Report { setup, case, rehearsal, is_live: false })
+    let setup = Setup::new(test_message, policy, listeners, now)?;
+    let rehearsal = rehearsal::play(setup, test_message, InMemoryStore::new(policy.clone()));
+    Ok(Report { setup, test_message, rehearsal, is_live: false })
 }
 
 #[cfg(test)]

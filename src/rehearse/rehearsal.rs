@@ -1,7 +1,7 @@
-//! Rehearsal: plays a case with a real session, on copies of budgets. Accounts and upstream accept everything.
+//! Rehearsal: plays a test message with a real session, on copies of budgets. Accounts and upstream accept everything.
 
-use super::case::Case;
 use super::commands::{Command, commands};
+use super::test_message::TestMessage;
 use crate::policy::budgets::{Key, SessionCounters};
 use crate::policy::limit::Count;
 use crate::policy::request::{Event, PolicyRequest, Stage};
@@ -28,9 +28,14 @@ pub struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Finds the listener of a case. The error: no listener has this name.
-    pub fn new(case: &Case, policy: &'a Policy, listeners: &'a [Arc<Options>], now: Timestamp) -> Result<Self, String> {
-        let listener = match (&case.listener, listeners) {
+    /// Finds the listener of a test message. The error: no listener has this name.
+    pub fn new(
+        test_message: &TestMessage,
+        policy: &'a Policy,
+        listeners: &'a [Arc<Options>],
+        now: Timestamp,
+    ) -> Result<Self, String> {
+        let listener = match (&test_message.listener, listeners) {
             (None, [only]) => Some(only),
             (None, _) => None,
             (Some(name), _) => Some(listeners.iter().find(|listener| *listener.name == **name).ok_or_else(|| {
@@ -38,7 +43,7 @@ impl<'a> Setup<'a> {
                 format!("there is no listener \"{name}\": there are {}", names.join(", "))
             })?),
         };
-        let now = case.at.map_or(now, |at| policy.zone.instant(at));
+        let now = test_message.at.map_or(now, |at| policy.zone.instant(at));
         // All listeners have the same hostname.
         let hostname = listeners.first().map_or("localhost", |listener| &listener.hostname);
         Ok(Self { policy, hostname, listener: listener.map(AsRef::as_ref), now })
@@ -47,7 +52,7 @@ impl<'a> Setup<'a> {
     /// Returns the options of the session. An unknown listener accepts every client.
     fn options(&self) -> Options {
         match self.listener {
-            // The case names the client itself, not a proxy before it.
+            // The test message names the client itself, not a proxy before it.
             Some(listener) => Options { xclient: Vec::new(), ..listener.clone() },
             None => Options {
                 name: "unknown".into(),
@@ -84,24 +89,28 @@ pub struct Rehearsal {
 }
 
 /// Rehearses a session. Charges the budgets of `store`, a copy.
-pub fn play(setup: Setup<'_>, case: &Case, store: InMemoryStore) -> Rehearsal {
+pub fn play(setup: Setup<'_>, test_message: &TestMessage, store: InMemoryStore) -> Rehearsal {
     let options = setup.options();
     // Clients log in with TLS, where they can.
-    let starts_tls = options.tls == Security::StartTls && (case.tls || case.user.is_some());
-    let is_encrypted = options.tls == Security::Implicit || case.tls;
+    let starts_tls = options.tls == Security::StartTls && (test_message.tls || test_message.user.is_some());
+    let is_encrypted = options.tls == Security::Implicit || test_message.tls;
     let tls = (is_encrypted && !starts_tls).then(tls);
-    let command =
-        Command { stage: Stage::Connect, shown: format!("connection from {}", case.client), line: String::new() };
-    let commands = commands(case, starts_tls).into_iter();
-    let mut player = Player { setup, case, store, command, commands, accepted: 0, rehearsal: Rehearsal::default() };
-    player.play(Session::begin(Arc::new(options), "test".into(), case.client, tls, setup.now));
+    let command = Command {
+        stage: Stage::Connect,
+        shown: format!("connection from {}", test_message.client),
+        line: String::new(),
+    };
+    let commands = commands(test_message, starts_tls).into_iter();
+    let mut player =
+        Player { setup, test_message, store, command, commands, accepted: 0, rehearsal: Rehearsal::default() };
+    player.play(Session::begin(Arc::new(options), "test".into(), test_message.client, tls, setup.now));
     player.rehearsal
 }
 
 /// Outside of the session: the client, accounts, policy and upstream.
 struct Player<'a> {
     setup: Setup<'a>,
-    case: &'a Case,
+    test_message: &'a TestMessage,
     store: InMemoryStore,
     /// The client's last command.
     command: Command,
@@ -140,7 +149,7 @@ impl Player<'_> {
                 Step::Delay(delayed) => delayed.elapsed(),
                 Step::Login(login) => login.answer(Verified::Right { groups: self.groups() }),
                 Step::Relay(relay) => accept(relay),
-                Step::Body(_) if !self.case.reaches(Stage::End) => return,
+                Step::Body(_) if !self.test_message.reaches(Stage::End) => return,
                 Step::Body(body) => self.end(body),
                 // The client says neither XCLIENT nor BDAT.
                 Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
@@ -154,7 +163,7 @@ impl Player<'_> {
     }
 
     fn groups(&self) -> Arc<[Box<str>]> {
-        self.case.all_groups().into_iter().map(Into::into).collect()
+        self.test_message.all_groups().into_iter().map(Into::into).collect()
     }
 
     /// Returns the client's next line. The client gives up after a refusal, unless it is of one recipient.
@@ -223,22 +232,22 @@ impl Player<'_> {
         self.store.admit(now, &request, counters)
     }
 
-    /// Removes the facts that a session always has, and the case has not.
+    /// Removes the facts that a session always has, and the test message has not.
     fn remove_invented(&self, request: &mut PolicyRequest) {
         if self.setup.listener.is_none() {
             request.facts.listener = None;
         }
-        if self.case.helo.is_none() {
+        if self.test_message.helo.is_none() {
             request.facts.helo = None;
         }
         if let Some(Event::End { size }) = request.events.first_mut() {
-            *size = self.case.size;
+            *size = self.test_message.size;
         }
     }
 
     fn end(&mut self, mut body: Body) -> Step {
         self.apply_refunds(body.session());
-        let size = self.case.size.unwrap_or_default();
+        let size = self.test_message.size.unwrap_or_default();
         let (request, counters) = body.session().end_request(size);
         let verdict = self.admit(request, counters).pop();
         let outcome = match body.session().apply_end_verdict(verdict) {

@@ -1,7 +1,7 @@
 //! Report of a rehearsal: text for people, JSON for programs.
 
-use super::case::Case;
 use super::rehearsal::{Rehearsal, RehearsedEvent, Setup, line};
+use super::test_message::TestMessage;
 use crate::policy::limit::{Effect, Limit, Mode};
 use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::verdict::Refusal;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// Report of one rehearsal.
 pub struct Report<'a> {
     pub setup: Setup<'a>,
-    pub case: &'a Case,
+    pub test_message: &'a TestMessage,
     pub rehearsal: Rehearsal,
     /// Whether the budgets are those of the running Weir.
     pub is_live: bool,
@@ -29,8 +29,8 @@ impl Report<'_> {
     pub fn text(&self) -> String {
         let budgets = if self.is_live { "with the budgets of the running Weir" } else { "with empty budgets" };
         let mut text = format!("at {}, {budgets}\n", self.setup.policy.zone.rfc3339(self.setup.now));
-        let groups = self.case.all_groups();
-        if let (Some(user), false) = (&self.case.user, groups.is_empty()) {
+        let groups = self.test_message.all_groups();
+        if let (Some(user), false) = (&self.test_message.user, groups.is_empty()) {
             text += &format!("{user} is in the groups {}\n", groups.join(", "));
         }
         for event in &self.rehearsal.events {
@@ -96,7 +96,7 @@ impl Report<'_> {
             self.rehearsal.refused_by_listener.iter().map(|why| format!("refused, not by a limit: {why}\n"));
         let all: String = by_limits.chain(by_listener).collect();
         let nothing = "nothing is refused: the smart host has the last word\n";
-        match self.case.doubt() {
+        match self.test_message.doubt() {
             None if all.is_empty() => nothing.to_owned(),
             None => all,
             Some(doubt) if all.is_empty() => format!("note: {doubt}\napart from that, {nothing}"),
@@ -108,8 +108,8 @@ impl Report<'_> {
         let events: Vec<Value> = self.rehearsal.events.iter().map(|event| self.event_json(event)).collect();
         let replies: Vec<&str> = self.rehearsal.events.iter().filter_map(|event| event.refused.as_deref()).collect();
         json!({ "at": self.setup.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
-            "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "groups": self.case.all_groups(),
-            "note": self.case.doubt(), "acts": events })
+            "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "groups": self.test_message.all_groups(),
+            "note": self.test_message.doubt(), "acts": events })
     }
 
     fn event_json(&self, event: &RehearsedEvent) -> Value {

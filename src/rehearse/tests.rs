@@ -25,18 +25,18 @@ fn listener(tls: Security, auth: Requirement) -> Options {
     }
 }
 
-/// Case of a message with three recipients, with these keys beside.
-fn case(more: &str) -> Case {
+/// Test message with three recipients, with these keys beside.
+fn test_message(more: &str) -> TestMessage {
     let text = format!(
         r#"{{"client":"192.0.2.7","mail-from":"a@example.org","rcpt-to":["b@example.net","c@example.net","d@example.net"]{more}}}"#
     );
-    Case::from_json(&text).unwrap()
+    TestMessage::from_json(&text).unwrap()
 }
 
-fn rehearse(limits: Vec<Limit>, listener: Options, case: &Case) -> Rehearsal {
+fn rehearse(limits: Vec<Limit>, listener: Options, test_message: &TestMessage) -> Rehearsal {
     let policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
     let now = Timestamp::from_micros(1_700_000_000_000_000);
-    super::run(case, &policy, &[Arc::new(listener)], now).unwrap().rehearsal
+    super::run(test_message, &policy, &[Arc::new(listener)], now).unwrap().rehearsal
 }
 
 fn whats(rehearsal: &Rehearsal) -> Vec<&str> {
@@ -48,7 +48,7 @@ fn commands_are_counted_as_a_real_client_sends_them() {
     let mut commands = limit("commands", Count::Commands, "100 / 1d");
     commands.per = Vec::new();
     let listener = listener(Security::StartTls, Requirement::Required);
-    let rehearsal = rehearse(vec![commands], listener, &case(r#","user":"alice""#));
+    let rehearsal = rehearse(vec![commands], listener, &test_message(r#","user":"alice""#));
     // The third recipient is one too many: a command all the same.
     let expected = [
         "connection from 192.0.2.7",
@@ -101,7 +101,7 @@ fn refusals_of_the_listener_end_what_the_client_can_do() {
             "EHLO: 501 5.5.4 Say EHLO and your host name",
         ),
     ] {
-        let rehearsal = rehearse(vec![limit("l", Count::Recipients, "100 / 1d")], listener, &case(more));
+        let rehearsal = rehearse(vec![limit("l", Count::Recipients, "100 / 1d")], listener, &test_message(more));
         assert_eq!(rehearsal.refused_by_listener, [refused]);
         assert_eq!(whats(&rehearsal).last(), Some(&last), "{refused}");
     }
@@ -112,9 +112,9 @@ fn a_recipient_that_another_limit_refuses_is_refunded_in_shadow_limits() {
     let mut shadow = limit("shadow", Count::Recipients, "100 / 1d");
     (shadow.mode, shadow.charge) = (Mode::Shadow, Charge::Sent);
     let limits = vec![shadow, limit("strict", Count::Recipients, "1 / 1d")];
-    let mut case = case(r#","user":"alice""#);
-    case.stage = Some(Stage::Rcpt);
-    let rehearsal = rehearse(limits, listener(Security::None, Requirement::Optional), &case);
+    let mut test_message = test_message(r#","user":"alice""#);
+    test_message.stage = Some(Stage::Rcpt);
+    let rehearsal = rehearse(limits, listener(Security::None, Requirement::Optional), &test_message);
     let recipients: Vec<_> = rehearsal.events.iter().filter(|event| event.stage == Stage::Rcpt).collect();
     let refused: Vec<bool> = recipients.iter().map(|event| event.refused.is_some()).collect();
     assert_eq!(refused, [false, true, true]);

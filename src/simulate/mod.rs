@@ -1,6 +1,7 @@
 //! Simulation: sends recorded mail of the past through a policy, and counts the refusals that each limit would have
 //! caused.
 
+mod axis;
 mod flood;
 mod history;
 mod plot;
@@ -28,7 +29,7 @@ pub struct Simulation {
     titles: Vec<String>,
     replay: Replay,
     totals: Totals,
-    /// Messages of each user, if a plot is to be drawn.
+    /// Messages and refusals of each user, if a plot is to be drawn.
     traffic: Option<Traffic>,
     flood: Option<Flood>,
 }
@@ -79,13 +80,13 @@ impl Simulation {
     /// policy can be drawn.
     pub fn collect_traffic(&mut self) -> Result<(), String> {
         plot::check(&self.policy)?;
-        self.traffic = Some(Traffic::default());
+        self.traffic = Some(Traffic::new(self.policy.limits.len()));
         Ok(())
     }
 
     /// Draws the traffic into a file, if it was collected.
     pub fn draw(&self, path: &Path) -> Result<(), String> {
-        self.traffic.as_ref().map_or(Ok(()), |traffic| traffic.draw(path, &self.policy))
+        self.traffic.as_ref().map_or(Ok(()), |traffic| traffic.draw(path, &self.policy, &self.replay.tallies))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -102,7 +103,7 @@ impl Simulation {
                 flood.note(message.at, &outcome);
             }
             if let Some(traffic) = &mut self.traffic {
-                traffic.add(&message);
+                traffic.add(&message, &self.replay.tallies);
             }
             if let Some(out) = &mut decisions {
                 report::print_json(out, &self.policy, &message, &outcome).map_err(ReplayError::Output)?;

@@ -1,118 +1,285 @@
-//! Plot of arrival envelopes (figure 4 of the Vienna paper) as SVG, with one panel for each limit. A panel shows, for
-//! each length of a time window, the maximum that the busiest users sent in any window of that length, and the maximum
-//! that the limit admits.
+//! Plot as SVG, with one panel for each limit. The upper part of a panel shows arrival envelopes (figure 4 of the
+//! Vienna paper): for each length of a time window, the maximum that a user sent in any window of that length, and the maximum
+//! that the limit admits. The lower part shows when the limit refused mail, for the users of whom it refused most.
 
+use super::axis::{self, Ticked};
 use super::history::Message;
+use super::tally::Tally;
 use crate::policy::Policy;
-use crate::policy::limit::{Count, Limit, Quota};
+use crate::policy::limit::{Count, Limit, Mode, Quota};
 use crate::policy::matching::Field;
+use crate::policy::request::Stage;
 use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
+use plotters::coord::combinators::{LogCoord, WithKeyPoints};
 use plotters::prelude::*;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages of each user, in order of time.
-#[derive(Default)]
-pub struct Traffic(HashMap<Arc<str>, Vec<Sent>>);
+/// Messages of each user, and refusals of each limit.
+pub struct Traffic {
+    users: HashMap<Arc<str>, Vec<Sent>>,
+    /// Refusals of each limit, in the order of the policy.
+    refusals: Vec<Refusals>,
+}
 
 /// A message: its time in microseconds since 1970, and its number of recipients.
 type Sent = (i64, u64);
 
-/// Maximum number of users that a panel shows.
-const BUSIEST: usize = 5;
+/// Refusals of one limit.
+#[derive(Clone, Default)]
+struct Refusals {
+    /// Number of refused recipients or messages so far, as in the limit's [`Tally`].
+    total: u64,
+    /// Times of the messages of which the limit refused something, in microseconds since 1970.
+    times: HashMap<Arc<str>, Vec<i64>>,
+}
 
-/// Width and height of a panel, in pixels.
-const PANEL: (u32, u32) = (900, 420);
+/// Line of the plot: a user, its messages, and its number of recipients or messages that the limit refused.
+struct Line<'a> {
+    user: &'a Arc<str>,
+    sent: &'a [Sent],
+    refused: u64,
+}
+
+/// Points of the upper part: a window's length in seconds, and an amount.
+type Points = Vec<(f64, f64)>;
+type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type EnvelopeChart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<WithKeyPoints<LogCoord<f64>>, LogCoord<f64>>>;
+type DrawError = DrawingAreaErrorKind<std::io::Error>;
+
+/// Maximum number of users that a panel shows.
+const MAX_USERS: usize = 5;
+
+/// Width of a panel and heights of its upper and lower part, in pixels.
+const WIDTH: u32 = 900;
+const UPPER_HEIGHT: u32 = 420;
+const LOWER_HEIGHT: u32 = 180;
+
+/// Width of the labels at the left of a panel, in pixels, and maximum length of a user's name there, in characters.
+const LABELS_WIDTH: u32 = 150;
+const MAX_NAME_LENGTH: usize = 22;
+
+/// Maximum number of different times of refusals that the lower part shows for a user: there are not many more pixels.
+const MAX_TIMES: f64 = 700.0;
 
 impl Traffic {
-    pub fn add(&mut self, message: &Message) {
+    /// Returns the traffic before the first message, for a policy with this number of limits.
+    pub fn new(limits: usize) -> Self {
+        Self { users: HashMap::new(), refusals: vec![Refusals::default(); limits] }
+    }
+
+    /// Adds a message. `tallies` are the totals of the limits after this message.
+    pub fn add(&mut self, message: &Message, tallies: &[Tally]) {
         let sent = (message.at.micros(), message.recipients.len() as u64);
-        match self.0.get_mut(&message.user) {
+        match self.users.get_mut(&message.user) {
             Some(all) => all.push(sent),
-            None => drop(self.0.insert(message.user.clone(), vec![sent])),
+            None => drop(self.users.insert(message.user.clone(), vec![sent])),
+        }
+        for (refusals, tally) in self.refusals.iter_mut().zip(tallies) {
+            if tally.refused > refusals.total {
+                refusals.total = tally.refused;
+                refusals.times.entry(message.user.clone()).or_default().push(sent.0);
+            }
         }
     }
 
-    /// Draws a panel for each limit that can be drawn (see [`drawable`]) and writes the SVG to a file.
-    pub fn draw(&self, path: &Path, policy: &Policy) -> Result<(), String> {
-        let limits = drawable(policy);
+    /// Draws a panel for each limit that can be drawn (see [`drawable`]) and writes the SVG to a file. `tallies` are
+    /// the totals of the limits after the last message.
+    pub fn draw(&self, path: &Path, policy: &Policy, tallies: &[Tally]) -> Result<(), String> {
         let mut svg = String::new();
-        {
-            let height = PANEL.1 * u32::try_from(limits.len()).unwrap_or(1);
-            let area = SVGBackend::with_string(&mut svg, (PANEL.0, height)).into_drawing_area();
-            area.fill(&WHITE).map_err(|error| error.to_string())?;
-            let panels = area.split_evenly((limits.len(), 1));
-            for (place, panel) in limits.into_iter().zip(&panels) {
-                self.panel(&policy.display_name(place), &policy.limits[place], panel)
-                    .map_err(|error| error.to_string())?;
-            }
-            area.present().map_err(|error| error.to_string())?;
-        }
+        self.draw_panels(&mut svg, policy, tallies).map_err(|error| error.to_string())?;
         std::fs::write(path, svg).map_err(|error| error.to_string())
     }
 
-    fn panel<'a>(
-        &self,
-        title: &str,
-        limit: &Limit,
-        panel: &DrawingArea<SVGBackend<'a>, Shift>,
-    ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
-        let busiest = self.busiest(limit.count);
-        let span = busiest.iter().map(|(_, sent)| span(sent)).max().unwrap_or_default().max(Duration::from_secs(60));
-        let windows = windows(span);
-        let most = |window| limit.quota.rule().map(|rule| rule.envelope(window));
-        let envelope: Vec<(f64, f64)> = windows.iter().filter_map(|w| Some((w.as_secs_f64(), most(*w)?))).collect();
-        let observed = |sent: &[Sent]| -> Vec<(f64, f64)> {
-            windows.iter().map(|w| (w.as_secs_f64(), most_in(sent, limit.count, *w) as f64)).collect()
-        };
-        let lines: Vec<_> = busiest.iter().map(|(user, sent)| (*user, observed(sent))).collect();
-        let all = lines.iter().flat_map(|(_, points)| points).chain(&envelope);
-        let top = all.map(|(_, y)| *y).fold(1.0, f64::max) * 1.5;
-        let mut chart = ChartBuilder::on(panel)
-            .caption(format!("{title}: the most {} in any window", limit.count.name()), ("sans-serif", 18))
-            .margin(12)
-            .x_label_area_size(36)
-            .y_label_area_size(64)
-            .build_cartesian_2d((1.0..span.as_secs_f64()).log_scale(), (0.8..top).log_scale())?;
-        chart
-            .configure_mesh()
-            .x_desc("window")
-            .y_desc(limit.count.name())
-            .x_label_formatter(&|x| about(*x))
-            .y_label_formatter(&|y| format!("{y:.0}"))
-            .draw()?;
-        for (place, (user, points)) in lines.into_iter().enumerate() {
-            let style = Palette99::pick(place).stroke_width(2);
-            let series = chart.draw_series(LineSeries::new(points, style))?.label(user.to_string());
-            series.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    fn draw_panels(&self, svg: &mut String, policy: &Policy, tallies: &[Tally]) -> Result<(), DrawError> {
+        let limits = drawable(policy);
+        let height = (UPPER_HEIGHT + LOWER_HEIGHT) * u32::try_from(limits.len()).unwrap_or(1);
+        let area = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
+        area.fill(&WHITE)?;
+        for (index, panel) in limits.iter().copied().zip(&area.split_evenly((limits.len(), 1))) {
+            let (limit, tally) = (&policy.limits[index], &tallies[index]);
+            let lines = self.lines(limit.count, tally);
+            let (upper, lower) = panel.split_vertically(UPPER_HEIGHT);
+            draw_envelopes(&upper, &policy.display_name(index), limit, &lines)?;
+            self.draw_refusals(&lower, index, limit, tally, &lines)?;
         }
-        let style = BLACK.stroke_width(3);
-        let limit_line = chart.draw_series(LineSeries::new(envelope, style))?.label("E(T), the limit");
-        limit_line.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK)
-            .draw()
+        area.present()
     }
 
-    fn busiest(&self, count: Count) -> Vec<(&Arc<str>, &[Sent])> {
-        let mut users: Vec<_> = self.0.iter().map(|(user, sent)| (user, &sent[..])).collect();
+    /// Returns the users of a panel: first those of whom the limit refused most, then those who sent most.
+    fn lines(&self, count: Count, tally: &Tally) -> Vec<Line<'_>> {
+        let line = |(user, sent)| Line { user, sent, refused: tally.refused_by_user.get(user).copied().unwrap_or(0) };
+        let mut lines: Vec<Line<'_>> = self.users.iter().map(|(user, sent)| line((user, &sent[..]))).collect();
         let total = |sent: &[Sent]| sent.iter().map(|sent| amount(sent, count)).sum::<u64>();
-        users.sort_by_cached_key(|(user, sent)| (std::cmp::Reverse(total(sent)), (*user).clone()));
-        users.truncate(BUSIEST);
-        users
+        lines.sort_by_cached_key(|line| (Reverse(line.refused), Reverse(total(line.sent)), line.user.clone()));
+        lines.truncate(MAX_USERS);
+        lines
+    }
+
+    /// Draws the lower part of a panel: a row for each user of whom the limit refused mail, with a mark at the time of each
+    /// refusal.
+    fn draw_refusals(
+        &self,
+        panel: &Panel<'_>,
+        index: usize,
+        limit: &Limit,
+        tally: &Tally,
+        lines: &[Line<'_>],
+    ) -> Result<(), DrawError> {
+        let rows: Vec<&Line<'_>> = lines.iter().filter(|line| line.refused > 0).collect();
+        let (first, last) = self.times();
+        let centres = (0..rows.len()).map(|row| row as f64 + 0.5).collect();
+        let mut chart = ChartBuilder::on(panel)
+            .caption(refusals_title(limit, tally), ("sans-serif", 15))
+            .margin(12)
+            .x_label_area_size(36)
+            .y_label_area_size(LABELS_WIDTH)
+            .build_cartesian_2d(
+                Ticked::new(first..last, axis::dates(first, last)),
+                Ticked::new(rows.len().max(1) as f64..0.0, centres),
+            )?;
+        chart
+            .configure_mesh()
+            .x_desc("time (UTC)")
+            .x_label_formatter(&|at| axis::date_label(*at, last - first))
+            .y_label_formatter(&|row| rows.get(*row as usize).map_or_else(String::new, |line| short_name(line.user)))
+            .draw()?;
+        for (row, line) in rows.iter().enumerate() {
+            let (top, style) = (row as f64, Palette99::pick(row).stroke_width(2));
+            let times = self.refusals[index].times.get(line.user).map_or(&[][..], |times| &times[..]);
+            let marks = thinned(times, first, last).into_iter();
+            chart.draw_series(marks.map(|at| PathElement::new([(at, top + 0.1), (at, top + 0.9)], style)))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the times of the first and the last message, in seconds since 1970; at least a minute apart.
+    fn times(&self) -> (f64, f64) {
+        let first = self.users.values().filter_map(|sent| sent.first()).map(|(at, _)| *at).min().unwrap_or(0);
+        let last = self.users.values().filter_map(|sent| sent.last()).map(|(at, _)| *at).max().unwrap_or(0);
+        let first = first as f64 / 1e6;
+        (first, (last as f64 / 1e6).max(first + 60.0))
     }
 }
 
-/// Returns a duration as a label for the axis: a whole number and one unit.
-fn about(seconds: f64) -> String {
-    let units = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0)];
-    let (unit, size) = units.into_iter().find(|(_, size)| seconds >= 2.0 * size).unwrap_or(("s", 1.0));
-    format!("{:.0}{unit}", seconds / size)
+/// Draws the upper part of a panel: the envelopes of the users and of the limit.
+fn draw_envelopes(panel: &Panel<'_>, title: &str, limit: &Limit, lines: &[Line<'_>]) -> Result<(), DrawError> {
+    let span = lines.iter().map(|line| span(line.sent)).max().unwrap_or_default().max(Duration::from_secs(60));
+    let windows = windows(span);
+    let admitted = |window| limit.quota.rule().map(|rule| rule.envelope(window));
+    let envelope: Points = windows.iter().filter_map(|w| Some((w.as_secs_f64(), admitted(*w)?))).collect();
+    let observed = |line: &Line<'_>| -> Points {
+        windows.iter().map(|w| (w.as_secs_f64(), most_in(line.sent, limit.count, *w) as f64)).collect()
+    };
+    let curves: Vec<Points> = lines.iter().map(observed).collect();
+    let top = curves.iter().flatten().chain(&envelope).map(|(_, y)| *y).fold(1.0, f64::max) * 1.5;
+    let mut chart = ChartBuilder::on(panel)
+        .caption(format!("{title}: the most {} in any window", limit.count.name()), ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(LABELS_WIDTH)
+        .build_cartesian_2d(
+            (1.0..span.as_secs_f64()).log_scale().with_key_points(axis::lengths(span.as_secs_f64())),
+            (0.8..top).log_scale(),
+        )?;
+    chart
+        .configure_mesh()
+        .x_desc("length of the window")
+        .y_desc(limit.count.name())
+        .x_label_formatter(&|x| axis::length_label(*x))
+        .y_label_formatter(&|y| format!("{y:.0}"))
+        .draw()?;
+    draw_curves(&mut chart, limit.mode, lines, &curves)?;
+    let style = BLACK.stroke_width(3);
+    let limit_line = chart.draw_series(LineSeries::new(envelope.iter().copied(), style))?.label("E(T), the limit");
+    limit_line.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    draw_excess(&mut chart, limit.mode, lines, &curves, &envelope)?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .draw()
+}
+
+/// Draws the envelope of each user, and names the user with the number that the limit refused.
+fn draw_curves(
+    chart: &mut EnvelopeChart<'_, '_>,
+    mode: Mode,
+    lines: &[Line<'_>],
+    curves: &[Points],
+) -> Result<(), DrawError> {
+    for (row, (line, points)) in lines.iter().zip(curves).enumerate() {
+        let style = Palette99::pick(row).stroke_width(2);
+        let label = match line.refused {
+            0 => line.user.to_string(),
+            refused => format!("{}: {refused} {}", line.user, refused_word(mode)),
+        };
+        let series = chart.draw_series(LineSeries::new(points.iter().copied(), style))?.label(label);
+        series.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    Ok(())
+}
+
+/// Marks where the envelope of a refused user lies above that of the limit. Users of whom the limit refused nothing
+/// have no marks, even above its line: an override may admit more, the limit may exempt them, or another limit refused
+/// first.
+fn draw_excess(
+    chart: &mut EnvelopeChart<'_, '_>,
+    mode: Mode,
+    lines: &[Line<'_>],
+    curves: &[Points],
+    envelope: &Points,
+) -> Result<(), DrawError> {
+    let refused = lines.iter().zip(curves).enumerate().filter(|(_, (line, _))| line.refused > 0);
+    let marks: Vec<_> = refused
+        .flat_map(|(row, (_, points))| {
+            let above = points.iter().zip(envelope).filter(|(sent, admitted)| sent.1 > admitted.1);
+            above.map(move |(point, _)| Circle::new(*point, 4, Palette99::pick(row).filled()))
+        })
+        .collect();
+    if !marks.is_empty() {
+        let label = format!("above the limit, {}", refused_word(mode));
+        chart.draw_series(marks)?.label(label).legend(|(x, y)| Circle::new((x + 9, y), 4, BLACK.filled()));
+    }
+    Ok(())
+}
+
+/// Returns the title of the lower part of a panel: how much the limit refused, and of how many users.
+fn refusals_title(limit: &Limit, tally: &Tally) -> String {
+    let unit = if limit.stage == Stage::Rcpt { "recipients" } else { "messages" };
+    let users = tally.refused_by_user.len();
+    let worst = if users > MAX_USERS { format!("; the worst {MAX_USERS}") } else { String::new() };
+    match tally.refused {
+        0 => format!("{}: nothing {}", limit.name, refused_word(limit.mode)),
+        refused => {
+            let word = refused_word(limit.mode);
+            format!("{}: {refused} of {} {unit} {word}, users: {users}{worst}", limit.name, tally.events)
+        }
+    }
+}
+
+fn refused_word(mode: Mode) -> &'static str {
+    if mode == Mode::Enforce { "refused" } else { "would be refused" }
+}
+
+/// Returns the beginning of a user's name, as long as there is room.
+fn short_name(user: &str) -> String {
+    match user.char_indices().nth(MAX_NAME_LENGTH) {
+        Some((end, _)) => format!("{}…", &user[..end]),
+        None => user.to_owned(),
+    }
+}
+
+/// Returns times in seconds, with one for those that the plot cannot tell apart.
+fn thinned(times: &[i64], first: f64, last: f64) -> Vec<f64> {
+    let distance = (last - first) / MAX_TIMES;
+    let slots: BTreeSet<i64> = times.iter().map(|at| ((*at as f64 / 1e6 - first) / distance).round() as i64).collect();
+    slots.into_iter().map(|slot| first + slot as f64 * distance).collect()
 }
 
 /// Returns the indices of the limits that can be compared with a user's traffic: limits with a rate that count all

@@ -1,4 +1,4 @@
-//! Case for `weir test`: a session as options or JSON describe it, parsed and checked.
+//! Test message for `weir test`: a session as options or JSON describe it, parsed and checked.
 
 use crate::policy::request::{NULL_SENDER, Stage};
 use crate::smtp::address::{Path, parse_path};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 /// Session with one message, up to a stage.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Case {
+pub struct TestMessage {
     /// IP address of the client.
     pub client: IpAddr,
     /// User who logs in, with the right password; `None`: no login.
@@ -24,7 +24,7 @@ pub struct Case {
     pub recipients: Vec<String>,
     /// Message size, in octets.
     pub size: Option<u64>,
-    /// Last stage of the session; `None`: all stages for which the case has facts.
+    /// Last stage of the session; `None`: all stages for which the test message has facts.
     pub stage: Option<Stage>,
     /// Client's name in EHLO.
     pub helo: Option<String>,
@@ -36,7 +36,7 @@ pub struct Case {
     pub at: Option<Moment>,
 }
 
-/// Account of the user of a case.
+/// Account of the user of a test message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Account {
     /// There are no accounts, or no user.
@@ -57,11 +57,11 @@ impl Account {
     }
 }
 
-/// Maximum of recipients in a case.
+/// Maximum of recipients in a test message.
 const MAX_RECIPIENTS: usize = 10_000;
 
-impl Case {
-    /// Checks that the case has the facts that its last stage needs. The error names the missing option.
+impl TestMessage {
+    /// Checks that the test message has the facts that its last stage needs. The error names the missing option.
     pub fn check(&self) -> Result<(), String> {
         let needs = |what: &str, needed: &str| Err(format!("{what} needs {needed}"));
         let goes_to = |stage| self.stage.is_some_and(|last| last >= stage);
@@ -85,7 +85,7 @@ impl Case {
         self.stage.is_none_or(|last| stage <= last)
     }
 
-    /// Returns the groups of the user: those of the account, and the others of the case.
+    /// Returns the groups of the user: those of the account, and the others of the test message.
     pub fn all_groups(&self) -> Vec<String> {
         let mut groups = match &self.account {
             Account::Known { groups, .. } => groups.clone(),
@@ -107,14 +107,14 @@ impl Case {
         }
     }
 
-    /// Returns the case as JSON, for the running Weir.
+    /// Returns the test message as JSON, for the running Weir.
     pub fn to_json(&self) -> Value {
         json!({ "client": self.client.to_string(), "user": self.user, "group": self.groups, "mail-from": self.sender,
             "rcpt-to": self.recipients, "size": self.size, "stage": self.stage.map(Stage::name), "helo": self.helo,
             "listener": self.listener, "tls": self.tls, "at": self.at.map(|at| at.to_string()) })
     }
 
-    /// Parses the JSON of [`Case::to_json`], or that of another client. The error names the bad value.
+    /// Parses the JSON of [`TestMessage::to_json`], or that of another client. The error names the bad value.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
         let Value::Object(object) = value else { return Err("this is not a JSON object".to_owned()) };
@@ -123,7 +123,7 @@ impl Case {
         }
         let facts = Fields(&object);
         let tls = facts.0.get("tls").filter(|tls| !tls.is_null()).map_or(Some(false), Value::as_bool);
-        let case = Self {
+        let test_message = Self {
             client: facts.one("client", client)?.ok_or("there is no client")?,
             user: facts.one("user", user)?,
             groups: facts.all("group", name)?,
@@ -137,7 +137,7 @@ impl Case {
             tls: tls.ok_or_else(|| format!("tls is {}: write true or false", facts.0["tls"]))?,
             at: facts.one("at", time)?,
         };
-        case.check().map(|()| case)
+        test_message.check().map(|()| test_message)
     }
 }
 
@@ -145,7 +145,7 @@ impl Case {
 const KEYS: [&str; 12] =
     ["client", "user", "group", "mail-from", "rcpt-to", "size", "stage", "helo", "listener", "tls", "at", "as"];
 
-/// JSON object of a case.
+/// JSON object of a test message.
 struct Fields<'a>(&'a Map<String, Value>);
 
 impl Fields<'_> {
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_case_survives_json() {
-        let mut case = Case {
+        let mut test_message = TestMessage {
             client: "192.0.2.7".parse().unwrap(),
             user: Some("alice".into()),
             groups: vec!["staff".into()],
@@ -250,20 +250,25 @@ mod tests {
             tls: true,
             at: Some(Moment::Exact(Timestamp::from_micros(1_700_000_000_000_001))),
         };
-        assert_eq!(Case::from_json(&case.to_json().to_string()), Ok(case.clone()));
-        case.at = Some(parse_moment("2026-03-01T10:00").unwrap());
-        assert_eq!(Case::from_json(&case.to_json().to_string()), Ok(case));
+        assert_eq!(TestMessage::from_json(&test_message.to_json().to_string()), Ok(test_message.clone()));
+        test_message.at = Some(parse_moment("2026-03-01T10:00").unwrap());
+        assert_eq!(TestMessage::from_json(&test_message.to_json().to_string()), Ok(test_message));
     }
 
     #[test]
     fn the_groups_of_the_case_are_added_to_those_of_the_account() {
-        let mut case = Case::from_json(r#"{"client":"::1","user":"sam","group":["Staff","boat"]}"#).unwrap();
-        assert_eq!((case.all_groups(), case.doubt()), (vec!["Staff".to_owned(), "boat".to_owned()], None));
-        case.account = Account::Known { is_disabled: false, groups: vec!["crew".to_owned(), "staff".to_owned()] };
-        assert_eq!(case.all_groups(), ["crew", "staff", "boat"]);
-        assert_eq!(case.doubt(), None);
-        case.account = Account::Missing;
-        assert_eq!(case.doubt().unwrap(), "the users file has no account sam: a login would be refused");
+        let mut test_message =
+            TestMessage::from_json(r#"{"client":"::1","user":"sam","group":["Staff","boat"]}"#).unwrap();
+        assert_eq!(
+            (test_message.all_groups(), test_message.doubt()),
+            (vec!["Staff".to_owned(), "boat".to_owned()], None)
+        );
+        test_message.account =
+            Account::Known { is_disabled: false, groups: vec!["crew".to_owned(), "staff".to_owned()] };
+        assert_eq!(test_message.all_groups(), ["crew", "staff", "boat"]);
+        assert_eq!(test_message.doubt(), None);
+        test_message.account = Account::Missing;
+        assert_eq!(test_message.doubt().unwrap(), "the users file has no account sam: a login would be refused");
     }
 
     #[test]
@@ -293,7 +298,7 @@ mod tests {
             (r#"{"client":"::1","mail-from":"a@b","stage":"end"}"#, "--stage end needs --rcpt-to"),
             (r#"{"client":"::1","at":"noon"}"#, "at: \"noon\" is not a time"),
         ] {
-            let error = Case::from_json(text).unwrap_err();
+            let error = TestMessage::from_json(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
     }
