@@ -14,7 +14,8 @@ pub fn normalizer(mut s: Section<'_>) -> AddressNormalizer {
     AddressNormalizer::new(subaddress, default_domain.as_ref().map(|domain| &*domain.value))
 }
 
-/// Reads the character that begins a sub-address: it needs no quotes in a local part, and is not part of names.
+/// Reads the character that separates a local part from its sub-address. It must be allowed in a local part without
+/// quotes, and not occur in names.
 fn separator(text: &str) -> Result<Option<char>, String> {
     let mut chars = text.chars();
     let is_fit = |c: &char| ".!#$%&'*+-/=?^_`{|}~".contains(*c);
@@ -35,7 +36,7 @@ fn domain(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads the time zone for hours; the default is the system's.
+/// Reads `timezone`, the time zone for hours of the day; the default is the time zone of the system.
 pub fn zone(root: &mut Section<'_>) -> Zone {
     let named = root.optional("timezone", |value| {
         let name = text(value)?;

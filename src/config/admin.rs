@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 
-/// The path of a Unix socket has 108 octets, including the final NUL (unix(7)).
+/// Maximum length in octets: the path of a Unix socket has room for 108, including the final NUL (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Reads the section. By default the socket is beside the state file, `state`.
+/// Reads the section. By default the control socket is in the folder of the state file, `state`.
 pub fn read(
     mut s: Section<'_>,
     folder: &Path,
@@ -47,14 +47,15 @@ pub fn read(
     Options { address: address.map(|address| address.value), socket }
 }
 
-/// One address and port can be used once only.
+/// Checks that no listener uses the address and port of `[admin]`: only one socket can be bound to them.
 fn check_port(s: &Section<'_>, address: &Placed<SocketAddr>, listeners: &[ListenerOptions]) {
     let Placed { value: own, span } = address;
     let is_same_port = |other: &&ListenerOptions| other.address.port() == own.port() && own.port() != 0;
     let help = "give [admin] a port of its own, as in \"127.0.0.1:9587\"";
     for other in listeners.iter().filter(is_same_port) {
         let message = format!("[admin] and listener \"{}\" have the same port, {}", other.name, own.port());
-        // An address that stands for all of the machine takes the port of each; [::] also those of IPv4.
+        // A socket bound to 0.0.0.0 takes its port on every IPv4 address of the machine; one bound to [::] takes it on
+        // every address, also of IPv4.
         let has_all =
             |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
         if other.address == *own {

@@ -11,14 +11,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Interval at which the files are checked. A certificate is renewed days before it expires: a minute is soon enough,
-/// and costs nothing.
+/// Interval at which the certificate files are checked for changes. Certificates are renewed days before they expire,
+/// so that a delay of a minute does no harm; a check costs little.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Positions of a certificate and of its key.
+/// Positions in the configuration of the names of a certificate file and of its key file.
 type Places = (Range<usize>, Range<usize>);
 
-/// Reads the section. `places` gets the positions of each certificate and its key, the default first.
+/// Reads the section. Adds to `places` the positions of each certificate and its key, those of the default certificate
+/// first.
 pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Places>) -> Option<Options> {
     if !s.exists() {
         return None;
@@ -41,7 +42,7 @@ fn pair(s: &mut Section<'_>, folder: &Path, places: &mut Vec<Places>) -> Option<
     Some(Paths { certificate: folder.join(certificate.value), key: folder.join(key.value) })
 }
 
-/// Reads all certificates; returns the problems.
+/// Reads all certificate files; returns the problems found.
 pub fn check(options: &Options, places: &[Places], now: Timestamp) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut first_for: HashMap<String, PathBuf> = HashMap::new();
@@ -71,7 +72,7 @@ pub fn check(options: &Options, places: &[Places], now: Timestamp) -> Vec<Diagno
     found
 }
 
-/// Reports a certificate that cannot be used, at the name of the file at fault.
+/// Reports a certificate that cannot be used, at the position of the name of the file that is wrong.
 fn unusable(why: &CertificateError, certificate: &Range<usize>, key: &Range<usize>) -> Diagnostic {
     let span = match why {
         CertificateError::Key(path, _) => match encrypted(path, key) {
@@ -83,10 +84,11 @@ fn unusable(why: &CertificateError, certificate: &Range<usize>, key: &Range<usiz
     Diagnostic { severity: Severity::Error, span: span.clone(), message: why.to_string(), help: None }
 }
 
-/// Returns an error if a key is encrypted: Weir starts unattended, and nobody types the passphrase.
+/// Returns an error if the key in a file is encrypted: Weir starts unattended, so that nobody can type the passphrase.
 pub fn encrypted(key: &Path, span: &Range<usize>) -> Option<Diagnostic> {
     let text = std::fs::read_to_string(key).ok()?;
-    // PKCS #8 (RFC 5958), and the older form of OpenSSL (RFC 1421).
+    // The first line of an encrypted key in PKCS #8 (RFC 5958), and the header of one in the older form of OpenSSL (RFC
+    // 1421).
     if !text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") && !text.contains("Proc-Type: 4,ENCRYPTED") {
         return None;
     }
@@ -96,7 +98,7 @@ pub fn encrypted(key: &Path, span: &Range<usize>) -> Option<Diagnostic> {
     Some(Diagnostic { severity: Severity::Error, span: span.clone(), message, help: Some(help) })
 }
 
-/// Checks the dates of Weir's client certificate; its other errors are reported when the upstream is created.
+/// Checks the expiry date of Weir's client certificate; its other errors are reported when the upstream is created.
 pub fn check_client(paths: &crate::relay::tls::Paths, now: Timestamp) -> Option<String> {
     let paths = Paths { certificate: paths.certificate.clone(), key: paths.key.clone() };
     let Certificate { end, file, .. } = Certificate::read(&paths).ok()?;

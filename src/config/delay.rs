@@ -7,7 +7,7 @@ use crate::time::format_duration;
 use hyper::Uri;
 use std::sync::Arc;
 
-/// Reads the maximum delays.
+/// Reads the maximum delays that limits may impose, per command and per transaction.
 pub fn lateness(mut s: Section<'_>) -> Lateness {
     let most = Lateness::default();
     let default = |time| format!("\"{}\"", format_duration(time));
@@ -30,13 +30,13 @@ pub fn lateness(mut s: Section<'_>) -> Lateness {
     Lateness { command, transaction: transaction.value }
 }
 
-/// The shortest timeout known of a client program.
+/// The shortest timeout that is known of any mail client program.
 const PROVEN: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Maximum length, so that a reply has room for the URL.
+/// Maximum length of the URL in octets, so that it fits in a reply.
 const MAX_URL: usize = 100;
 
-/// Reads the URL of a page for users: `{help-url}` in texts.
+/// Reads `help-url`, the URL of a page for users; reply texts name it as `{help-url}`.
 pub fn help_url(root: &mut Section<'_>) -> Option<Arc<str>> {
     let url = root.optional("help-url", |value| match web_address(&text(value)?)? {
         url if url.len() > MAX_URL => Err(format!("a reply has room for {MAX_URL} characters of it")),

@@ -5,11 +5,11 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// A problem at a position of the file.
+/// A problem at a position of the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     pub severity: Severity,
-    /// Range in octets; empty if the problem concerns the file as a whole.
+    /// Range in octets of the file's text; empty if the problem concerns the whole file.
     pub span: Range<usize>,
     pub message: String,
     /// The remedy.
@@ -37,7 +37,8 @@ impl Diagnostics {
         self.found.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Prints all problems in the order of the file, with the lines they refer to; in colour for terminals.
+    /// Prints all problems, sorted by position, each with the lines of the file that it refers to; coloured for
+    /// terminals if `coloured`.
     pub fn render(&self, coloured: bool) -> String {
         let renderer = if coloured { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();

@@ -1,20 +1,20 @@
-//! Comparison of two readings of a configuration: finds the changes that need a restart.
+//! Comparison of the configuration of the running process with a new one: finds the changes that need a restart.
 
 use super::Setting;
 use std::collections::BTreeMap;
 
-/// Sections and top-level keys that a reload applies, with everything below them.
+/// Sections and top-level keys that a reload applies, including all of their keys and sub-tables.
 const RELOADED: [&str; 9] =
     ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
 
-/// Single keys of other sections that a reload applies.
+/// Keys that a reload applies although it does not apply the rest of their section.
 const RELOADED_KEYS: [(&str, &str); 1] = [("state", "max-new-budgets")];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
 
-/// Names the changes since the process started with `before` that no reload applies: `[listener.x] address`, or
-/// `[listener.x]` if the number of such sections changed.
+/// Names the changes from `before`, the settings at the start of the process, to `now` that a reload does not apply:
+/// `[listener.x] address`, or `[listener.x]` if the number of sections of this title has changed.
 pub fn needs_restart(before: &[Setting], now: &[Setting]) -> Vec<String> {
     let (before, now) = (by_title(before), by_title(now));
     let mut names: Vec<String> = Vec::new();
@@ -35,7 +35,8 @@ pub fn needs_restart(before: &[Setting], now: &[Setting]) -> Vec<String> {
     names
 }
 
-/// Groups settings by section title; sections of the same title stay in the order of the file.
+/// Groups the settings that a reload does not apply by section title; sections of the same title stay in the order of
+/// the file.
 fn by_title(settings: &[Setting]) -> BTreeMap<&str, BTreeMap<usize, Keys<'_>>> {
     let mut sections: BTreeMap<&str, BTreeMap<usize, Keys<'_>>> = BTreeMap::new();
     for setting in settings {
@@ -74,7 +75,7 @@ mod tests {
         let second = "listener.b = { address = \"127.0.0.1:2\", tls = \"none\", auth = \"none\" }\n";
         for (from, to, names) in [
             ("", "", &[][..]),
-            // Sections in other places, and a default that is written out.
+            // The sections in another order, and a default value that is written out.
             ("hostname", "# a comment\nhostname", &[]),
             ("tls = \"none\", auth", "xclient = [], tls = \"none\", auth", &[]),
             ("upstream =", "session = { idle-timeout = \"5m\" }\nupstream =", &[]),

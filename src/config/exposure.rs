@@ -1,4 +1,5 @@
-//! Warnings of listeners by which strangers can send, forge their address, or read passwords; and of an open `[admin]`.
+//! Warnings about listeners through which strangers can send mail, claim another address or user, or read passwords;
+//! and about an HTTP address of `[admin]` that other machines can reach.
 
 use super::section::{Placed, Section};
 use crate::session::{Requirement, Security};
@@ -16,7 +17,8 @@ pub struct Listener<'a> {
 }
 
 impl Listener<'_> {
-    /// Warns of what strangers can do if they reach the listener; nobody else reaches a loopback address.
+    /// Warns of what strangers can do if they reach the listener. Warns of nothing on a loopback address, which other
+    /// machines cannot reach.
     pub fn warn(&self, s: &Section<'_>) {
         let Self { address, tls, auth, trusted, xclient, proxies } = self;
         if is_loopback(*address) {
@@ -48,7 +50,7 @@ impl Listener<'_> {
     }
 }
 
-/// Warns if others than this machine reach the HTTP address of `[admin]`.
+/// Warns if other machines can reach the HTTP address of `[admin]`.
 pub fn warn_of_admin(s: &Section<'_>, address: &Placed<SocketAddr>) {
     if !is_loopback(address.value) {
         let message =
@@ -62,7 +64,7 @@ pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Returns a network that is wider than any site's own: no organization has more than a /8, or a /16 of IPv6.
+/// Returns a network that is too wide to belong to one organization: wider than a /8 of IPv4, or a /16 of IPv6.
 fn widest(networks: &[IpNet]) -> Option<IpNet> {
     let all = IpNet::aggregate(&networks.to_vec());
     all.into_iter().find(|network| match network {

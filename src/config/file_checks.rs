@@ -1,4 +1,5 @@
-//! Checks of the files that a configuration names: certificates, keys, users file, secrets, the state's folder.
+//! Checks of the files that a configuration names: certificates, keys, users file, secrets, and the folder of the state
+//! file.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::service_user::{Obstacle, ServiceUser};
@@ -26,12 +27,12 @@ impl Config {
         problems
     }
 
-    /// Returns whether a limit notifies anybody.
+    /// Returns whether any limit has the action `notify`.
     pub fn has_notifications(&self) -> bool {
         !self.places.notifications.is_empty()
     }
 
-    /// Warns that nobody gets a mail, where the name of a notification promises one.
+    /// Warns if the name of a notification is a mail address: Weir sends no mail to it.
     fn warn_of_notifications(&self, found: &mut Vec<Diagnostic>) {
         for (name, place) in self.places.notifications.iter().filter(|(name, _)| name.contains('@')) {
             let message = format!("[notify.\"{name}\"] is a name and no recipient: Weir sends no mail yet");
@@ -40,7 +41,7 @@ impl Config {
         }
     }
 
-    /// Reads the users file, and warns of users and groups that limits name and that do not exist.
+    /// Reads the users file; warns of users and groups that limits name and that are not in this file.
     fn check_users(&self, found: &mut Vec<Diagnostic>) {
         let users = self.accounts.as_ref().map(|accounts| accounts::users_file::Users::read(&accounts.file));
         match users.transpose() {
@@ -74,7 +75,7 @@ impl Config {
         if path.is_dir() {
             let message = format!("{} is a folder, and the state is a file", path.display());
             let help = format!("path = \"{}\"", path.join("state.db").display());
-            // Weir serves mail without its state, too.
+            // A warning only: Weir serves mail even if it cannot use its state file.
             found.push(problem(Severity::Warning, &self.places.state_path, message, Some(&help)));
         }
         if let Some(folder) = self.state_folder().filter(|folder| !folder.is_dir()) {
@@ -96,7 +97,7 @@ impl Config {
         }
     }
 
-    /// Returns the files that only Weir is to read, with the positions of their names.
+    /// Returns the files that only Weir should be able to read, with the positions of their names in the configuration.
     fn secrets(&self) -> Vec<(&PathBuf, &Range<usize>)> {
         let keys = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.key);
         let keys = keys.zip(self.places.certificates.iter().map(|(_, key)| key));
@@ -107,7 +108,8 @@ impl Config {
         keys.chain(users).chain(secrets).chain(shown).collect()
     }
 
-    /// Returns the other files that Weir reads, with the positions of their names; empty for those of lists.
+    /// Returns the other files that Weir reads, with the positions of their names in the configuration. The position is
+    /// empty for the configuration file, lists and override tables.
     fn public_files(&self) -> Vec<(&PathBuf, &Range<usize>)> {
         let certificates = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.certificate);
         let certificates = certificates.zip(self.places.certificates.iter().map(|(certificate, _)| certificate));
@@ -118,12 +120,12 @@ impl Config {
         certificates.chain(authorities).chain(shown).chain(watched).collect()
     }
 
-    /// Warns of files that root can read, and the user of the service cannot.
+    /// Warns of files that the user of the service cannot read, though root, who runs this check, can.
     fn check_service_user(&self, found: &mut Vec<Diagnostic>) {
         let Some(user) = self.state_folder().and_then(ServiceUser::of) else { return };
         let mut closed: Vec<Obstacle> = Vec::new();
         for (path, span) in self.secrets().into_iter().chain(self.public_files()) {
-            // A closed folder is the cause for all files in it.
+            // A folder that the user may not enter is reported once, and not again for each file in it.
             let Some(obstacle) = user.obstacle(path).filter(|obstacle| !closed.contains(obstacle)) else { continue };
             let message = format!("the user {} cannot read {}", user.name, path.display());
             let owner = "this user owns the state's folder, and so is the user of the service";

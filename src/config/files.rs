@@ -1,4 +1,5 @@
-//! Files that the configuration names and that are read with it; a reload watches them, too.
+//! Files that the configuration names and whose text is read with it, such as lists; Weir reloads the configuration
+//! when one of them changes.
 
 use crate::accounts::file_state::FileState;
 use std::fs::File;
@@ -13,18 +14,19 @@ pub struct Files {
 }
 
 impl Files {
-    /// `folder`: relative names are relative to it.
+    /// Creates an empty set. Relative names of files are relative to `folder`.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), read: Vec::new() }
     }
 
-    /// Returns the path and text of a file: UTF-8, up to 64 MiB, without a byte order mark. An error begins with the
-    /// path.
+    /// Returns the path and the text of a file, which must be UTF-8 and at most 64 MiB long; without its byte order
+    /// mark. An error begins with the path.
     pub fn read(&mut self, name: &str) -> Result<(PathBuf, String), String> {
         let path = self.folder.join(name);
-        // An unreadable file is watched, too: it may be corrected.
+        // A file that cannot be read is watched for changes, too: it may be corrected later.
         if !self.read.iter().any(|(known, _)| *known == path) {
-            // Taken before reading, so that a change in between is seen the next time.
+            // The metadata is taken before the text is read, so that a change between the two is noticed at the next
+            // check.
             self.read.push((path.clone(), FileState::of(&path)));
         }
         match text(&path) {
@@ -34,7 +36,7 @@ impl Files {
         }
     }
 
-    /// Returns every file asked for, once, with its metadata before reading.
+    /// Returns every file that `read` was called for, once, each with its metadata from before it was read.
     pub fn into_watched(self) -> Vec<(PathBuf, FileState)> {
         self.read
     }
@@ -45,7 +47,7 @@ pub fn at(path: &Path, line: usize, why: &str) -> String {
     format!("{}, line {line}: {why}", path.display())
 }
 
-/// Errors of the lines of a file: only the first few are named, as there may be many.
+/// Errors in the lines of a file: only the first few are named, because a file may have many.
 pub struct LineErrors<'a> {
     path: &'a Path,
     named: Vec<String>,
@@ -64,7 +66,7 @@ impl<'a> LineErrors<'a> {
         }
     }
 
-    /// Returns `good` if there is no error.
+    /// Returns `good` if no line has an error; otherwise the errors.
     pub fn or<T>(mut self, good: T) -> Result<T, Vec<String>> {
         if self.others > 0 {
             self.named.push(format!("{}: {} more lines are wrong", self.path.display(), self.others));
@@ -73,7 +75,7 @@ impl<'a> LineErrors<'a> {
     }
 }
 
-/// Keeps the first few errors, and adds how many more there are.
+/// Keeps the first few errors, and adds a line with the number of the others.
 pub fn first_few(mut errors: Vec<String>) -> Vec<String> {
     let others = errors.len().saturating_sub(MAX_NAMED);
     errors.truncate(MAX_NAMED);
@@ -92,12 +94,12 @@ pub fn check_item(text: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Maximum item length in octets: far beyond the longest address.
+/// Maximum length of an item in octets: the longest address has less than a third of it (RFC 5321 §4.5.3.1).
 pub const MAX_ITEM: usize = 1_000;
 
 pub const TOO_LONG: &str = "it is longer than 1000 octets";
 
-/// Maximum file size in octets. A million addresses need half of it.
+/// Maximum file size in octets: a list of a million addresses needs about half of it.
 const MAX_FILE: u64 = 64 << 20;
 
 enum Unreadable {
@@ -110,7 +112,7 @@ fn text(path: &Path) -> Result<String, Unreadable> {
         ErrorKind::NotFound => Unreadable::Whole("there is no such file".to_owned()),
         _ => Unreadable::Whole(error.to_string()),
     };
-    // Opening a pipe without a writer would block.
+    // To open a named pipe would block until another process opens it for writing.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(Unreadable::Whole("it is no regular file".to_owned()));
     }

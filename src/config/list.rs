@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
-/// All lists. The meaning of their items depends on the field that they are compared with.
+/// All lists. How an item is read depends on the field that a limit compares with the list.
 #[derive(Debug, Default)]
 pub struct Lists(BTreeMap<String, List>);
 
@@ -17,15 +17,15 @@ pub struct List {
     pub items: Vec<Item>,
     /// The file of the items; `None` if they are in the configuration.
     path: Option<PathBuf>,
-    /// Position of the key that names them.
+    /// Position of the key `file` or `items`.
     span: Range<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// As written, without surrounding spaces.
+    /// The item as written, without surrounding spaces.
     pub text: Box<str>,
-    /// Line number in the file, or index in `items`; from 1.
+    /// Line number in the file, or number of the item in `items`; counted from 1.
     pub line: usize,
 }
 
@@ -34,14 +34,14 @@ impl Lists {
         self.0.get(name)
     }
 
-    /// Returns the names in alphabetical order.
+    /// Returns the names of all lists in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 }
 
 impl List {
-    /// Returns the position in the configuration.
+    /// Returns the position of the list's items in the configuration.
     pub fn span(&self) -> &Range<usize> {
         &self.span
     }
@@ -72,7 +72,7 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(is_fit)
 }
 
-/// Reads a list; empty if it cannot be read.
+/// Reads a list; returns an empty one if the list cannot be read.
 fn list(mut s: Section<'_>, name: Range<usize>, files: &mut Files) -> List {
     let file = s.optional("file", file_name);
     let items = s.optional("items", inline);
@@ -101,7 +101,7 @@ fn file_name(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// Reads the items in the configuration.
+/// Reads `items`, the items that are in the configuration itself.
 fn inline(value: &DeValue<'_>) -> Result<Vec<Item>, String> {
     let values = value.as_array().ok_or("a list of texts is expected, as in [\"192.0.2.0/24\"]")?;
     let read = |(n, value): (usize, &toml::Spanned<DeValue<'_>>)| {
@@ -126,8 +126,8 @@ fn of_file(s: &Section<'_>, file: &Placed<String>, files: &mut Files) -> Option<
     }
 }
 
-/// Reads a file with one item a line. Ignores empty lines, and text after a `#` at the start of a line or after a
-/// space.
+/// Reads the text of a file with one item a line. Ignores empty lines, and comments: a `#` at the start of a line or
+/// after a space, and the rest of that line.
 fn items(path: &Path, text: &str) -> Result<Vec<Item>, Vec<String>> {
     let (mut items, mut errors) = (Vec::new(), LineErrors::new(path));
     for (n, line) in text.lines().enumerate() {
@@ -142,7 +142,7 @@ fn items(path: &Path, text: &str) -> Result<Vec<Item>, Vec<String>> {
     errors.or(items)
 }
 
-/// A `#` inside an item is part of it: local parts may contain one.
+/// Returns a line without its comment. A `#` inside an item begins no comment: local parts may contain it.
 fn without_comment(line: &str) -> &str {
     let begins = |(at, _): &(usize, &str)| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
     line.match_indices('#').find(begins).map_or(line, |(at, _)| &line[..at])
@@ -154,7 +154,7 @@ mod tests {
     use crate::config::source::Source;
     use toml::de::DeTable;
 
-    /// Returns the lists of a configuration in this folder, and the messages about it.
+    /// Returns the lists of the configuration `config` in this folder, and the messages about it.
     fn read(folder: &Path, config: &str) -> (Lists, Vec<String>) {
         let document = DeTable::parse(config).unwrap();
         let source = Source::new(config);

@@ -1,4 +1,4 @@
-//! `[session]` and `[listener.NAME]`: where clients connect, and what all sessions share.
+//! `[session]` and `[listener.NAME]`: the addresses that clients connect to, and the settings that all sessions share.
 
 use super::section::{Placed, Section};
 use super::values::{choice, count, network, octets, socket_address, text, timeout};
@@ -19,14 +19,14 @@ pub struct Shared {
     pub upstream_data_timeout: Duration,
 }
 
-/// Default connections of one client: more than the mail programs behind one address open, and few enough that it takes
-/// dozens of hosts to use up all connections.
+/// Default maximum of connections of one client at a time: more than the mail programs behind one address open, and few
+/// enough that only dozens of hosts together can use up all connections.
 const CONNECTIONS_PER_CLIENT: usize = 100;
 
 /// Reads `[session]`.
 pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
     let max_connections = s.value("max-connections", "4000", count(1..=1_000_000));
-    // Nine tenths, so that no single client can use up all connections.
+    // Nine tenths of all connections, so that no single client can use up all of them.
     let of_trusted = (max_connections * 9 / 10).max(1);
     let of_one = of_trusted.min(CONNECTIONS_PER_CLIENT).to_string();
     let max_connections_per_client = s.value("max-connections-per-client", &of_one, count(1..=1_000_000));
@@ -59,14 +59,15 @@ pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared
     (options, shared)
 }
 
-/// At most stages clients wait for 5 min (RFC 5321 §4.5.3.2): the upstream's timeout must be shorter.
+/// Reads a timeout for answers of the upstream. Clients wait 5 min for most replies (RFC 5321 §4.5.3.2), and the
+/// timeout must be shorter.
 fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     let duration = timeout(value)?;
     let too_long = duration > Duration::from_secs(240);
     if too_long { Err("at most 4m is allowed, as clients wait for 5 minutes".to_owned()) } else { Ok(duration) }
 }
 
-/// Reads all listeners. Also returns the names of all, in lower case: also of those that are wrong.
+/// Reads all listeners. Returns also the names of all listeners in lower case, including those with errors.
 pub fn listeners(
     root: &mut Section<'_>,
     shared: &Shared,

@@ -1,4 +1,4 @@
-//! `[[limit.action]]`: the actions of a limit that is exceeded.
+//! `[[limit.action]]`: the actions that Weir takes when a limit is exceeded.
 
 use super::Context;
 use crate::config::section::{self, Section};
@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// A rung with its position in the file.
+/// A rung (one action of a limit and the level from which it applies) with its position in the file.
 type Placed = (Rung, Range<usize>);
 
-/// Reads `mode`, which says whether the actions are carried out.
+/// Reads `mode`, which says whether the actions of a limit are carried out.
 pub fn mode(s: &mut Section<'_>) -> Mode {
     s.value("mode", "\"enforce\"", choice(&Mode::ALL.map(|known| (known.name(), known))))
 }
 
-/// Reads all rungs of a limit (`limit` has none yet). `is_climbed`: levels rise although refused attempts are not let
-/// through.
+/// Reads all rungs of a limit (`limit` itself has none yet). `is_climbed`: the level of a budget goes on rising while
+/// the limit refuses attempts.
 pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context<'_>) -> Ladder {
     let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(|table| rung(table, limit, cx)).collect();
     rungs.sort_by(|(a, _), (b, _)| a.at.total_cmp(&b.at));
@@ -36,7 +36,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
 }
 
-/// Reads the actions of one table, all for the same level.
+/// Reads the actions of one table `[[limit.action]]`; all of them apply from the same level.
 fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     let at = s.value("at", "1.0", times);
     let mut actions: Vec<(Action, Range<usize>)> = Vec::new();
@@ -48,7 +48,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     add(s.optional("delay", |value| delay(&text(value)?, limit.count).map(Action::Delay)));
     for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
         let read = s.optional(key, |value| words(value, verb, cx));
-        // Beside `suspend`, the refusal's text says how long the suspension lasts.
+        // With `suspend` in the same table, the text of the refusal may say when to retry: when the suspension ends.
         if let Some(read) = read.as_ref().filter(|_| !(verb == Verb::Deny && s.has("suspend"))) {
             warn_of_contradiction(&s, verb, read.value.as_deref(), &read.span);
         }
@@ -73,7 +73,8 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
 
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
 
-/// Reads the name of something in another part of the file, `of`. An error may follow from an error there.
+/// Reads a key whose value names an item of another section, `of`. An error in that section may be the cause of an
+/// error here.
 fn named<T>(
     s: &mut Section<'_>,
     key: &'static str,
@@ -91,7 +92,7 @@ fn named<T>(
     }
 }
 
-/// Finds the upstream that a route names.
+/// Finds the upstream that the action `route` names.
 fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, String> {
     cx.upstreams.iter().find(|upstream| *upstream.name == *name).ok_or_else(|| {
         let names: Vec<&str> = cx.upstreams.iter().map(|upstream| &*upstream.name).collect();
@@ -99,7 +100,7 @@ fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, Str
     })
 }
 
-/// Reads a level: a multiple of the limit.
+/// Reads a level, written as a multiple of the limit's rate.
 fn times(value: &DeValue<'_>) -> Result<f64, String> {
     let written = match value {
         DeValue::Float(number) => number.as_str().to_owned(),
@@ -137,7 +138,7 @@ fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc
     }
 }
 
-/// Warns if a text says "try later" and the code says "never".
+/// Warns if the text of a refusal says "try later" and its reply code says that no retry will succeed.
 fn warn_of_contradiction(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Range<usize>) {
     let Some(text) = text.filter(|text| text.says_later()) else { return };
     if verb == Verb::Deny || text.code().is_some_and(|code| code.basic >= 500) {
@@ -166,7 +167,8 @@ fn delay(text: &str, count: Count) -> Result<Delay, String> {
     Ok(units.map_or(Delay::For(time), |units| Delay::Per { time, units }))
 }
 
-/// Refused attempts are not charged, so the level does not rise beyond the first refusing rung.
+/// Reports rungs that are never reached: if refused attempts are not charged, the level does not rise beyond the lowest
+/// rung that refuses.
 fn check_order(s: &Section<'_>, rungs: &[Placed]) {
     let Some((refusing, _)) = rungs.iter().find(|(rung, _)| rung.action.refuses()) else { return };
     for (rung, span) in rungs.iter().filter(|(rung, _)| rung.at > refusing.at) {
@@ -183,7 +185,8 @@ fn check_order(s: &Section<'_>, rungs: &[Placed]) {
     }
 }
 
-/// Of the same action only the highest rung reached takes effect, so two at one level conflict.
+/// Reports two rungs with the same action at the same level: of several rungs with the same action only the highest
+/// reached takes effect.
 fn check_duplicates(s: &Section<'_>, rungs: &[Placed]) {
     for (n, (rung, span)) in rungs.iter().enumerate() {
         let is_other = |(other, _): &Placed| other.at == rung.at && other.action.name() == rung.action.name();
@@ -193,7 +196,7 @@ fn check_duplicates(s: &Section<'_>, rungs: &[Placed]) {
     }
 }
 
-/// Of several refusals reached only the strongest takes effect.
+/// Reports refusals that never take effect: of several refusals whose level is reached only the strongest is applied.
 fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
     let verb = |rung: &Rung| if let Action::Refuse(verb, _) = rung.action { Some(verb) } else { None };
     let refusals: Vec<_> = rungs.iter().filter_map(|(rung, span)| Some((rung.at, verb(rung)?, span))).collect();

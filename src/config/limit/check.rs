@@ -1,4 +1,4 @@
-//! Checks a limit for keys that contradict each other, and for conditions that never hold.
+//! Checks a limit for keys that contradict each other, and for conditions that can never be true.
 
 use super::{Context, rate};
 use crate::config::section::{Placed, Section};
@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// A limit as read, with the positions of its keys.
 pub struct Draft<'a> {
-    /// Without rates and ladder.
+    /// The limit, still without its rates and actions.
     pub limit: Limit,
     pub rates: Option<&'a Placed<Vec<Quota>>>,
     pub count: Placed<Count>,
@@ -21,16 +21,16 @@ pub struct Draft<'a> {
     pub per: Option<Placed<Vec<Field>>>,
     /// The keys of `match` and `except`.
     pub keys: Vec<Placed<&'static str>>,
-    /// The column of `overrides` that its rows match by.
+    /// The column of the override table that its rows match by.
     pub column: Option<Placed<&'static str>>,
     pub distinct: Option<Placed<Distinct>>,
     pub remember: Option<Range<usize>>,
 }
 
-/// The moment at which a limit is checked: not every field is known then.
+/// The event at which a limit is evaluated. At an early stage some fields are not known yet, such as the sender.
 pub struct Moment {
     pub stage: Stage,
-    /// `None` for a limit that watches another.
+    /// The unit that the limit counts; `None` for a limit that watches another limit.
     pub count: Option<Count>,
 }
 
@@ -43,7 +43,7 @@ impl Draft<'_> {
         self.quotas().iter().any(is)
     }
 
-    /// Returns whether levels rise although attempts are refused.
+    /// Returns whether the level of a budget goes on rising while the limit refuses attempts.
     pub fn is_climbed(&self) -> bool {
         self.limit.charge == Charge::Attempts || self.limit.count == Count::Rejections
     }
@@ -65,7 +65,8 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     }
 }
 
-/// A rate that refuses every event is a mistake: "0" says so plainly.
+/// Reports a rate so low that it refuses every event: most probably a mistake, as rate = "0" would say the same
+/// plainly.
 pub fn check_refusing_all(s: &Section<'_>, draft: &Draft<'_>, ladder: &Ladder) {
     let Some(from) = ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at) else { return };
     let fault = draft.quotas().iter().find_map(|quota| rate::refuses_all(quota, draft.limit.count, from));
@@ -78,7 +79,7 @@ pub fn check_refusing_all(s: &Section<'_>, draft: &Draft<'_>, ladder: &Ladder) {
     }
 }
 
-/// `charge` must suit the algorithm and the count.
+/// Checks that the algorithm and the count allow this value of `charge`.
 fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
     let Draft { limit, charge, .. } = draft;
     let is_counter = |quota: &Quota| matches!(quota, Quota::Counter { .. });
@@ -115,7 +116,7 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
     }
 }
 
-/// Every field that the limit uses must be known when it is charged.
+/// Checks that every field that the limit uses is known at the stage at which the limit is charged.
 fn check_stage(s: &Section<'_>, draft: &Draft<'_>) {
     let limit = &draft.limit;
     if let Some(Placed { value: stage, span }) = draft.stage.as_ref().filter(|stage| stage.value != limit.stage) {
@@ -156,7 +157,7 @@ fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
 }
 
 impl Moment {
-    /// Reports a key that is not known at this moment.
+    /// Reports a key whose field is not known at this stage.
     pub fn check(&self, s: &Section<'_>, span: &Range<usize>, key: &str, is_match: bool) {
         if self.knows(key, is_match) {
             return;
@@ -170,7 +171,8 @@ impl Moment {
         s.error_unless(&["stage", "partial"], span, message, Some(self.remedy(key)));
     }
 
-    /// In a match, a recipient key applies to any recipient of a whole message.
+    /// Returns whether the field of a key is known. In `match`, a recipient key is known also at data and end: it
+    /// applies to any recipient of the message.
     fn knows(&self, key: &str, is_match: bool) -> bool {
         let is_at_message = matches!(self.stage, Stage::Data | Stage::End);
         match key {
@@ -215,7 +217,7 @@ impl Moment {
 
 const NO_AUTH: &str = "no listener has auth = \"required\" or \"optional\"";
 
-/// Warns if a limit is for users and no listener has logins.
+/// Warns if a limit refers to users and no session can have a user.
 fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let is_login = |key: &str| matches!(key, "user" | "user-domain" | "group" | "own-sender");
     let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
@@ -232,7 +234,8 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     }
 }
 
-/// A value that is the same in all of a budget, or that an event does not have, is never new.
+/// Reports `distinct` of a value that can never be new: each budget has only one such value, or the events that are
+/// counted have none.
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
     let has_recipient = matches!(limit.count, Count::Recipients | Count::Rejections);
@@ -271,7 +274,8 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
     }
 }
 
-/// The filter must have room for the distinct values, and remember them for long enough.
+/// Checks that the filter of a budget has room for the distinct values, and remembers each for at least the period of
+/// the rate.
 fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let all = || {
         let others = draft.limit.overrides.iter();
@@ -312,10 +316,11 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
     }
 }
 
-/// Larger filters are warned about if clients choose the key: 4 KiB is a filter for 2,048 values.
+/// Maximum size in octets, without a warning, of a filter whose budgets' keys clients choose: 4 KiB hold 2,048 values.
 const MAX_CHOSEN_FILTER: usize = 4096;
 
-/// Warns of large filters in budgets that one client can create at will, by ever new sender or recipient addresses.
+/// Warns of large filters in budgets per sender, recipient or EHLO name: one client can create as many of these budgets
+/// as it likes, with a new address each time.
 fn warn_of_chosen_keys(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let Some(per) = &draft.per else { return };
     let is_chosen = |field: &&Field| {

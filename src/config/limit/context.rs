@@ -1,4 +1,5 @@
-//! Context in which limits are read: the lists that they name, and the parts of the configuration that they refer to.
+//! Context in which limits are read: the lists that limits name, and the other parts of the configuration that they
+//! refer to.
 
 use super::super::diagnostic::Severity;
 use super::super::files::{Files, first_few};
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The things that a limit may refer to.
+/// The parts of the configuration that a limit may refer to.
 pub struct Context<'a> {
     pub source: &'a Source<'a>,
     pub lists: &'a Lists,
@@ -27,42 +28,43 @@ pub struct Context<'a> {
     pub normalizer: &'a AddressNormalizer,
     /// The names of all listeners, in lower case.
     pub listeners: Vec<String>,
-    /// Whether a listener has logins.
+    /// Whether any listener offers logins.
     pub has_auth: bool,
-    /// Whether proxies name users by XCLIENT; such users need no account.
+    /// Whether proxies may name the user with XCLIENT; such a user needs no account in the users file.
     pub has_xclient: bool,
-    /// All upstreams and notifications.
+    /// All upstreams.
     pub upstreams: &'a [UpstreamOptions],
     pub notifications: &'a Notifications,
-    /// The maximum delays.
+    /// The maximum delays of `[delay]`.
     pub lateness: Lateness,
     /// URL of the page for users.
     pub help_url: Option<Arc<str>>,
-    /// Compiled lists: several limits may name the same one.
+    /// Compiled lists and override tables, kept because several limits may name the same one.
     pub compiled: Compiled,
-    /// The users and groups that limits name.
+    /// The users and groups that limits name, to be checked against the users file.
     pub references: References,
-    /// Positions with patterns that most probably mean something else, each with their number, by its beginning.
+    /// Positions that have patterns which most probably mean something else than their author thinks, by the start of
+    /// the position; each with the number of these patterns.
     pub odd_patterns: BTreeMap<usize, (Range<usize>, usize)>,
 }
 
-/// Odd patterns that are named at one position.
+/// Maximum number of odd patterns that are reported at one position.
 const MAX_ODD_PATTERNS: usize = 3;
 
 #[derive(Default)]
 pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
-    /// By the list's name, its shape, and whether its items are user names.
+    /// Compiled lists, by the list's name, the shape of its patterns, and whether they are user names.
     tables: HashMap<(String, Shape, bool), Arc<PatternTable<()>>>,
     /// Matchers of the rows of override tables, by the file's name.
     rows: HashMap<String, Arc<OverrideRows>>,
-    /// Override tables as compiled for limits.
+    /// Override tables with the quotas that limits made of their rows.
     overrides: Vec<Arc<Overrides>>,
     used: BTreeSet<String>,
 }
 
 impl Context<'_> {
-    /// Returns a list as networks. Its errors are reported at the list's position.
+    /// Returns the list `name` as networks. Errors in its items are reported at the position of the list.
     pub(super) fn networks(&mut self, s: &Section<'_>, span: &Range<usize>, name: &str) -> Option<Arc<Networks<()>>> {
         if let Some(known) = self.compiled.networks.get(name) {
             return Some(known.clone());
@@ -76,7 +78,7 @@ impl Context<'_> {
         Some(networks)
     }
 
-    /// Returns a list as patterns for a key.
+    /// Returns the list `name` as patterns that are compared with the field of `key`.
     pub(super) fn table(
         &mut self,
         s: &Section<'_>,
@@ -95,8 +97,8 @@ impl Context<'_> {
         Some(table)
     }
 
-    /// Returns the row matchers of an override table, and the errors by row index: reported once, when the table is
-    /// first read.
+    /// Returns the matchers of the rows of an override table, and the errors by row index. The errors are returned only
+    /// at the first call for a table, so that each is reported once.
     pub(super) fn rows(
         &mut self,
         name: &str,
@@ -124,7 +126,8 @@ impl Context<'_> {
         (rows, wrong)
     }
 
-    /// Shares equal override tables: several limits often make the same of a long table.
+    /// Returns an equal override table that another limit has made, if there is one, so that a long table is in memory
+    /// once.
     pub(super) fn share(&mut self, made: Overrides) -> Arc<Overrides> {
         let overrides = &mut self.compiled.overrides;
         let known = overrides.iter().position(|known| known.is_same(&made)).unwrap_or_else(|| {
@@ -166,13 +169,14 @@ impl Context<'_> {
         Some(())
     }
 
-    /// Reports the first few of many errors.
+    /// Reports the first few errors, and the number of the others.
     pub(super) fn some_errors(&self, span: &Range<usize>, wrong: Vec<String>, help: Option<&str>) {
         first_few(wrong).into_iter().for_each(|why| self.source.error(span, why, help));
     }
 
-    /// Reports a listener that does not exist, and warns of a pattern that most probably means something else. Users
-    /// and groups are noted, and checked when the users file is read. `place` is the prefix of the message.
+    /// Reports a pattern that names a listener which does not exist; warns of one that most probably means something
+    /// else. Remembers users and groups, which are checked when the users file is read. `place` returns the prefix of
+    /// the message.
     pub(super) fn check_name(
         &mut self,
         severity: Severity,
@@ -199,7 +203,7 @@ impl Context<'_> {
         }
     }
 
-    /// Warns of the first few odd patterns at a position: a list may have many.
+    /// Warns of the first few odd patterns at a position, and counts the others: a list may have many.
     fn warn_of_pattern(&mut self, span: &Range<usize>, message: String, help: &str) {
         let count = self.odd_patterns.entry(span.start).or_insert((span.clone(), 0));
         count.1 += 1;
@@ -214,12 +218,12 @@ impl Context<'_> {
         is_good && self.listeners.iter().any(|name| table.find(name).is_some())
     }
 
-    /// Returns whether a session may have a user.
+    /// Returns whether a session may have a user: by a login, or by XCLIENT from a proxy.
     pub(super) fn has_logins(&self) -> bool {
         self.has_auth || self.has_xclient
     }
 
-    /// Warns of lists that no limit names.
+    /// Warns of lists that no limit names; and says how many odd patterns each position has beyond those reported.
     pub(super) fn warn_of_unused(&self) {
         for (span, count) in self.odd_patterns.values().filter(|(_, count)| *count > MAX_ODD_PATTERNS) {
             self.source.warn(span, format!("and {} more like these", count - MAX_ODD_PATTERNS), None);

@@ -36,7 +36,7 @@ impl Key {
         }
     }
 
-    /// Adds a pattern to a table; an error quotes the pattern as written.
+    /// Adds a pattern for this key to a table; an error quotes the pattern as written.
     pub(super) fn insert<T>(
         self,
         table: &mut PatternTable<T>,
@@ -50,12 +50,12 @@ impl Key {
         })
     }
 
-    /// Normalizes a pattern like the values that it is compared with.
+    /// Normalizes a pattern in the same way as the values of the field that it is compared with.
     fn normalize<'t>(self, normalizer: &AddressNormalizer, text: &'t str) -> Cow<'t, str> {
         match self {
             Self::Field(Field::Helo, _) => domain::pattern(text),
-            // Not one address: a pattern without a domain matches any domain, one with `*` several addresses, one with
-            // `@` first is a domain.
+            // These patterns are not one address: without a domain, it matches any domain; with `*`, several addresses;
+            // with `@` first, it is a domain.
             _ if !text.contains('@') || text.contains('*') || text.starts_with('@') => text.into(),
             Self::Field(Field::User, _) => normalizer.user(text),
             Self::Field(Field::Sender | Field::Recipient, _) => normalizer.address(text),
@@ -84,7 +84,7 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
     network.ok_or_else(|| format!("\"{text}\" is not a network: write 192.0.2.0/24 or 2001:db8::/32"))
 }
 
-/// Adds a row of an override table to the matchers.
+/// Adds the pattern of one row of an override table to the matchers.
 pub(super) fn put(
     rows: &mut OverrideRows,
     key: Key,

@@ -1,4 +1,5 @@
-//! `match`, `except` and `overrides`: the sessions and recipients that a limit applies to, and those with other rates.
+//! `match`, `except` and `overrides`: which sessions and recipients a limit applies to, and which of them have other
+//! rates.
 
 use super::key::{KEYS, Key, network};
 use super::rate::refuses_all;
@@ -15,10 +16,10 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// A limit's matcher, and the keys that it uses.
+/// The matcher of a limit, and the keys that occur in `match` and `except`.
 pub struct Read {
     pub matcher: Matcher,
-    /// Keys of `match` and `except`, each as often as it occurs.
+    /// Keys of `match` and `except`; a key that occurs twice is in the list twice.
     pub keys: Vec<Placed<&'static str>>,
 }
 
@@ -35,14 +36,14 @@ pub fn matcher(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     Read { matcher: Matcher { matches, except }, keys }
 }
 
-/// Reads one table; all its keys must match.
+/// Reads one table of `match` or `except`; the table matches if all of its keys match.
 fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'static str>>) -> AllOf {
     let mut conditions = Vec::new();
     let mut add = |key, span, condition: Option<Condition>| {
         keys.push(Placed { value: key, span });
         conditions.extend(condition);
     };
-    // Cheap conditions come first.
+    // Conditions that are cheap to check come first.
     let tls: fn(bool) -> Condition = Condition::Tls;
     for (key, condition) in
         [("tls", tls), ("authenticated", Condition::Authenticated), ("own-sender", Condition::OwnSender)]
@@ -73,7 +74,7 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
     AllOf(conditions)
 }
 
-/// One text, or a list of them.
+/// Reads one text, or a list of texts.
 fn texts(value: &DeValue<'_>) -> Result<Vec<String>, String> {
     match value.as_array() {
         Some(items) if items.is_empty() => Err("an empty list matches nothing".to_owned()),
@@ -94,7 +95,7 @@ fn hours(text: &str) -> Result<Hours, String> {
     Hours::parse(text).map_err(|error| error.to_string())
 }
 
-/// Reads the patterns of a key. `None` if a value is wrong.
+/// Reads the patterns of a key. Returns `None` if a value is wrong.
 fn values_of(
     s: &Section<'_>,
     key: Key,
@@ -130,8 +131,8 @@ fn values_of(
     })
 }
 
-/// Reads `overrides`: for each row, one quota for each of the limit's own. Returns also the column that its rows match
-/// by.
+/// Reads `overrides`: each row of the table has one quota for each quota of the limit. Returns also the column that its
+/// rows match by.
 pub fn overrides(
     s: &mut Section<'_>,
     cx: &mut Context<'_>,
@@ -151,7 +152,7 @@ pub fn overrides(
     }
     let key = Key::named(table.field)?;
     if own.is_empty() {
-        // The limit's own rate is wrong, and the rows are read with it.
+        // The limit's own rate is wrong, and the rates of the rows cannot be read without it.
         return None;
     }
     let (rows, mut for_nobody) = cx.rows(&name, key, &table);
@@ -171,7 +172,7 @@ pub fn overrides(
             Err(why) => wrong.push(table.wrong(row, &why)),
         }
     }
-    // A row cannot be compared with a rate that is wrong.
+    // If the rate of the limit is wrong, an error in a row may be a consequence of that.
     for why in first_few(wrong) {
         s.error_unless(&["count", "rate", "algorithm", "burst"], &span, why, None);
     }

@@ -24,9 +24,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 use toml::de::DeValue;
 
-/// Reads all limits; problems are added to those of the file.
+/// Reads all limits; adds the problems to those of the file.
 pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
-    // Watching limits come after all limits that they may watch.
+    // Limits that watch another limit are read after all limits that have budgets, so that they find these.
     let (watching, counting): (Vec<_>, Vec<_>) = sections.into_iter().partition(|s| s.has("watch"));
     let mut names = HashSet::new();
     let mut limits = Vec::new();
@@ -55,7 +55,7 @@ fn name(s: &mut Section<'_>, names: &mut HashSet<String>) -> Option<String> {
     Some(name)
 }
 
-/// A limit's name is part of replies, metrics and stored keys.
+/// Checks a limit's name, which is part of replies, metrics and keys in the state file.
 fn checked(name: &str) -> Result<String, String> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
@@ -63,7 +63,7 @@ fn checked(name: &str) -> Result<String, String> {
         .ok_or_else(|| format!("\"{name}\" is not a name: use up to 64 letters, digits, hyphens, dots and underscores"))
 }
 
-/// Reads a limit; returns one for each of its rates.
+/// Reads a limit that has budgets; returns one limit for each of its rates.
 fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Option<Vec<Limit>> {
     let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))));
     let known = count.as_ref().map(|count| count.value);
@@ -75,7 +75,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let mode = action::mode(&mut s);
     let stage = stage(&mut s, known);
     let (distinct, remember) = distinct(&mut s).unzip();
-    // Keys before sub-tables: they are printed in this order.
+    // Keys are read before sub-tables, because the effective configuration prints the settings in the order of reading.
     let overrides = matching::overrides(&mut s, cx, terms, if known.is_some() { quotas } else { &[] });
     let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
     let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
@@ -86,7 +86,8 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let (overrides, column) = overrides.unzip();
     limit.overrides = overrides;
     let Some(count) = count else {
-        // The actions are read for their own errors; those that depend on the count follow from it.
+        // The actions are read only to report their own errors; errors that may follow from the unknown count are not
+        // reported.
         action::ladder(&mut s, &limit, true, cx);
         s.finish();
         return None;
@@ -101,16 +102,17 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     Some(limit.with_rates(&rates.value))
 }
 
-/// Returns the default of `charge`: "sent" wherever charges can be refunded. Filters of distinct values cannot forget,
-/// counters have no refunds, and only mail can turn out not to be sent.
+/// Returns the default of `charge`: "sent" for every limit whose charges can be refunded. There is no refund from a
+/// filter of distinct values, which cannot forget a value, nor from a counter; and only mail can turn out not to be
+/// sent.
 fn default_charge(count: Count, quotas: &[Quota], is_distinct: bool) -> &'static str {
     let is_of_mail = matches!(count, Count::Messages | Count::Recipients | Count::Bytes);
     let has_counter = quotas.iter().any(|quota| matches!(quota, Quota::Counter { .. }));
     if is_of_mail && !is_distinct && !has_counter { "\"sent\"" } else { "\"accepted\"" }
 }
 
-/// Reads the rates and the keys that belong to them. If the count is not known, a rate is good that is good for any
-/// count.
+/// Reads `rate` and the keys that belong to it. If the count is not known, a rate is accepted if it is valid for at
+/// least one count.
 fn amounts(s: &mut Section<'_>, count: Option<Count>) -> (RateTerms, Option<Placed<Vec<Quota>>>) {
     let algorithm = s.placed("algorithm", "\"ewma\"", choice(&Algorithm::ALL.map(|known| (known.name(), known))));
     let terms = RateTerms {
@@ -144,7 +146,8 @@ fn amounts(s: &mut Section<'_>, count: Option<Count>) -> (RateTerms, Option<Plac
     (terms, rates)
 }
 
-/// Reads something that depends on the count; if that is not known, for the first count for which it is good.
+/// Reads a value whose form depends on the count. If the count is not known, returns the value for the first count for
+/// which it is valid.
 fn for_any<T>(
     count: Option<Count>,
     terms: RateTerms,
@@ -174,7 +177,7 @@ fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool) {
     }
 }
 
-/// Reads a number, or a text as in a rate.
+/// Reads a number, or a text with an amount as in `rate`.
 fn number(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::Integer(number) => Ok(number.to_string()),
@@ -201,9 +204,9 @@ fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
     Ok(quotas)
 }
 
-/// Reads `per`; `quotas` are `None` if they are wrong.
+/// Reads `per`, the fields that a budget is for; `quotas` are `None` if the rate of the limit is wrong.
 fn per(s: &mut Section<'_>, quotas: Option<&[Quota]>) -> Option<Placed<Vec<Field>>> {
-    // A message or connection has its own counter, so `per` may be left out.
+    // Each message or connection has its own counter, so that `per` may be left out.
     let is_of_session =
         |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. });
     let default = quotas.is_none_or(|quotas| quotas.iter().all(is_of_session)).then_some("[]");
@@ -215,7 +218,7 @@ fn per(s: &mut Section<'_>, quotas: Option<&[Quota]>) -> Option<Placed<Vec<Field
     Some(per)
 }
 
-/// Parses a field: a word of `per` and `distinct`.
+/// Parses a word of `per` or `distinct` as a field.
 fn field(word: &str) -> Result<Field, String> {
     if let Some(found) = Field::parse(word) {
         return Ok(found);
@@ -258,7 +261,7 @@ fn stage(s: &mut Section<'_>, count: Option<Count>) -> Option<Placed<Stage>> {
     stage.or(partial)
 }
 
-/// Reads `distinct` and `remember`; the range is the position of `remember`.
+/// Reads `distinct` and `remember`; the second part of the result is the position of `remember`.
 fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
     let what = s.optional("distinct", |value| field(&text(value)?));
     let remember = s.optional("remember", |value| match duration(value)? {

@@ -1,15 +1,17 @@
-//! Patterns that most probably mean something else than they say: regular expressions, names of files, networks.
+//! Patterns that most probably mean something else than Weir takes them for: regular expressions, names of files,
+//! networks.
 
 use super::key::{Key, network};
 use crate::policy::matching::{Field, Shape};
 
-/// Returns a warning and a remedy for a pattern that matches something else than its author seems to think.
+/// Returns a warning and a remedy for a pattern that does not match the values that its author most probably has in
+/// mind.
 pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
     let Key::Field(field, name) = key else { return None };
     if field == Field::Listener {
         return None;
     }
-    // The client's name in EHLO may be an address in brackets, and without them it is wrong.
+    // The client's name in EHLO may be an IP address, but only in brackets.
     if network(pattern).is_ok() {
         let kind = if pattern.contains('/') { "a network" } else { "the address of a client" };
         let why = format!("\"{pattern}\" is {kind}, and is compared with the {name}");
@@ -43,10 +45,11 @@ fn example(key: Key) -> String {
     format!("\"*\" stands for any run of characters, and nothing else is special: {example}")
 }
 
-/// A local part may have most of these characters, too (RFC 5321 §4.1.2), but hardly any address has them like this.
+/// Returns whether a pattern looks like a regular expression. A local part may contain most of these characters, too
+/// (RFC 5321 §4.1.2), but few addresses have them in these combinations.
 fn is_expression(pattern: &str) -> bool {
     let (local, domain) = pattern.rsplit_once('@').unwrap_or((pattern, ""));
-    // An address literal (RFC 5321 §4.1.3), of a domain or of EHLO.
+    // An IP address in brackets (RFC 5321 §4.1.3), as the domain of a mail address or as the name in EHLO.
     let is_literal = |part: &str| {
         let inner = part.strip_prefix('[').and_then(|part| part.strip_suffix(']'));
         inner.is_some_and(|inner| network(inner.trim_start_matches("IPv6:")).is_ok())
@@ -56,7 +59,7 @@ fn is_expression(pattern: &str) -> bool {
         pattern.ends_with(['$', '\\']) || pattern.len() > 2 && pattern.starts_with('/') && pattern.ends_with('/');
     let has_class = |part: &&str| !is_literal(part) && part.contains(['[', ']', '(', ')', '|']);
     let classes = [local, domain].iter().any(has_class);
-    // A user may be DOMAIN\dave: a backslash with a letter alone is no sign.
+    // A user may be DOMAIN\dave: a backslash before a letter is no proof of a regular expression.
     let signs = ["\\.", "\\@", "\\d+", "\\w+", "\\d*", "\\w*", "@.*", "@.+", ".+@"];
     let escapes = signs.iter().any(|sign| pattern.contains(sign));
     let is_quoted = local.starts_with('"');

@@ -1,4 +1,4 @@
-//! Rates of override tables, and checks of rates.
+//! Rates in the rows of override tables, and a check for rates that refuse every event.
 
 use crate::config::overrides::Override;
 use crate::engine::Rule;
@@ -7,7 +7,7 @@ use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount
 use std::time::Duration;
 
 impl RateTerms {
-    /// Reads the rates of an override row; several are separated by semicolons.
+    /// Reads the rates of an override row, one for each rate of the limit (`own`); semicolons separate several.
     pub fn numbers(self, row: &Override, own: &[Quota]) -> Result<Box<[Quota]>, String> {
         let burst = row.burst.as_deref().map(|burst| self.amount(burst)).transpose()?;
         if burst.is_some() && !(self.algorithm.is_bucket() && own.iter().all(Quota::may_be_rate)) {
@@ -18,7 +18,7 @@ impl RateTerms {
         let other = |rate: &str, own: &Quota| self.other_quota(rate, *own, burst);
         match rates[..] {
             [] => Ok(own.iter().map(|quota| self.with_burst(*quota, burst)).collect()),
-            // One value for all rates of the limit.
+            // The row has one value, which applies to all rates of the limit.
             [one] if one.starts_with('x') || matches!(one, "0" | "unlimited") => {
                 own.iter().map(|quota| other(one, quota)).collect()
             }
@@ -30,7 +30,7 @@ impl RateTerms {
         }
     }
 
-    /// Reads a rate in any form, or a multiple of the limit's own: `x0.5`.
+    /// Reads one rate of a row: in any form that `rate` has, or as a multiple of the limit's own rate: `x0.5`.
     fn other_quota(self, text: &str, own: Quota, burst: Option<f64>) -> Result<Quota, String> {
         let Some(factor) = text.strip_prefix('x') else {
             let quota = Self { burst: burst.or(self.burst), ..self }.quota(text)?;
@@ -47,7 +47,7 @@ impl RateTerms {
         Ok(self.with_burst(own.times(factor), burst))
     }
 
-    /// Returns the same rate, with this burst if there is one.
+    /// Returns the same quota, with `burst` instead of its burst if `burst` is given.
     fn with_burst(self, quota: Quota, burst: Option<f64>) -> Quota {
         match quota {
             Quota::Rate { rate, .. } if burst.is_some() => Quota::rate(self.algorithm, rate, burst),
@@ -56,11 +56,12 @@ impl RateTerms {
     }
 }
 
-/// Checks whether a rate refuses everything though it is not "0", if attempts are refused from `from` times the rate
-/// on; returns the message and the remedy.
+/// Checks whether a rate other than "0" refuses every event, if the limit refuses attempts from the level `from` (a
+/// multiple of the rate) on. Returns the message and the remedy.
 pub fn refuses_all(quota: &Quota, count: Count, from: f64) -> Option<(&'static str, String)> {
     let rule = quota.rule()?.at(from);
-    // A message has at least one octet, and a share says nothing about a single event.
+    // The check is left out for bytes, as a message may have only one octet, and for a share, which one event cannot
+    // exceed.
     if count == Count::Bytes
         || matches!(quota, Quota::Share(_))
         || !rule.step(None, Timestamp::from_micros(0), 1.0).1.over
@@ -69,7 +70,7 @@ pub fn refuses_all(quota: &Quota, count: Count, from: f64) -> Option<(&'static s
     }
     Some(match quota {
         Quota::Rate { rate, rule: Rule::Ewma(_) } => {
-            // The smallest multiple of the rate at which one event does not exceed the limit.
+            // The smallest multiple of the period in which the rate lets one event pass.
             let times = (1.0 / (rate.amount * from)).floor() + 1.0;
             let period = Duration::try_from_secs_f64(rate.period.as_secs_f64() * times).unwrap_or(LONGEST_PERIOD);
             let (amount, period) = (format_amount(rate.amount * times), format_duration(period));

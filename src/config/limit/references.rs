@@ -1,4 +1,4 @@
-//! Users and groups that limits name. They are checked when the users file is read.
+//! Users and groups that limits name. Whether they exist is checked when the users file is read.
 
 use super::super::diagnostic::{Diagnostic, Severity};
 use super::super::files::first_few;
@@ -9,24 +9,24 @@ use crate::policy::matching::{PatternTable, Shape};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// All names that limits use.
+/// All users and groups that limits name.
 #[derive(Debug, Default)]
 pub struct References {
     pub users: Vec<Reference>,
     pub groups: Vec<Reference>,
 }
 
-/// A name, or a pattern of names.
+/// A name of a user or group, or a pattern of such names.
 #[derive(Debug)]
 pub struct Reference {
     pub pattern: Box<str>,
     pub span: Range<usize>,
-    /// Prefix of a message about it: for a file, its path and line.
+    /// Prefix of a message about this name: path and line number if it is in a file, otherwise empty.
     pub place: String,
 }
 
 impl References {
-    /// Warns of names that do not exist.
+    /// Warns of users and groups that are not in the users file.
     pub fn check(&self, users: &Users, normalizer: &AddressNormalizer) -> Vec<Diagnostic> {
         let logins: HashSet<String> = users.iter().map(|user| normalizer.user(&user.name).into_owned()).collect();
         let locals = logins.iter().filter_map(|login| login.rsplit_once('@')).map(|(local, _)| local.to_owned());
@@ -54,7 +54,7 @@ fn matches_any(shape: Shape, pattern: &str, values: &HashSet<String>) -> bool {
 
 fn missing(named: &[Reference], is_there: impl Fn(&str) -> bool, words: impl Fn(&str) -> String) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
-    // References at one position, in one list or table, are adjacent.
+    // References at the same position (items of one list, rows of one table) are adjacent.
     for alike in named.chunk_by(|one, next| one.span == next.span) {
         let missing = alike.iter().filter(|reference| !is_there(&reference.pattern));
         let said = missing.map(|reference| format!("{}{}", reference.place, words(&reference.pattern))).collect();

@@ -1,6 +1,7 @@
-//! Words of the policy language that this version does not support: to accept and ignore them would mislead.
+//! Words that this version of Weir does not support in limits. They are refused: to accept and ignore them would
+//! mislead.
 
-/// Fields that need the location of an IP address.
+/// Fields of a client that Weir would have to look up by the location of its IP address.
 pub const FIELDS: [&str; 2] = ["asn", "country"];
 
 pub fn field(name: &str) -> String {

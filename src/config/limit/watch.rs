@@ -1,4 +1,4 @@
-//! `watch`: a limit that acts on another limit's budget.
+//! `watch`: a limit that has no budget, and acts on the level of another limit's budget.
 
 use super::check::Moment;
 use super::{Context, action, matching};
@@ -8,17 +8,17 @@ use crate::policy::limit::{Count, Limit, Quota};
 use crate::policy::request::Stage;
 use std::collections::HashSet;
 
-/// The limits that a limit may watch.
+/// The limits that have been read so far, and that a limit may watch.
 pub struct Known<'a> {
-    /// Good limits, which count.
+    /// Limits without errors, which have budgets.
     pub limits: &'a [Limit],
-    /// Names of all limits so far, also of wrong ones.
+    /// Names of all limits read so far, also of those with errors.
     pub names: &'a HashSet<String>,
-    /// Whether a limit has no name, or a wrong one.
+    /// Whether any limit lacks a name, or has a wrong one: it may be the one that is to be watched.
     pub is_nameless: bool,
 }
 
-/// Reads a watching limit; returns one for each rate of the watched limit.
+/// Reads a limit with `watch`; returns one limit for each rate of the watched limit.
 pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &mut Context<'_>) -> Vec<Limit> {
     let watched = s.required("watch", "\"user-recipients\"", text);
     let stage = s.required("stage", "\"mail\"", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
@@ -27,7 +27,7 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
     refuse_own(&mut s);
     let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known));
     if places.is_empty() {
-        // An error says so.
+        // The missing or wrong value of `watch` has been reported already.
         s.mark_wrong("watch");
     }
     let first = places.first().map(|(_, limit)| *limit);
@@ -39,7 +39,8 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
         (limit.stage, limit.count) = (*stage, first.count);
     }
     (limit.mode, limit.matcher) = (mode, matcher);
-    // The watched limit's budgets decide which client or user a suspension is of.
+    // A suspension is of the owner of the watched limit's budget, such as a client or a user, so that its `per` is
+    // used.
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());
     limit.ladder = action::ladder(
         &mut s,
@@ -56,7 +57,7 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
     watchers.map(|(watcher, (place, _))| Limit { watch: Some(place), ..watcher }).collect()
 }
 
-/// Refuses the keys that only the watched limit may have.
+/// Reports the keys that a watching limit may not have: the watched limit has them.
 fn refuse_own(s: &mut Section<'_>) {
     for key in WATCHED {
         if s.has(key) {
@@ -81,7 +82,7 @@ const WATCHED: [&str; 12] = [
     "overrides",
 ];
 
-/// Returns the watched limits with their indices: one for each rate.
+/// Returns the limits that are watched, with their indices: one for each rate of the limit with this name.
 fn places<'l>(s: &Section<'_>, watched: &Placed<String>, known: &Known<'l>) -> Vec<(usize, &'l Limit)> {
     let Placed { value: name, span } = watched;
     let is_meant = |limit: &Limit| *limit.name == **name;
@@ -90,7 +91,7 @@ fn places<'l>(s: &Section<'_>, watched: &Placed<String>, known: &Known<'l>) -> V
         s.error(span, format!("\"{name}\" has no budget, as it watches another limit itself"), Some("watch that one"));
         return Vec::new();
     }
-    // A limit that is there and wrong has been reported.
+    // If a limit of this name exists and is wrong, its own error has been reported.
     if all.is_empty() && !known.names.contains(name) && !known.is_nameless {
         s.error(span, format!("there is no limit \"{name}\" that could be watched"), None);
     }
