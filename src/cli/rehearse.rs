@@ -95,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if is_refused { Err(CommandError::new(exit::REFUSED, "")) } else { Ok(()) }
 }
 
-/// Tests by the limits of the file, with empty budgets.
+/// Tests the message against the limits in the configuration file, with empty budgets.
 fn play(Arguments { config, json, .. }: &Arguments, case: &mut Case) -> Result<(String, bool), CommandError> {
     let config = read_config(&config.config)?;
     case.account = account(&config, case.user.as_deref());
@@ -117,7 +117,7 @@ fn account(config: &Config, user: Option<&str>) -> Account {
     }
 }
 
-/// Tests by the limits and budgets of the running Weir.
+/// Has the running Weir test the message against its own limits and budgets.
 fn ask(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), CommandError> {
     let (status, said) = control_client::post(&config.config, "/test", live::request(case, *json))?;
     let unavailable = |why: &str| CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));
