@@ -14,7 +14,7 @@
 //! | distinct | Property of a limit that counts different values only, with a Bloom filter. |
 //! | envelope | MAIL and RCPT of a message. |
 //! | event | Moment in a session that limits may count: connection, login, MAIL, RCPT, DATA, end of message, rejection. |
-//! | exception | Grant or suspension: it changes what holds for one owner, until a time. |
+//! | exception | Grant or suspension: it changes the limits for one owner until its end. |
 //! | exempt, except | Matcher of a limit that leaves events out. |
 //! | gauge | Budget of a limit "N at once": the slots that live sessions hold. |
 //! | grant | Exception that gives one owner another rate for a while. |
@@ -27,13 +27,13 @@
 //! | mode | `enforce`, `soft` (warns and notifies, never refuses) or `shadow` (counts; clients notice nothing). |
 //! | owner | Values of the fields in `per`: the user, client or sender whose budget it is. |
 //! | override | Row of a table that gives some owners other numbers. |
-//! | plan | Budgets that a request reads, and checks to be made with them. |
+//! | plan | Budgets that the limits for one request need, and the checks that are made with these budgets. |
 //! | pipeline | Commands that a client sent in one piece; policy decides them in one act. |
-//! | quota | Numbers of a limit: rate, burst, or a count per message or connection. |
-//! | refund | Charge that is taken back, since what it was for did not happen. |
-//! | rung, ladder | Actions of a limit, and the level from which each holds. |
+//! | quota | Amount that a limit allows: a rate with its burst, or a count per message or connection. |
+//! | refund | Subtraction of an earlier charge from a budget, because the charged event had no effect: the mail was not sent. |
+//! | rung, ladder | Rung: an action of a limit, and the level from which it applies. Ladder: all rungs of the limit. |
 //! | session | Dialogue with one client. |
-//! | slot | Permission for one of a bounded number: of a gauge, or of the connections to an upstream. |
+//! | slot | Permission to be one of a bounded number: of the sessions of a gauge, or of the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
 //! | suspension | Exception that refuses all mail of one owner for a while. |
 //! | upstream | Smart host to which Weir relays. |

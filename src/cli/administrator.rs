@@ -1,6 +1,6 @@
-//! Name of the administrator who gives a command, for the history of exceptions.
+//! Name of the administrator who gives a command; the running Weir records it in the audit trail of exceptions.
 
-/// Returns the administrator's name: with sudo, the user who called sudo.
+/// Returns the administrator's name; under sudo, the name of the user who called sudo.
 pub fn name() -> String {
     let named = |name| std::env::var(name).ok().filter(|name| !name.is_empty());
     let found = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(named);

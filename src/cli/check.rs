@@ -1,4 +1,4 @@
-//! `weir check`: reports what is wrong with a configuration, and tests the upstreams with `--online`.
+//! `weir check`: reports the problems of a configuration; with `--online` also connects to the upstreams.
 
 use super::{CommandError, counted, draw, exit, read_config, refused};
 use crate::clock;
@@ -27,7 +27,7 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     if online {
         return probe_upstreams(&config.relay);
     }
-    // A limit with several rates is one entry for each rate: count its name once.
+    // The list has one entry for each rate of a limit, so that a limit with several rates is counted once, by its name.
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
     let listeners = config.listeners.len();
     let (listeners, limits) = (counted(listeners as u64, "listener"), counted(limits as u64, "limit"));
@@ -38,10 +38,10 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     super::print(&format!("{}: good: {listeners}, {limits}\n{notices}", path.display()))
 }
 
-/// Opens a connection to each upstream, logs in and reads its capabilities, as before a mail.
+/// Opens a connection to each upstream, logs in and reads its capabilities, as Weir does before it relays a message.
 fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     let metrics = Metrics::new().map_err(|error| CommandError::new(exit::OS, error))?;
-    // Also tests disabled upstreams: the administrator may be about to enable one.
+    // Disabled upstreams are tested, too: the administrator may be about to enable one.
     let upstreams = options.upstreams.iter().map(|upstream| UpstreamOptions { enabled: true, ..upstream.clone() });
     let all_enabled = relay::Options { upstreams: upstreams.collect(), ..options.clone() };
     let relay = Relay::new(&all_enabled, &metrics).map_err(|error| CommandError::new(exit::CONFIG, error))?;
@@ -55,7 +55,7 @@ fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
             Ok(offered) => super::print(&capabilities(&upstream, &offered))?,
             Err(error) => failures.push(format!("{name}: {error}")),
         }
-        // The error of the last address is reported already.
+        // The error of the address that was tried last has been reported already.
         let is_told = |why: &String| failures.last().is_some_and(|told| *told == format!("{name}: {why}"));
         for (address, why) in upstream.connector().bad_addresses().into_iter().filter(|(_, why)| !is_told(why)) {
             super::print(&format!("{name}: its address {address} fails: {why}\n"))?;
@@ -64,8 +64,8 @@ fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     if failures.is_empty() { Ok(()) } else { Err(CommandError::new(exit::UNAVAILABLE, failures.join("\n"))) }
 }
 
-/// Says the addresses of an upstream's name. Nothing of an upstream without a name, or if no address is found: then the
-/// probe reports that.
+/// Describes the addresses that the name of an upstream resolves to. Empty if the upstream is configured by its
+/// address, or if no address is found: the probe reports that error.
 fn resolution(upstream: &Upstream, found: &[Result<IpAddr, LookupError>]) -> String {
     let is_literal = |address| upstream.options().host.trim_matches(['[', ']']).parse() == Ok(address);
     if !found.iter().flatten().any(|address| !is_literal(*address)) {
@@ -75,7 +75,8 @@ fn resolution(upstream: &Upstream, found: &[Result<IpAddr, LookupError>]) -> Str
     format!("{} resolves to {}\n", upstream.describe(), found.collect::<Vec<_>>().join(", "))
 }
 
-/// Says what an upstream that answers offers, and how it sees Weir's mail.
+/// Describes the capabilities that an upstream announces, and whether the mail seems to it to come from Weir's clients
+/// or from this machine.
 fn capabilities(upstream: &Upstream, offered: &Extensions) -> String {
     let sees = match upstream.options().announce {
         Announce::Xclient if !offered.xclient.is_empty() => {

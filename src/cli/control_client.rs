@@ -1,4 +1,4 @@
-//! Client of the control socket: posts commands to the running Weir.
+//! Client of the control socket: posts commands to the running Weir process over HTTP.
 
 use super::{CommandError, complain, exit};
 use crate::config;
@@ -12,15 +12,16 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// Timeout for an answer. Long lists take a few seconds.
+/// Timeout for an answer of the running Weir. It needs a few seconds to answer with a long list.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Posts `order` without a body to the running Weir, and returns its answer.
+/// Posts a command to the path `order` of the running Weir, without a body, and returns the text of the answer.
 pub fn command(config: &Path, order: &str) -> Result<String, CommandError> {
     match post(config, order, String::new())? {
         (StatusCode::OK, words) => Ok(words),
         (StatusCode::UNPROCESSABLE_ENTITY, words) => {
-            // The answer has the diagnostics first, then a blank line and the consequence.
+            // The answer begins with the diagnostics of the configuration; after a blank line it says what follows from
+            // them.
             let (drawn, rest) = words.trim_end().rsplit_once("\n\n").unwrap_or(("", words.trim_end()));
             complain(&format!("{drawn}\n\n"));
             Err(CommandError::new(exit::CONFIG, rest))
@@ -31,7 +32,8 @@ pub fn command(config: &Path, order: &str) -> Result<String, CommandError> {
     }
 }
 
-/// Posts `body` to the running Weir of a configuration. Returns the status and text of its answer.
+/// Posts `body` to the path `order` of the Weir that runs with the configuration file `config`. Returns the status and
+/// the text of its answer.
 pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, String), CommandError> {
     let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -52,7 +54,7 @@ async fn send(
     body: String,
 ) -> Result<(StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // The connection task ends with this process.
+    // This task drives the connection, until the process ends.
     tokio::spawn(connection);
     let request = Request::post(order).header(header::HOST, "weir").body(Full::<Bytes>::from(body))?;
     let (head, body) = sender.send_request(request).await?.into_parts();

@@ -1,4 +1,4 @@
-//! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: post the command to the running Weir.
+//! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: each posts its command to the running Weir.
 
 use super::{CommandError, ConfigArgument, administrator, complain, control_client, exit, print};
 use crate::admin::exceptions::ExceptionCommand;
@@ -138,15 +138,15 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandErro
     ask(config, ExceptionCommand::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
-/// Posts a command that names an owner. If the running Weir does not know the name, asks on a terminal, and refuses
-/// elsewhere.
+/// Posts a command that names an owner. If the running Weir does not know the name, asks the administrator for a
+/// confirmation; without a terminal, the command fails.
 fn ask_checked(
     config: &ConfigArgument,
     command: ExceptionCommand,
     mut body: Value,
     Force { force }: &Force,
 ) -> Result<(), CommandError> {
-    // An older Weir checks no names, and does not know the key.
+    // An older Weir process checks no names and does not know the key `force`: the key is sent only with --force.
     if *force {
         body["force"] = true.into();
     }
@@ -163,7 +163,7 @@ fn ask_checked(
     ask(config, command, &body)
 }
 
-/// Asks on the terminal for a confirmation. Returns false where there is no terminal.
+/// Asks on the terminal for a confirmation. Returns false if standard input or standard error is no terminal.
 fn confirmed(warning: &str) -> Result<bool, CommandError> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);
@@ -192,7 +192,7 @@ fn post(
     control_client::post(&config.config, command.path(), body.to_string())
 }
 
-/// Prints the answer of the running Weir.
+/// Prints the answer of the running Weir, or returns it as an error.
 fn answered(status: StatusCode, words: &str) -> Result<(), CommandError> {
     match (status, words) {
         (StatusCode::OK, words) => print(words),

@@ -32,7 +32,8 @@ pub enum Command {
     },
 }
 
-/// Prints the imported limits, with a comment for all that is not translated. The exit code is 65 then.
+/// Prints the imported limits, with a comment for each part that is not translated. If there is such a part, the exit
+/// code is 65.
 pub fn run(command: &Command) -> Result<(), CommandError> {
     let (file, tables, program) = match command {
         Command::Exim { file, tables } => (file, tables.as_deref(), Program::Exim),
@@ -57,7 +58,7 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
     }
 }
 
-/// Saves the override tables. An existing file is not replaced.
+/// Saves the override tables in `folder`. Existing files are not replaced.
 fn save_tables(report: &Report, folder: &Path) -> Result<(), CommandError> {
     for table in report.tables() {
         let path = folder.join(&table.file);
@@ -74,12 +75,13 @@ fn save(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// Parts of a configuration beside the limits.
+/// Configuration without limits, to which the imported limits are added for a check.
 const REST: &str = "hostname = \"import.invalid\"\n\
     listener.import = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
     upstream = [{ address = \"127.0.0.1:25\", tls = \"none\" }]\nstate = { path = \"state.db\" }\n";
 
-/// Withdraws the limits that `weir check` would refuse. This can make others wrong, which watch their budgets.
+/// Withdraws the imported limits that `weir check` would refuse. Repeats the check, as a limit that watches a withdrawn
+/// limit becomes wrong, too.
 fn withdraw_refused(report: &mut Report, folder: &Path) {
     loop {
         let refused = refused(report, folder);
@@ -90,7 +92,7 @@ fn withdraw_refused(report: &mut Report, folder: &Path) {
     }
 }
 
-/// Returns the limits that `weir check` would refuse, each with the first reason.
+/// Returns the names of the limits that `weir check` would refuse, each with the first error.
 fn refused(report: &Report, folder: &Path) -> BTreeMap<String, String> {
     let (mut text, mut ends) = (REST.to_owned(), Vec::new());
     for (name, limit) in report.limits() {

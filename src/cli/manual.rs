@@ -1,4 +1,5 @@
-//! `weir man` and `weir completions`: generated from the definition of the command line and the comments of `conf/weir.toml`.
+//! `weir man` and `weir completions`: manual pages and shell completions, made from the definition of the command line
+//! and from the comments of `conf/weir.toml`.
 
 use super::{Arguments, CommandError, exit, print};
 use crate::config::reference;
@@ -11,7 +12,7 @@ pub fn print_reference() -> Result<(), CommandError> {
     print(&reference::markdown())
 }
 
-/// Prints weir(1), or writes the pages of all commands, and weir.toml(5), into a folder.
+/// Prints the manual page weir(1). With a folder, writes the pages of all commands and weir.toml(5) into it.
 pub fn pages(folder: Option<&Path>) -> Result<(), CommandError> {
     let command = Arguments::command();
     let Some(folder) = folder else {

@@ -144,7 +144,7 @@ enum Command {
 }
 
 impl Arguments {
-    /// Returns why a configuration must not be named before this command.
+    /// Returns an error text if `--config` before the command contradicts the command's own arguments.
     fn contradiction(&self) -> Option<&'static str> {
         // A command that reads the configuration hands its own --config, or the default, on to here.
         let is_given = self.config.as_deref().is_some_and(|config| config != Path::new(DEFAULT_CONFIG));
@@ -169,7 +169,7 @@ struct ConfigArgument {
     config: PathBuf,
 }
 
-/// Error of a command: a text for the terminal, empty if all is printed already, and an exit code.
+/// Error of a command: a text for standard error, empty if the error has been printed already, and an exit code.
 #[derive(Debug)]
 struct CommandError {
     code: u8,
@@ -178,7 +178,7 @@ struct CommandError {
 
 /// Exit codes, as in sysexits.h.
 mod exit {
-    /// The command worked, and its answer is "refused": like grep's "no match".
+    /// The command worked, and its answer is "refused". It is the code with which grep says "no match".
     pub const REFUSED: u8 = 1;
     pub const USAGE: u8 = 64;
     pub const DATA: u8 = 65;
@@ -260,7 +260,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints to standard output. It may be a closed pipe, or a full disk.
+/// Prints to standard output. Fails if standard output cannot be written, as on a full disk; a closed pipe is no error.
 fn print(text: &str) -> Result<(), CommandError> {
     written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
 }
@@ -275,12 +275,12 @@ fn written(result: std::io::Result<()>) -> Result<(), CommandError> {
     }
 }
 
-/// `1 row`, `2 rows`.
+/// Formats a number with its noun: `1 row`, `2 rows`.
 fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Prints to standard error. If that fails, the exit code must tell.
+/// Prints to standard error. A failure is ignored: the exit code still reports the error of the command.
 fn complain(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -296,7 +296,7 @@ fn read_config(path: &Path) -> Result<Config, CommandError> {
     }
 }
 
-/// Prints the diagnostics, and returns an error with the exit code for a bad configuration.
+/// Prints the diagnostics, and returns the error with the exit code for a wrong configuration.
 fn refused(problems: &Diagnostics) -> CommandError {
     draw(problems);
     let count = counted(problems.found.len() as u64, "problem");

@@ -96,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if is_refused { Err(CommandError::new(exit::REFUSED, "")) } else { Ok(()) }
 }
 
-/// Tests by the limits of the file, with empty budgets.
+/// Tests the message against the limits in the configuration file, with empty budgets.
 fn play(
     Arguments { config, json, .. }: &Arguments,
     test_message: &mut TestMessage,
@@ -121,7 +121,7 @@ fn account(config: &Config, user: Option<&str>) -> Account {
     }
 }
 
-/// Tests by the limits and budgets of the running Weir.
+/// Has the running Weir test the message against its own limits and budgets.
 fn ask(Arguments { config, json, .. }: &Arguments, test_message: &TestMessage) -> Result<(String, bool), CommandError> {
     let (status, said) = control_client::post(&config.config, "/test", live::request(test_message, *json))?;
     let unavailable = |why: &str| CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));

@@ -1,4 +1,4 @@
-//! `weir serve`: serves until told to stop.
+//! `weir serve`: serves mail until a signal ends the process.
 
 use super::{CommandError, draw, read_config, refused};
 use crate::{clock, daemon};

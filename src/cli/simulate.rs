@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     if let Some(path) = &arguments.plot {
-        // Refuse a plot that cannot be drawn before the replay, which may be long.
+        // A plot that cannot be drawn is refused before the replay, which may take long.
         simulation
             .collect_traffic()
             .and_then(|()| File::create(path).map(drop).map_err(|error| error.to_string()))
@@ -70,10 +70,10 @@ fn not_drawn(path: &Path) -> impl Fn(String) -> CommandError {
     move |why| CommandError::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display()))
 }
 
-/// The command fails when more than one row in this number is bad.
+/// The command fails if more than one row in 20 is bad.
 const MAX_BAD_SHARE: u64 = 20;
 
-/// Prints the bad rows to standard error: line and reason of the first ones, then the count.
+/// Prints the bad rows to standard error: line and reason of the first few, then the number of all others.
 fn name_bad_rows(name: &str, bad: &BadRows) {
     for (line, why) in &bad.named {
         complain(&format!("{name}:{line}: {why}\n"));

@@ -40,7 +40,7 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
     match command {
         Command::Info(_) => print(&description(&path, &dump::info(&path).map_err(failure)?)),
         Command::Dump(_) => match dump::dump(&path, &mut BufWriter::new(std::io::stdout().lock())) {
-            // The reader has closed the pipe.
+            // The program that reads the output has closed the pipe: this is no error.
             Err(DumpError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             outcome => outcome.map_err(failure),
         },

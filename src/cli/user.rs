@@ -104,7 +104,7 @@ fn list(path: &Path) -> Result<(), CommandError> {
     print(&users.iter().map(line).collect::<String>())
 }
 
-/// Prompts for the password twice on a terminal; otherwise reads the first line of standard input.
+/// Prompts for the password twice if standard input is a terminal; otherwise reads the first line of standard input.
 fn read_password() -> Result<String, CommandError> {
     let fail = |why: String| CommandError::new(exit::IO, why);
     if !std::io::stdin().is_terminal() {

@@ -1,5 +1,5 @@
-//! Configuration: reads `weir.toml` into the Options of each module. Errors refer to positions in the file, and several
-//! may be reported.
+//! Configuration: reads `weir.toml` into the `Options` of each module. An error names its position in the file; all
+//! errors of the file are reported together.
 
 mod addresses;
 mod admin;
@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use values::{choice, count, host_name, text};
 
-/// A configuration without errors; certificates, keys and users files are not checked yet.
+/// A configuration without errors; the contents of certificates, keys and the users file are not checked yet.
 pub struct Config {
     pub server: server::Options,
     pub listeners: Vec<server::ListenerOptions>,
@@ -53,32 +53,33 @@ pub struct Config {
     pub admin: crate::admin::Options,
     pub policy: Policy,
     pub log: log::Format,
-    /// The file and its warnings.
+    /// The text of the file, and its warnings.
     pub problems: Diagnostics,
     /// Every key read, with its value or default, in the order of reading.
     pub settings: Vec<Setting>,
-    /// The files of this configuration that are read again when they change, each with its metadata before reading.
+    /// The files that are checked for changes, to reload the configuration: `weir.toml`, lists and override tables;
+    /// each with its metadata from before it was read.
     pub watched: Vec<(PathBuf, FileState)>,
-    /// The users and groups that limits name.
+    /// The users and groups that limits name; they are checked against the users file later.
     references: limit::References,
     places: Places,
 }
 
-/// Positions in the file of other files' names.
+/// Positions in the configuration of the names of other files.
 #[derive(Default)]
 struct Places {
-    /// Positions of the certificates and of their keys, the default first.
+    /// Positions of the names of each certificate file and its key file; those of the default certificate are first.
     certificates: Vec<(Range<usize>, Range<usize>)>,
     upstreams: Vec<Range<usize>>,
     users: Range<usize>,
     state: Range<usize>,
-    /// Position of `path` of `[state]`.
+    /// Position of the key `path` of `[state]`.
     state_path: Range<usize>,
-    /// Names of the notifications that limits use, with their positions.
+    /// Names of the notifications that limits use, with the positions of these notifications.
     notifications: Vec<(String, Range<usize>)>,
 }
 
-/// Why there is no configuration.
+/// Reason why no configuration could be read.
 #[derive(Debug)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -87,9 +88,9 @@ pub enum ConfigError {
     Diagnostics(Diagnostics),
 }
 
-/// Reads a configuration file. Relative paths in it are relative to its folder.
+/// Reads a configuration file. Relative paths in the file are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
-    // Taken before reading, so that a change in between is seen the next time.
+    // The metadata is taken before the file is read, so that a change between the two is noticed at the next check.
     let file = (path.to_owned(), FileState::of(path));
     let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
     match String::from_utf8(bytes) {
@@ -108,8 +109,8 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
     }
 }
 
-/// Returns the control socket of the Weir with this configuration. The file may have errors by now: unreadable keys
-/// have their defaults.
+/// Returns the path of the control socket of the Weir that runs with this configuration file. The file may have been
+/// changed since, and have errors: a key that cannot be read has its default.
 pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     let bytes = std::fs::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -121,14 +122,14 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state, &[]).socket)
 }
 
-/// Parses the text of a configuration file, and reads the lists that it names. `path` names the file in messages;
-/// relative paths are relative to its folder.
+/// Parses the text of a configuration file, and reads the lists that the text names. `path` names the file in messages;
+/// relative paths in the text are relative to the folder of `path`.
 pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     let (document, syntax) = DeTable::parse_recoverable(&text);
     let source = Source::new(&text);
     syntax::report(&source, &text, &syntax);
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    // After a syntax error, other errors may only be its consequences.
+    // After a syntax error the keys are not read: other errors could be mere consequences of the syntax error.
     let draft = if syntax.is_empty() { Reader { folder }.read(Section::root(&document, &source)) } else { None };
     let (found, settings) = source.into_findings();
     let problems = Diagnostics { path: path.to_owned(), text: text.clone(), found };
@@ -139,8 +140,8 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
 }
 
 impl Config {
-    /// Returns the effective configuration in TOML: every key, with its value or default. `note` says what a limit
-    /// does, by its name: lines of a comment above it.
+    /// Returns the effective configuration in TOML: every key, with its value or default. `note` gets the name of a
+    /// limit and returns an explanation, which becomes a comment above the limit.
     pub fn effective(&self, note: impl Fn(&str) -> Option<String>) -> String {
         let mut text = String::new();
         let mut section = ("", 0);
@@ -167,7 +168,7 @@ impl Config {
         text
     }
 
-    /// Returns the name of the limit at a position.
+    /// Returns the name of the limit whose section is at this position.
     fn limit_name(&self, place: usize) -> Option<String> {
         let is_name = |setting: &&Setting| setting.section == LIMIT && setting.place == place && setting.key == "name";
         let name = self.settings.iter().find(is_name)?.value.as_deref()?;
@@ -175,7 +176,7 @@ impl Config {
     }
 }
 
-/// Title of a limit's section.
+/// Title of the section of a limit.
 const LIMIT: &str = "[[limit]]";
 
 struct Reader {
@@ -183,7 +184,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the whole file. `None` if something required is missing.
+    /// Reads the whole file. Returns `None` if something required is missing.
     fn read(&self, mut root: Section<'_>) -> Option<Config> {
         let hostname = root.optional("hostname", |value| host_name(&text(value)?));
         let hostname = hostname.map_or_else(listeners::system_hostname, |name| name.value);

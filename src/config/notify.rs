@@ -1,4 +1,5 @@
-//! `[notify.NAME]`: notifications that a limit's action `notify` sends, each a line in the log.
+//! `[notify.NAME]`: notifications, which limits send with the action `notify`. Each notification sent is a line in the
+//! log.
 
 use super::section::{Placed, Section};
 use super::values::text;
@@ -20,7 +21,7 @@ struct Known {
 }
 
 impl Notifications {
-    /// Finds a notification by name; the error lists the names that exist.
+    /// Finds a notification by its name, and marks it as used; the error lists the names that exist.
     pub fn get(&self, name: &str) -> Result<Arc<Notification>, String> {
         let Some(known) = self.0.get(name) else {
             let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
@@ -68,7 +69,8 @@ fn notification(mut s: Section<'_>, name: &str) -> Notification {
     Notification { name: name.into(), at_most }
 }
 
-/// Refuses the keys of a delivery that does not exist yet: to accept and ignore them would mislead.
+/// Reports the keys of deliveries by mail or webhook, which Weir does not have: to accept and ignore these keys would
+/// mislead.
 fn refuse_delivery(s: &mut Section<'_>) {
     for (key, lacking) in [("mail", "sends no mail"), ("webhook", "calls no webhook")] {
         if s.has(key) {

@@ -1,21 +1,21 @@
-//! Override tables: CSV files with rates for particular clients, users and so on, instead of a limit's own. The header
-//! names the columns.
+//! Override tables: CSV files with rates for particular clients, users and so on, which replace the rate of a limit.
+//! The first line names the columns.
 
 use super::files::{self, Files, LineErrors, MAX_ITEM, TOO_LONG, check_item};
 use super::values::choose;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use std::path::{Path, PathBuf};
 
-/// A table as read. Patterns and rates are still text: the limit interprets them.
+/// An override table as read. Patterns and rates are still text; they are parsed with the limit that uses the table.
 #[derive(Debug)]
 pub struct Overrides {
-    /// The column that rows match by: one of [`MATCH_FIELDS`].
+    /// The column whose patterns decide which row applies: one of [`MATCH_FIELDS`].
     pub field: &'static str,
     pub rows: Vec<Override>,
     path: PathBuf,
 }
 
-/// A row, with a rate or a burst or both.
+/// A row of an override table; it has a rate, a burst or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// Line number in the file, from 1.
@@ -25,7 +25,7 @@ pub struct Override {
     pub burst: Option<Box<str>>,
 }
 
-/// The fields that rows may match by.
+/// The columns whose patterns may decide which row applies.
 pub const MATCH_FIELDS: [&str; 10] = [
     "user",
     "user-domain",
@@ -44,12 +44,12 @@ enum Column {
     Field(&'static str),
     Rate,
     Burst,
-    /// Ignored.
+    /// A column for notes of the administrator; its values are ignored.
     Comment,
 }
 
 impl Overrides {
-    /// Reads a table. Each error begins with the path.
+    /// Reads an override table from the file `name`. Each error begins with the path.
     pub fn read(name: &str, files: &mut Files) -> Result<Self, Vec<String>> {
         let (path, text) = files.read(name).map_err(|why| vec![why])?;
         Self::parse(&path, &text)
@@ -81,18 +81,20 @@ impl Overrides {
     }
 }
 
-/// Reads the values of one line. Lines are parsed one by one, so that an unclosed quote does not swallow others.
+/// Returns the values of one line. Each line is parsed alone, so that an unclosed quote does not make the next lines
+/// part of its value.
 fn values(line: &str) -> Result<StringRecord, String> {
     match line {
         _ if line.len() > MAX_ITEM => return Err(TOO_LONG.to_owned()),
-        // The CSV reader would take it for the end of a line.
+        // The CSV reader would take a carriage return for the end of a line.
         _ if line.contains('\r') => return Err("there is a control character in it".to_owned()),
-        // Most lines have no quotes, and a CSV reader is slow to create.
+        // Few lines have quotes. The others need no CSV reader, which is slow to create.
         _ if !line.contains('"') => return Ok(line.split(',').map(str::trim).collect()),
         _ => {}
     }
     let mut reader = ReaderBuilder::new();
-    // The number of values is compared below, with a message of our own.
+    // `flexible` accepts any number of values: the caller compares it with the number of columns, and has a plainer
+    // message.
     reader.has_headers(false).flexible(true).trim(Trim::All).buffer_capacity(MAX_ITEM);
     let first = reader.from_reader(line.as_bytes()).into_records().next();
     first.unwrap_or_else(|| Ok(StringRecord::new())).map_err(|error| error.to_string())
@@ -108,8 +110,8 @@ fn column(name: &str) -> Result<Column, String> {
     choose(name, &known).map_err(|why| format!("column {why}"))
 }
 
-/// Returns the one column that rows match by. Every other column occurs once at most, and `rate` or `burst` is
-/// required.
+/// Returns the one column whose patterns decide which row applies. Reports columns that occur twice, and a table that
+/// has neither `rate` nor `burst`.
 fn match_field(columns: &[Column]) -> Result<&'static str, String> {
     let fields: Vec<&'static str> =
         columns.iter().filter_map(|c| if let Column::Field(name) = c { Some(*name) } else { None }).collect();

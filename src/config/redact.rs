@@ -1,8 +1,8 @@
-//! Redaction of a configuration's text before it is printed: a password written into it by mistake must not reach the
-//! journal.
+//! Redaction of a configuration's text before it is printed with error messages: a password that was written into
+//! `weir.toml` by mistake must not appear in the system journal.
 
-/// Replaces the values of keys that may hold a secret by stars, one for each octet, so that positions stay the same. A
-/// file's name is no secret.
+/// Replaces each octet of a value that may be a secret by a star, so that positions in the text stay the same. The
+/// value of a key that ends in "file" is a file's name, and no secret.
 pub fn redact(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -20,7 +20,8 @@ pub fn redact(text: &str) -> String {
     shown + rest
 }
 
-/// Returns whether the key at the end of `before` may hold a secret: also if it is misspelt or does not exist.
+/// Returns whether the value of the key at the end of `before` may be a secret. The key may be misspelt, or not exist
+/// in Weir.
 fn is_secret(before: &str) -> bool {
     let line = before.rsplit('\n').next().unwrap_or_default().trim_end().trim_end_matches(['"', '\'']);
     let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
@@ -32,7 +33,8 @@ fn is_secret(before: &str) -> bool {
     (named || meant) && !key.ends_with("file")
 }
 
-/// Returns where a value ends: at its closing quote, or at the end of the line if there is none.
+/// Returns the position at which a value ends: at its closing quote, or at the end of the line if there is no closing
+/// quote.
 fn value_end(text: &str) -> usize {
     let line = text.find('\n').unwrap_or(text.len());
     let start = text.len() - text.trim_start_matches([' ', '\t']).len();

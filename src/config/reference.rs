@@ -6,17 +6,18 @@ use std::fmt::Write as _;
 
 const TEXT: &str = include_str!("../../conf/weir.toml");
 
-/// Version of Weir since which a key exists, where its comment does not say another one.
+/// First version of Weir that has a key, if the key's comment does not name another version.
 const SINCE: &str = "0.1";
 
-/// Sections whose second part is a name that the administrator chooses.
+/// Section titles whose second word is a name that the administrator chooses: `[listener.NAME]`.
 const NAMED: [&str; 3] = ["listener", "list", "notify"];
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Section {
-    /// As in the file, `[session]`, with NAME for a free name; empty at the top.
+    /// Title as in the file, `[session]`, with NAME in place of a name that the administrator chooses; empty for the
+    /// keys above all sections.
     header: String,
-    /// Lines without the comment sign.
+    /// Lines of the comment, without `#`.
     text: Vec<String>,
     keys: Vec<Key>,
 }
@@ -24,7 +25,7 @@ struct Section {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Key {
     name: String,
-    /// Lines without the comment sign; those that begin with a space are aligned by hand.
+    /// Lines of the comment, without `#`; lines that begin with a space are aligned by hand.
     text: Vec<String>,
     default: Option<String>,
     example: Option<String>,
@@ -36,7 +37,7 @@ struct Key {
 struct Comment(Vec<String>);
 
 impl Key {
-    /// Type of the value in TOML.
+    /// Type of the key's value in TOML.
     fn kind(&self) -> &'static str {
         match self.value.chars().next() {
             Some('"' | '\'') => "text",
@@ -47,7 +48,7 @@ impl Key {
         }
     }
 
-    /// Adds what another comment says of the same key.
+    /// Adds the text, default and example of another comment on the same key.
     fn extend(&mut self, other: Self) {
         if !other.text.is_empty() && self.text != other.text {
             self.text.push(String::new());
@@ -68,7 +69,7 @@ impl Section {
 }
 
 impl Comment {
-    /// Takes the comment as that of a key with this value.
+    /// Makes a key with this name and value from the comment, and empties the comment.
     fn take_key(&mut self, name: &str, value: &str) -> Key {
         let mut key = Key { name: name.to_owned(), value: value.to_owned(), ..Key::default() };
         for line in std::mem::take(&mut self.0) {
@@ -84,7 +85,8 @@ impl Comment {
         key
     }
 
-    /// Takes the keys that stand in the comment alone: `Example: stage = "data"` below its text, or each with its text indented below it.
+    /// Makes keys from assignments that occur only inside the comment, and empties it: one key from `Example: stage =
+    /// "data"`, or else one from each indented assignment, with the further indented text below it.
     fn take_commented_keys(&mut self) -> Vec<Key> {
         let example = self.0.iter().find_map(|line| assignment(line.strip_prefix("Example: ")?));
         if let Some((name, value)) = example.map(|(name, value)| (name.to_owned(), value.to_owned())) {
@@ -107,14 +109,14 @@ impl Comment {
     }
 }
 
-/// Name and value of a key: `idle-timeout = "5m"`.
+/// Splits an assignment into the name and the value of a key: `idle-timeout = "5m"`.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once(" = ")?;
     let is_part = |c: char| c.is_ascii_lowercase() || c == '-';
     (!name.is_empty() && name.chars().all(is_part)).then_some((name, value))
 }
 
-/// Header of a section with NAME in the place of a free name.
+/// Title of a section, with NAME in place of a name that the administrator chooses.
 fn generic(header: &str) -> String {
     let inner = header.trim_matches(['[', ']']);
     let table = inner.split('.').next().unwrap_or_default();
@@ -122,7 +124,7 @@ fn generic(header: &str) -> String {
     if header.starts_with("[[") { format!("[[{inner}]]") } else { format!("[{inner}]") }
 }
 
-/// Returns whether all brackets of a value are closed.
+/// Returns whether every bracket that a value opens is closed.
 fn is_whole(value: &str) -> bool {
     let count = |wanted: &[char]| value.chars().filter(|c| wanted.contains(c)).count();
     count(&['[', '{']) <= count(&[']', '}'])
@@ -166,7 +168,7 @@ fn sections() -> Vec<Section> {
     sections
 }
 
-/// `conf/REFERENCE.md`.
+/// Returns the text of `conf/REFERENCE.md`.
 pub fn markdown() -> String {
     let mut page = "# Reference of weir.toml\n\n\
                     `weir man --reference` prints this page, from the comments of [`weir.toml`](weir.toml).\n"
@@ -190,7 +192,7 @@ pub fn markdown() -> String {
     page
 }
 
-/// Lines as Markdown: those that are aligned by hand as a block of code.
+/// Adds lines to a Markdown page; lines that are aligned by hand become a code block.
 fn paragraphs(page: &mut String, lines: &[String]) {
     for block in lines.chunk_by(|one, next| one.starts_with(' ') == next.starts_with(' ')) {
         let is_aligned = block[0].starts_with(' ');
@@ -203,7 +205,7 @@ fn paragraphs(page: &mut String, lines: &[String]) {
     }
 }
 
-/// The manual page weir.toml(5), for man.
+/// Returns the manual page weir.toml(5) in roff, the language of man pages.
 pub fn manual_page() -> String {
     let mut page = String::from(
         ".TH weir.toml 5\n.SH NAME\nweir.toml \\- configuration of Weir, the SMTP submission proxy\n.SH DESCRIPTION\n",
@@ -225,7 +227,7 @@ pub fn manual_page() -> String {
     page
 }
 
-/// Lines as roff: those that are aligned by hand without filling.
+/// Adds lines to a roff page; lines that are aligned by hand are not filled to the width of the page.
 fn lines(page: &mut String, lines: &[String]) {
     for block in lines.chunk_by(|one, next| one.starts_with(' ') == next.starts_with(' ')) {
         let (begin, end) = if block[0].starts_with(' ') { (".nf\n", ".fi\n") } else { ("", "") };
@@ -234,7 +236,7 @@ fn lines(page: &mut String, lines: &[String]) {
     }
 }
 
-/// Text in which roff finds no request.
+/// Escapes a text so that roff does not take any part of it for a command.
 fn roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
@@ -269,7 +271,7 @@ mod tests {
         let config = crate::config::read(&path).unwrap_or_else(|_| panic!("conf/weir.toml has an error"));
         let sections = sections();
         let documented = |key: &str| sections.iter().any(|section| section.keys.iter().any(|known| known.name == key));
-        // Keys of the tables "match" and "except" are in the text of these.
+        // The text of the tables "match" and "except" describes their keys, which have no comments of their own.
         let is_of_match = |section: &str| section.contains("match") || section.contains("except");
         let missing: Vec<_> =
             config.settings.iter().filter(|s| !is_of_match(&s.section) && !documented(s.key)).collect();

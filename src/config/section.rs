@@ -1,5 +1,5 @@
-//! Reads the keys of a table one by one. A key that is never read is an unknown key; the keys read, with their values
-//! or defaults, are the effective configuration.
+//! Reads the keys of a table one by one. A key in the file that is never read is an unknown key; the keys that are
+//! read, with their values or defaults, form the effective configuration.
 
 use super::diagnostic::Severity;
 use super::source::{Setting, Source};
@@ -9,10 +9,11 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A table of the file.
+/// A table of the configuration file, and the keys that have been read from it.
 pub struct Section<'a> {
     title: String,
-    /// Path of the section's keys, as in `limit@120`; a position distinguishes the tables of a list. Empty at the top.
+    /// Path of the table, to which the path of a key is added: `limit@120`. The number is the position of the table,
+    /// and distinguishes the tables of one list. Empty for the top of the file.
     path: String,
     table: Option<&'a DeTable<'a>>,
     span: Range<usize>,
@@ -28,9 +29,9 @@ pub struct Placed<T> {
 }
 
 impl<'a> Section<'a> {
-    /// The table of the whole file.
+    /// Returns the table of the whole file.
     pub fn root(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Self {
-        // Problems of the file as a whole are shown at its beginning.
+        // The position is empty: problems of the whole file are shown at its beginning.
         Self {
             title: String::new(),
             path: String::new(),
@@ -45,7 +46,7 @@ impl<'a> Section<'a> {
         Self { title, path, table, span, asked: Vec::new(), source: self.source }
     }
 
-    /// Returns the section's position.
+    /// Returns the section's position in the file.
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
@@ -58,22 +59,23 @@ impl<'a> Section<'a> {
         self.source.warn(span, message, help);
     }
 
-    /// Reports an error unless one of these keys of the section turns out to be wrong: then it may be a consequence.
+    /// Reports an error unless one of these keys of the section is found to be wrong: then the error may be only a
+    /// consequence of that.
     pub fn error_unless(&self, keys: &[&str], span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         self.source.follow_up(self.paths(keys), Severity::Error, span, message, help);
     }
 
-    /// Reports a warning unless one of these keys of the section turns out to be wrong.
+    /// Reports a warning unless one of these keys of the section is found to be wrong.
     pub fn warn_unless(&self, keys: &[&str], span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         self.source.follow_up(self.paths(keys), Severity::Warning, span, message, help);
     }
 
-    /// Notes that a key is wrong, and an error says so: others may only follow from it.
+    /// Records that a key is wrong and has been reported, so that errors that may follow from it are not reported, too.
     pub fn mark_wrong(&self, key: &str) {
         self.source.mark_wrong(&self.path(key));
     }
 
-    /// Returns the path of a key, by which other sections refer to it.
+    /// Returns the path of a key, by which checks in other sections name it as a possible cause.
     pub fn path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
@@ -92,7 +94,7 @@ impl<'a> Section<'a> {
         self.check(key, value.span(), read(value.get_ref()))
     }
 
-    /// Reads a required key; the error shows `example`.
+    /// Reads a required key; the error about a missing one shows `example`.
     pub fn required<T>(
         &mut self,
         key: &'static str,
@@ -106,8 +108,8 @@ impl<'a> Section<'a> {
         self.check(key, value.span(), read(value.get_ref()))
     }
 
-    /// Reads a key with a default, written as in the file. A wrong value is reported, and the default used to go on
-    /// reading.
+    /// Reads a key with a default, which is written as in the file. If the value is wrong, reports it and returns the
+    /// default, so that the rest of the file can be checked.
     pub fn value<T>(
         &mut self,
         key: &'static str,
@@ -117,7 +119,7 @@ impl<'a> Section<'a> {
         self.placed(key, default, read).value
     }
 
-    /// Reads a key with a default, and returns its position: the section's, if it is not given.
+    /// Reads a key with a default, and returns its position: the position of the section, if the key is missing.
     pub fn placed<T>(
         &mut self,
         key: &'static str,
@@ -129,7 +131,7 @@ impl<'a> Section<'a> {
         given.unwrap_or_else(|| Placed { value: parse_default(key, default, read), span: self.span() })
     }
 
-    /// Reads a list of texts, each by `read`. Required, unless there is a default.
+    /// Reads a list of texts, each with the function `read`. The key is required, unless there is a default.
     pub fn list<T>(
         &mut self,
         key: &'static str,
@@ -155,7 +157,7 @@ impl<'a> Section<'a> {
         Some(Placed { value: list, span: value.span() })
     }
 
-    /// Reports a required key that is not there, unless another key is a misspelling of it.
+    /// Reports that a required key is missing, unless an unknown key of the section is a misspelling of it.
     fn report_missing(&self, key: &str, example: &str) {
         let help = format!("add {key} = {example}");
         let message = format!("{} has no \"{key}\"", self.name());
@@ -163,7 +165,7 @@ impl<'a> Section<'a> {
         self.mark_wrong(key);
     }
 
-    /// Returns the sub-table of this name; an empty one if there is none.
+    /// Returns the sub-table `key`; an empty one if the file has none.
     pub fn section(&mut self, key: &'static str) -> Section<'a> {
         let read = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("a table", value)));
         let title = format!("[{}]", self.path_of(key));
@@ -173,7 +175,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns whether the file has the key, right or wrong.
+    /// Returns whether the file has the key, with a valid or an invalid value.
     pub fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
     }
@@ -182,7 +184,7 @@ impl<'a> Section<'a> {
         self.table.and_then(|table| table.get(key)).is_some_and(|value| value.get_ref().is_array())
     }
 
-    /// Returns the position of a list if it is empty.
+    /// Returns the position of the key's value if it is an empty list.
     pub fn is_empty_list(&self, key: &str) -> Option<Range<usize>> {
         let value = self.table?.get(key)?;
         value.get_ref().as_array().is_some_and(|items| items.is_empty()).then(|| value.span())
@@ -239,7 +241,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Returns the table of this name, or the tables of a list; none if there is neither.
+    /// Returns the tables at a key: one if its value is a table, several if it is a list, none if the key is missing.
     pub fn table_or_tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         match (self.has(key), self.is_list(key)) {
             (false, _) => {
@@ -261,12 +263,12 @@ impl<'a> Section<'a> {
         keys.iter().any(|key| self.has(key))
     }
 
-    /// Returns the file that the section is in.
+    /// Returns the file that the section belongs to.
     pub fn source(&self) -> &'a Source<'a> {
         self.source
     }
 
-    /// Reports unknown keys, with the most similar known one.
+    /// Reports the keys that were never read, each with the most similar known key.
     pub fn finish(self) {
         for (key, _) in self.table.into_iter().flat_map(DeTable::iter) {
             let name: &str = key.get_ref();
@@ -287,7 +289,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns the full path of a key: `limit.action`.
+    /// Returns the path of a key as messages print it: `limit.action`.
     fn path_of(&self, key: &str) -> String {
         let above = self.title.trim_matches(['[', ']']);
         if above.is_empty() { key.to_owned() } else { format!("{above}.{key}") }
@@ -297,7 +299,7 @@ impl<'a> Section<'a> {
         if self.title.is_empty() { "the file" } else { &self.title }
     }
 
-    /// Returns the value of a key, and records the setting.
+    /// Returns the value of a key, and records the key with its value or default for the effective configuration.
     fn take(&mut self, key: &'static str, default: Option<&str>) -> Option<&'a Spanned<DeValue<'a>>> {
         self.asked.push(key);
         let given = self.table.and_then(|table| table.get(key));
@@ -330,12 +332,12 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Path of a missing key as the cause of a message: another key is a misspelling of it.
+/// Returns the path under which a missing key is marked as wrong if another key is a misspelling of it.
 fn misspelt(path: &str) -> String {
     format!("?{path}")
 }
 
-/// Reads a default as if it were in the file.
+/// Reads a default with the same function as a value in the file.
 #[expect(clippy::panic, reason = "defaults are written in this room, and every reading of a file reads them")]
 fn parse_default<T>(key: &str, default: &str, read: impl Fn(&DeValue<'_>) -> Result<T, String>) -> T {
     let parsed = DeValue::parse(default).map_err(|error| error.to_string());

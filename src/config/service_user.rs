@@ -1,4 +1,4 @@
-//! User that the service runs as, and the files that this user cannot use though root can.
+//! User that the service runs as, and the files that root can use and this user cannot.
 
 use nix::unistd::{Uid, User, getgrouplist};
 use std::ffi::CString;
@@ -6,21 +6,23 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The user, with all groups.
+/// The user that the service runs as, with all of the user's groups.
 pub struct ServiceUser {
     pub name: String,
     uid: u32,
     groups: Vec<u32>,
 }
 
-/// Permission to read a file, to write it, and to use what is in a folder: the bits of others in a file's mode.
+/// Permissions to read a file, to write it, and to use the files in a folder: the three bits for other users in a
+/// file's mode.
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
 const PASS: u32 = 0o1;
 
 impl ServiceUser {
-    /// Returns the owner of the state's folder, which is the user of the service. `None` if the process is not root's,
-    /// as any other user has found out by reading the files, or if the service runs as root.
+    /// Returns the owner of the state file's folder, who is the user of the service. Returns `None` if the service runs
+    /// as root; also if this process does not run as root, because then it has met the same obstacles when it read the
+    /// files.
     pub fn of(folder: &Path) -> Option<Self> {
         let folder = std::fs::metadata(folder).ok()?;
         if !rustix::process::geteuid().is_root() || folder.uid() == 0 {
@@ -30,11 +32,12 @@ impl ServiceUser {
         let name = known.as_ref().map_or_else(|| format!("uid {}", folder.uid()), |user| user.name.clone());
         let groups = known.and_then(|user| getgrouplist(&CString::new(user.name).ok()?, user.gid).ok());
         let groups = groups.map(|groups| groups.into_iter().map(nix::unistd::Gid::as_raw).collect());
-        // A container's user has no entry, and the group of its folder.
+        // The user of a container may not be in the user database: then the only known group is that of the folder.
         Some(Self { name, uid: folder.uid(), groups: groups.unwrap_or_else(|| vec![folder.gid()]) })
     }
 
-    /// Returns the file, or the outermost folder on the way to it, that the user may not use to read the file.
+    /// Returns the reason why the user cannot read a file: the outermost folder above it that the user may not enter,
+    /// or the file itself. `None` if the user can read it.
     pub fn obstacle(&self, file: &Path) -> Option<Obstacle> {
         let file = file.canonicalize().ok()?;
         let folders: Vec<&Path> = file.ancestors().skip(1).collect();
@@ -45,12 +48,13 @@ impl ServiceUser {
         if may(&file, READ) { None } else { Some(Obstacle::File(file)) }
     }
 
-    /// Returns whether the user may not read and write a file.
+    /// Returns whether the user lacks permission to read or to write a file.
     pub fn cannot_write(&self, file: &Path) -> bool {
         std::fs::metadata(file).is_ok_and(|metadata| !self.may(&metadata, READ | WRITE))
     }
 
-    /// Checks the bits of the owner, else of the group, else of others, as the kernel does. Access lists are not read.
+    /// Checks the permission bits of the owner if the user owns the file, else of the group if the user is in it, else
+    /// of others, as the kernel does. Ignores access control lists.
     fn may(&self, metadata: &Metadata, bits: u32) -> bool {
         let shift = match metadata {
             metadata if metadata.uid() == self.uid => 6,
@@ -61,7 +65,7 @@ impl ServiceUser {
     }
 }
 
-/// The file or folder that a user may not use.
+/// A file that the user may not read, or a folder that the user may not enter.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
     File(PathBuf),
@@ -69,7 +73,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Returns the command that helps.
+    /// Returns the command that gives the user access.
     pub fn help(&self, user: &ServiceUser) -> String {
         let (path, bit) = match self {
             Self::File(path) => (path.display(), 'r'),
@@ -108,7 +112,7 @@ mod tests {
         ] {
             set_permissions(&inner, Permissions::from_mode(folder_mode)).unwrap();
             set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-            // The metadata of the file can only be read by way of the folder.
+            // The test itself must be able to enter the folder, to read the file's metadata.
             assert_eq!(user.obstacle(&file), closed, "{folder_mode:o} {mode:o}");
         }
         set_permissions(&file, Permissions::from_mode(0o640)).unwrap();

@@ -1,30 +1,30 @@
-//! File being read: its text, the problems found in it, and the keys read.
+//! Configuration file while it is read: its text, the problems found in it, and the keys read from it.
 
 use super::diagnostic::{Diagnostic, Severity};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// A file being read: its text, problems and settings.
+/// A configuration file while it is read: its text, problems and settings.
 pub struct Source<'a> {
     pub(super) text: &'a str,
     problems: RefCell<Vec<Diagnostic>>,
-    /// Problems that may be mere consequences of others, each with the paths of the keys that would be the cause.
+    /// Problems that may be mere consequences of other problems, each with the paths of the keys that may be the cause.
     follow_ups: RefCell<Vec<(Vec<String>, Diagnostic)>>,
     /// Paths of keys that are wrong, missing or misspelt, and of the tables above them.
     wrong: RefCell<HashSet<String>>,
     settings: RefCell<Vec<Setting>>,
 }
 
-/// A key that was read.
+/// A key that was read from the file, or its default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The section's title, as in `[session]`; empty at the top of the file.
     pub section: String,
-    /// Position, which distinguishes sections of the same title.
+    /// Position of the section in the file, which distinguishes sections of the same title.
     pub place: usize,
     pub key: &'static str,
-    /// The value in TOML, as written or the default. `None`: not given, without a default.
+    /// The value in TOML: as written, or else the default. `None` if the key is not in the file and has no default.
     pub value: Option<String>,
     pub is_default: bool,
 }
@@ -47,8 +47,8 @@ impl<'a> Source<'a> {
         self.problem(Severity::Warning, span, message, help);
     }
 
-    /// Reports a problem unless one of these keys, named by their paths, turns out to be wrong: the problem may be a
-    /// consequence of that, and is reported once the cause is corrected.
+    /// Reports a problem unless one of the keys with the paths `causes` is found to be wrong. Then the problem may be
+    /// only a consequence; if it is not, it is reported once the cause is corrected.
     pub fn follow_up(
         &self,
         causes: Vec<String>,
@@ -60,19 +60,20 @@ impl<'a> Source<'a> {
         self.follow_ups.borrow_mut().push((causes, diagnostic(severity, span, message.into(), help)));
     }
 
-    /// Reports an error unless one of these keys at the top of the file turns out to be wrong.
+    /// Reports an error unless one of these top-level keys or sections is found to be wrong.
     pub fn error_unless(&self, causes: &[&str], span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         let causes = causes.iter().map(|cause| (*cause).to_owned()).collect();
         self.follow_up(causes, Severity::Error, span, message, help);
     }
 
-    /// Reports a warning unless one of these keys at the top of the file turns out to be wrong.
+    /// Reports a warning unless one of these top-level keys or sections is found to be wrong.
     pub fn warn_unless(&self, causes: &[&str], span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         let causes = causes.iter().map(|cause| (*cause).to_owned()).collect();
         self.follow_up(causes, Severity::Warning, span, message, help);
     }
 
-    /// Notes that a key is wrong: an error names it, or a key that is meant to be it.
+    /// Marks a key, and all tables that contain it, as wrong: an error about the key, or about its misspelling, has
+    /// been reported.
     pub fn mark_wrong(&self, path: &str) {
         let mut wrong = self.wrong.borrow_mut();
         let ends = path.match_indices(['.', '@']).map(|(at, _)| at);
@@ -83,7 +84,7 @@ impl<'a> Source<'a> {
         self.settings.borrow_mut().push(setting);
     }
 
-    /// Returns the problems and the settings.
+    /// Returns the problems, without those that may follow from a key marked as wrong, and the settings.
     pub fn into_findings(self) -> (Vec<Diagnostic>, Vec<Setting>) {
         let (mut problems, wrong) = (self.problems.into_inner(), self.wrong.into_inner());
         let follow_ups = self.follow_ups.into_inner().into_iter();

@@ -1,6 +1,7 @@
-//! Words of other programs (Exim, Postfix, rspamd, postfwd) for words of the configuration, to suggest the right one.
+//! Words of other programs (Exim, Postfix, rspamd, postfwd) for words of Weir's configuration. With them an error about
+//! an unknown word can suggest the right one.
 
-/// Words of the configuration, each with the words that others have for it: in lower case, with hyphens.
+/// Words of Weir's configuration, each with the words that other programs have for it, in lower case and with hyphens.
 const SYNONYMS: [(&str, &[&str]); 22] = [
     (
         "client",
@@ -46,11 +47,11 @@ const SYNONYMS: [(&str, &[&str]); 22] = [
     ("match", &["if", "when", "where", "condition", "conditions"]),
 ];
 
-/// Settings that other programs have a single word for.
+/// Words of other programs that stand for a key of Weir together with a value.
 const SETTINGS: [(&str, Setting); 2] =
     [("strict", Setting { key: "charge", value: "attempts" }), ("leaky", Setting { key: "charge", value: "accepted" })];
 
-/// A key with its value.
+/// A key of Weir's configuration with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     pub key: &'static str,
@@ -58,14 +59,14 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Returns the remedy: `Exim's strict is charge = "attempts"`.
+    /// Returns the remedy of an error about the other program's word: `Exim's strict is charge = "attempts"`.
     pub fn help(&self) -> String {
         let word = SETTINGS.iter().find(|(_, setting)| setting == self).map_or("", |(word, _)| word);
         format!("Exim's {word} is {} = \"{}\"", self.key, self.value)
     }
 }
 
-/// Returns the word among `known` that another program calls by this word.
+/// Returns the one of the words `known` for which another program has this word.
 pub fn key<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let word = word.to_lowercase().replace('_', "-");
     let is_known = |(ours, theirs): &&(&str, &[&str])| theirs.contains(&&*word) && known.contains(ours);
@@ -73,7 +74,7 @@ pub fn key<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     known.iter().copied().find(|known| known == ours)
 }
 
-/// Returns the setting that another program calls by this word.
+/// Returns the setting for which another program has this word.
 pub fn setting(word: &str) -> Option<Setting> {
     SETTINGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, setting)| *setting)
 }

@@ -4,7 +4,7 @@ use super::source::Source;
 use std::ops::Range;
 use toml::de::{DeTable, Error};
 
-/// Messages of the parser, by their beginnings, each with a plainer message.
+/// Beginnings of the TOML parser's messages, each with a plainer message.
 const MESSAGES: [(&str, &str); 21] = [
     ("invalid basic string, expected `\"`", "the closing \" is missing"),
     ("invalid multi-line basic string", "the closing \"\"\" is missing"),
@@ -29,16 +29,16 @@ const MESSAGES: [(&str, &str); 21] = [
     ("too few unicode value digits", "\\ begins an escape: write \\\\, or the text in single quotes"),
 ];
 
-/// Quotes that word processors write.
+/// Quotation marks that word processors put in place of ".
 const TYPOGRAPHIC: [char; 5] = ['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}'];
 
-/// Explanation of a value after which the line goes on.
+/// Explanation for a line that has more text after its value.
 const LINE: &str = "text needs quotes, numbers have no thousands separators, and each key begins a line of its own";
 
-/// Reports the errors of the parser. `text` is the whole file.
+/// Reports the errors that the TOML parser has found. `text` is the whole file.
 pub fn report(source: &Source<'_>, text: &str, errors: &[Error]) {
     let mut errors: Vec<(Range<usize>, &Error)> = errors.iter().map(|error| (position(text, error), error)).collect();
-    // Of two errors at one position, a text without its closing quote is the cause.
+    // Of two errors at one position, the missing closing quote is the cause of the other: it is sorted first.
     errors.sort_by_key(|(span, error)| (span.start, !error.message().starts_with("invalid")));
     let mut reported: Vec<(Range<usize>, &Error)> = Vec::new();
     for (span, error) in errors {
@@ -56,11 +56,11 @@ pub fn report(source: &Source<'_>, text: &str, errors: &[Error]) {
     }
 }
 
-/// Returns the position of an error: at least one character, so that its line is shown.
+/// Returns the position of an error. It has at least one character, so that the line of this character is shown.
 fn position(text: &str, error: &Error) -> Range<usize> {
     let span = error.span().unwrap_or_default();
     if error.message().starts_with("invalid multi-line") && text[span.start.min(text.len())..].trim().is_empty() {
-        // The text reaches to the end of the file: it is shown where it begins.
+        // A text without its closing quotes reaches to the end of the file: the error is shown at its opening quotes.
         let quotes = if error.message().contains("literal") { "'''" } else { "\"\"\"" };
         if let Some(at) = text.rfind(quotes) {
             return at..at + quotes.len();
@@ -70,7 +70,7 @@ fn position(text: &str, error: &Error) -> Range<usize> {
     let is_at_end = after.trim_start_matches([' ', '\t', '\r']).starts_with('\n') || after.trim().is_empty();
     let is_at_start = before.trim_end_matches([' ', '\t']).ends_with('\n');
     match span.is_empty() {
-        // Something is missing behind the last character before it.
+        // Something is missing after the last character before the error: the error is shown at this character.
         true if is_at_end || is_at_start => {
             let end = before.trim_end().len();
             let last = before[..end].char_indices().next_back().map_or(0, |(at, _)| at);
@@ -81,13 +81,13 @@ fn position(text: &str, error: &Error) -> Range<usize> {
     }
 }
 
-/// Returns whether what follows an error is read as part of something that is not closed: a list, a table in one line,
-/// a text of several lines.
+/// Returns whether the parser takes the text after an error for a part of something that is not closed: a list, a table
+/// in one line, or a text of several lines. Then later errors are only consequences.
 fn leaves_open(text: &str, span: &Range<usize>, error: &Error) -> bool {
     let message = error.message();
     let is_within = message.contains("array elements") || message.contains("unclosed array, ");
     let is_in_table = message.contains("inline table") || message.contains("key-value pairs");
-    // A text without its closing quote may be in a list.
+    // A text without its closing quote may be inside a list that is open on this line.
     let line = &text[text[..span.start].rfind('\n').map_or(0, |at| at + 1)..span.start];
     let value = line.split_once('=').map_or("", |(_, value)| value);
     let value = value.rfind(['"', '\'']).map_or(value, |quote| &value[..quote]);
@@ -96,7 +96,8 @@ fn leaves_open(text: &str, span: &Range<usize>, error: &Error) -> bool {
     is_within || is_in_table || message.starts_with("invalid multi-line") || is_in_list
 }
 
-/// Returns whether an error may follow from the one before: on the same line, or below a repeated header.
+/// Returns whether `error` may be a consequence of `cause`, the error before it: both are on one line, or both are
+/// about repeated keys below the same repeated section header.
 fn is_follow_up(text: &str, last: &Range<usize>, cause: &Error, span: &Range<usize>, error: &Error) -> bool {
     let is_repeated = |error: &Error| error.message().starts_with("duplicate key");
     let is_header = text[..last.start].trim_end_matches([' ', '\t']).ends_with('[');
@@ -126,7 +127,8 @@ fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<St
     (plain.unwrap_or_else(|| message.to_owned()), None)
 }
 
-/// Explains a key that is in the file twice, or that is extended though it is no table: names the first place.
+/// Explains a key that the file has twice, or that is used as a table though it is none; names the line of the first
+/// use.
 fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<String>) {
     let key = text.get(span.clone()).unwrap_or_default().trim_matches(['"', '\'']);
     let Some(first) = first_place(text, span) else { return (message.to_owned(), None) };
@@ -142,8 +144,8 @@ fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<S
     (said, help)
 }
 
-/// Returns the position of the key that another key at this position repeats. The latter is given another name: then
-/// both are in one table.
+/// Returns the position of the earlier key that the key at `span` repeats. Parses the file with another name for the
+/// key at `span`, so that the parser keeps both keys in one table, and looks for the earlier one there.
 fn first_place(text: &str, span: &Range<usize>) -> Option<Range<usize>> {
     const OTHER: &str = "another key of weir";
     let (name, before, after) = (text.get(span.clone())?, text.get(..span.start)?, text.get(span.end..)?);

@@ -1,4 +1,4 @@
-//! Values of keys: texts, words, numbers, times, sizes, addresses and networks; and how TOML writes keys and texts.
+//! Values of keys: texts, words, numbers, times, sizes, addresses and networks; also writes keys and texts in TOML.
 
 use super::synonyms;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
@@ -8,20 +8,20 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// Maximum configurable timeout: a longer one is more likely a typing error.
+/// Maximum configurable timeout, one day: a longer one is more probably a typing error.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// Reads a text.
+/// Reads a text in quotes.
 pub fn text(value: &DeValue<'_>) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| expected("text in quotes", value))
 }
 
-/// Reads one of several words.
+/// Reads one of the words `words`, and returns the value beside it.
 pub fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
     move |value| choose(&text(value)?, words)
 }
 
-/// Returns the value of a word; the error lists the words, and the most similar one.
+/// Returns the value beside a word in `words`; the error lists all words, and suggests the most similar one.
 pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(known, _)| *known == word) {
         return Ok(*value);
@@ -37,7 +37,7 @@ pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     Err(format!("\"{word}\" is not one of {}{hint}", names.join(", ")))
 }
 
-/// Reads a timeout: above 0, at most a day.
+/// Reads a timeout: longer than 0, and at most a day.
 pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     let duration = duration(value)?;
     if duration.is_zero() || duration > MAX_TIMEOUT {
@@ -86,7 +86,7 @@ pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
     }
 }
 
-/// Maximum size: up to it every whole number is exact as a double.
+/// Maximum size in octets: a double represents every whole number up to 2^53 exactly.
 const MAX_OCTETS: f64 = (1_u64 << 53) as f64;
 
 /// Writes a key in TOML.
@@ -109,7 +109,7 @@ pub fn quoted(plain: &str) -> String {
     format!("\"{text}\"")
 }
 
-/// Returns the most similar known word, if it is similar enough.
+/// Returns the known word that is most similar to `word`; none if all are too different.
 pub fn closest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     known
         .map(|known| (strsim::damerau_levenshtein(&word.to_lowercase(), known), known))
@@ -118,7 +118,7 @@ pub fn closest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&
         .map(|(_, known)| known)
 }
 
-/// Formats the error of a value of a wrong type.
+/// Formats the error about a value of a wrong type: the expected type and the type of the value.
 pub fn expected(what: &str, value: &DeValue<'_>) -> String {
     let kind = match value.type_str() {
         "array" => "a list".to_owned(),

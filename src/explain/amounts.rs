@@ -1,4 +1,4 @@
-//! Amounts in the notation of the configuration.
+//! Amounts, written as in the configuration.
 
 use crate::policy::limit::{Count, Thing};
 use crate::time::format_amount;

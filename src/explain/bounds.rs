@@ -1,4 +1,4 @@
-//! Bounds: the traffic that a limit lets through, as lines of numbers.
+//! Bounds: the maximum traffic that a limit lets through, as lines of text.
 
 use super::amounts::{amount, things};
 use crate::engine::Rule;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Bounds<'a> {
     /// One entry for each rate of the limit.
     pub rates: &'a [Limit],
-    /// Maximum delays.
+    /// Maximum delays of `[delay]`.
     pub lateness: Lateness,
 }
 
@@ -38,8 +38,8 @@ impl Bounds<'_> {
         lines
     }
 
-    /// Returns the lowest level that refuses, as a multiple of the limit; `None` if nothing but the delays of a whole
-    /// message refuses.
+    /// Returns the lowest level from which the limit refuses events, as a multiple of its rate. `None` if it never
+    /// does, except when the delays of a whole message add up to too much.
     pub fn refuses_from(&self) -> Option<f64> {
         [self.refusing_rung(), self.delays().1].into_iter().flatten().min_by(f64::total_cmp)
     }
@@ -48,18 +48,18 @@ impl Bounds<'_> {
         self.rates[0].ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at)
     }
 
-    /// Returns the refusals that follow from delays which are too long: lines about them, and the rung from which the
-    /// delay of one reply alone is too long.
+    /// Returns the lines about refusals because of delays longer than the maximum, and the lowest level from which the
+    /// delay of a single reply exceeds the maximum.
     fn delays(&self) -> (Vec<String>, Option<f64>) {
         let (mut lines, mut lowest) = (Vec::new(), None);
         let rungs = self.delay_rungs();
         for (index, (at, delay)) in rungs.iter().enumerate() {
-            // The delay of the next rung replaces this one, and a refusal is no matter of delays.
+            // A delay applies only below the next rung with a delay, and below the rung that refuses.
             let ends = [rungs.get(index + 1).map(|(at, _)| *at), self.refusing_rung()];
             let end = ends.into_iter().flatten().fold(f64::INFINITY, f64::min);
             if let Some((from, line)) = self.too_late(*at, *delay).filter(|(from, _)| *from < end) {
                 lines.push(line);
-                // How much passes until there is no room for so long is no multiple of the limit.
+                // The level from which `until-free` delays for too long is no fixed multiple of the rate.
                 lowest = lowest.or(Some(from).filter(|_| *delay != Delay::UntilFree));
             }
         }
@@ -72,14 +72,14 @@ impl Bounds<'_> {
         (lines, lowest)
     }
 
-    /// Returns the rungs that delay, below the refusing one.
+    /// Returns the rungs with a delay that are below the rung that refuses: level and delay.
     fn delay_rungs(&self) -> Vec<(f64, Delay)> {
         let limit = &self.rates[0];
         let end = self.refusing_rung().unwrap_or(f64::INFINITY);
         limit.ladder.rungs().iter().filter_map(delay).filter(|(at, _)| *at < end).collect()
     }
 
-    /// Returns the line about the delays of a whole message, if the limit delays its commands.
+    /// Returns the line about the maximum of all delays of one message, if the limit delays the commands of a message.
     fn too_late_in_all(&self) -> Option<String> {
         let code = match self.rates[0].stage {
             Stage::Rcpt => 452,
@@ -93,7 +93,7 @@ impl Bounds<'_> {
         ))
     }
 
-    /// Returns the rung from which one reply would be delayed for too long, and the line about that.
+    /// Returns the level from which the delay of one reply exceeds the maximum, and the line about it.
     fn too_late(&self, at: f64, delay: Delay) -> Option<(f64, String)> {
         let command = self.lateness.command;
         let longest = format_duration(command);
@@ -105,7 +105,7 @@ impl Bounds<'_> {
             Delay::For(_) => None,
             Delay::Per { time, units } => {
                 let limit = &self.rates[0];
-                // The levels of a share are in percent.
+                // The quota of a share is a fraction; levels are printed in percent.
                 let (most, share) = match limit.quota {
                     Quota::Share(share) => (share.most * 100.0, true),
                     quota => (quota.rule().map_or(1.0, |rule| rule.burst()), false),
@@ -123,7 +123,7 @@ impl Bounds<'_> {
         }
     }
 
-    /// Returns the bounds for a limit that refuses from `from` times its rate on.
+    /// Returns the lines about the bounds of a limit that refuses from `from` times its rate on.
     fn bounds(&self, from: f64) -> Vec<String> {
         let limit = &self.rates[0];
         let line = match limit.quota {
@@ -150,7 +150,8 @@ impl Bounds<'_> {
         vec![line]
     }
 
-    /// Returns Finch's table of bursts for all rules together, then the envelope of the Vienna paper.
+    /// Returns the table of bursts (Finch's table) that all rules together let through, then the maximum in an hour and
+    /// in a day (the envelope of the Vienna paper).
     fn bursts(&self, rules: &[Rule]) -> Vec<String> {
         let (count, size) = (self.rates[0].count, self.event_size(rules));
         let least = |numbers: &dyn Fn(&Rule) -> f64| rules.iter().map(numbers).fold(f64::INFINITY, f64::min);
@@ -175,7 +176,7 @@ impl Bounds<'_> {
         if let Ok(interval) = Duration::try_from_secs_f64(size / least(&Rule::sustained)) {
             lines.push(format!("For ever: one every {}.", format_wait(interval)));
         }
-        // Rejections are counted after they happened: the limit cannot bound their number.
+        // Rejections are counted after they have happened: the limit cannot bound their number.
         if count != Count::Rejections {
             // Rounding can leave a product just below a whole number; the small addend corrects it before `floor`.
             let most = |window| (least(&|rule: &Rule| rule.envelope(window)) + 1e-6).floor();
@@ -185,12 +186,13 @@ impl Bounds<'_> {
         lines
     }
 
-    /// Amount in the limit's unit. With `distinct`, only new values count; repeated ones are free.
+    /// Formats an amount with the noun of the count. With `distinct` the noun says "new": repeated values are not
+    /// counted.
     fn things(&self, number: f64) -> String {
         things(self.rates[0].thing(), number)
     }
 
-    /// Size of one event in the table: 1, or a size in bytes of which a few messages fit into the burst.
+    /// Returns the size of one event in the table: 1, or for bytes a message size of which a few fit into the burst.
     fn event_size(&self, rules: &[Rule]) -> f64 {
         if self.rates[0].count != Count::Bytes {
             return 1.0;
@@ -201,7 +203,7 @@ impl Bounds<'_> {
     }
 }
 
-/// Intervals between messages in Finch's table; zero is all at once.
+/// Intervals between messages in the table of bursts; zero means that all are sent at once.
 const BURST_INTERVALS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_secs(1),
@@ -214,7 +216,7 @@ const BURST_INTERVALS: [Duration; 6] = [
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Returns the delay of a rung, and the rung.
+/// Returns the level and the delay of a rung that delays.
 fn delay(rung: &Rung) -> Option<(f64, Delay)> {
     if let Action::Delay(delay) = rung.action { Some((rung.at, delay)) } else { None }
 }

@@ -1,8 +1,8 @@
-//! Tables of the hours of a week in which the `time` conditions of a limit hold.
+//! Tables of the hours of a week in which the `time` conditions of a limit are true.
 
 use crate::policy::matching::{AllOf, Condition, Hours, Matcher, Zone, week};
 
-/// Returns the tables of `match` and `except`, line by line.
+/// Returns the lines of the tables for `match` and for `except`.
 pub fn tables(matcher: &Matcher, zone: &Zone) -> Vec<String> {
     let of = |key, tables: &[AllOf]| {
         let times = tables.iter().flat_map(|AllOf(conditions)| conditions).filter_map(|condition| match condition {
@@ -14,7 +14,7 @@ pub fn tables(matcher: &Matcher, zone: &Zone) -> Vec<String> {
     [of("match", &matcher.matches), of("except", &matcher.except)].concat()
 }
 
-/// Table of one list of hours: a line for each day, or for successive days with the same hours.
+/// Returns the table of one `time` condition: a line for each day, or for successive days with the same hours.
 fn table(key: &str, hours: &[Hours], zone: &Zone) -> Vec<String> {
     let mut lines = vec![format!("The time of {key} holds in these hours ({}):", zone.name())];
     for days in week(hours).chunk_by(|one, next| one.1 == next.1) {

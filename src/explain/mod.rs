@@ -1,4 +1,5 @@
-//! Explanation of limits, for `weir check --explain`: each limit as a sentence, with the traffic that it lets through.
+//! Explanation of limits for `weir check --explain`: each limit as a sentence, with the maximum traffic that it lets
+//! through.
 
 mod amounts;
 mod bounds;
@@ -19,7 +20,7 @@ pub fn explain(config: &Config) -> String {
     all(config).map(|limit| limit.text()).collect::<Vec<_>>().join("\n")
 }
 
-/// Explains each limit, by its name.
+/// Returns the explanation of each limit, by the limit's name.
 pub fn explain_each(config: &Config) -> HashMap<String, String> {
     all(config).map(|limit| (limit.rates[0].name.to_string(), limit.text())).collect()
 }
@@ -29,14 +30,15 @@ fn all(config: &Config) -> impl Iterator<Item = Explained<'_>> {
     limits.map(|rates| Explained { rates, written: written(&config.settings, &rates[0]), config })
 }
 
-/// Settings of a limit in the configuration: its own keys, and the keys of its tables.
+/// Returns the settings of a limit as written in the file: its own keys, and the keys of its sub-tables.
 fn written<'a>(settings: &'a [Setting], limit: &Limit) -> Vec<&'a Setting> {
     let is_name = |setting: &&Setting| setting.section == LIMIT && setting.key == "name";
     let names = settings.iter().filter(is_name);
     let place = names.into_iter().find(|setting| values(setting) == [&*limit.name]).map(|setting| setting.place);
     let mut current = None;
     let mut of_limit = |setting: &&Setting| {
-        // Settings are in the order of reading: a limit with all its tables comes before the next limit.
+        // Settings are in the order of reading: the keys of a limit and of its sub-tables come before those of the next
+        // limit.
         current = if setting.section == LIMIT { Some(setting.place) } else { current };
         setting.section.contains("[limit") && current == place
     };
@@ -45,7 +47,7 @@ fn written<'a>(settings: &'a [Setting], limit: &Limit) -> Vec<&'a Setting> {
 
 const LIMIT: &str = "[[limit]]";
 
-/// Returns the value as written: the items of a list, or the single value.
+/// Returns the values of a setting as written in the file: the items of a list, or a single value.
 fn values(setting: &Setting) -> Vec<String> {
     let text = setting.value.as_deref().unwrap_or_default();
     let plain = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
@@ -90,13 +92,13 @@ impl Explained<'_> {
         Bounds { rates: self.rates, lateness: self.config.policy.lateness }
     }
 
-    /// Says how much each key may send: `each user: at most 100 recipients in 1d`.
+    /// Describes the quota of each budget: `each user: at most 100 recipients in 1d`.
     fn allowance(&self) -> String {
         let limit = &self.rates[0];
         let names: Vec<_> = limit.per.iter().map(|field| field.name()).collect();
         let is_of_session = matches!(limit.quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. });
         let who = match names.is_empty() {
-            // A budget per message or connection has no key field to name.
+            // A counter per message or connection has no field in `per` to name.
             true if is_of_session => String::new(),
             true => "all together: ".to_owned(),
             false => format!("each {}: ", names.join(" with each ")),
@@ -120,7 +122,8 @@ impl Explained<'_> {
                 format_amount(share.at_least)
             ),
             Quota::Rate { .. } => {
-                // Elsewhere the ladder decides how much passes: the table below says it.
+                // If the limit does not refuse from its own rate on, its actions decide how much passes: the bounds
+                // below say it.
                 let is_refused = self.bounds().refuses_from() == Some(1.0);
                 let rates = self.rates.iter().map(|limit| rate(limit, is_refused));
                 let rates = rates.collect::<Vec<_>>().join(", and ");
@@ -169,7 +172,7 @@ impl Explained<'_> {
         })
     }
 
-    /// Says how many override rows the limit has.
+    /// Says how many rows the limit's override table has.
     fn others(&self) -> Option<String> {
         let overrides = self.rates[0].overrides.as_ref()?;
         let file = self.written.iter().find(|setting| setting.key == "overrides").map(|file| values(file).concat());
@@ -178,7 +181,7 @@ impl Explained<'_> {
         Some(format!("{rows} row{plural} of {} with other numbers", file.unwrap_or_default()))
     }
 
-    /// Says the tables of `match` or `except`.
+    /// Describes the tables of `match` or `except` in words.
     fn conditions(&self, key: &str, word: &str) -> Option<String> {
         let conditions =
             |table: &[&Setting]| table.iter().map(|setting| condition(setting)).collect::<Vec<_>>().join(" and ");
@@ -212,7 +215,7 @@ impl Explained<'_> {
         }
     }
 
-    /// Returns the limit's tables with this name, such as `match`.
+    /// Returns the limit's sub-tables with this name, such as `match`.
     fn tables(&self, key: &str) -> Vec<Vec<&Setting>> {
         let title = format!("limit.{key}");
         let within = self.written.iter().filter(|setting| setting.section.trim_matches(['[', ']']) == title);
@@ -221,8 +224,8 @@ impl Explained<'_> {
     }
 }
 
-/// `100 recipients in 1d, 99 of them at once`, if the limit refuses at its own level; of a bucket `50 messages at once,
-/// then 30 in 1h`.
+/// Describes a rate: `100 recipients in 1d, 99 of them at once`, if the limit refuses from its rate on; for a bucket
+/// `50 messages at once, then 30 in 1h`.
 fn rate(limit: &Limit, is_refused: bool) -> String {
     let Quota::Rate { rate, rule } = limit.quota else { return String::new() };
     let (at_once, period) = (limit.quota.at_once(limit.count).unwrap_or_default(), format_duration(rate.period));
@@ -239,7 +242,7 @@ fn rate(limit: &Limit, is_refused: bool) -> String {
     }
 }
 
-/// Says one key of `match` or `except`.
+/// Describes one key of `match` or `except` in words.
 fn condition(setting: &Setting) -> String {
     match (setting.key, setting.value.as_deref()) {
         (key, Some("true")) => key.to_owned(),
@@ -248,14 +251,14 @@ fn condition(setting: &Setting) -> String {
     }
 }
 
-/// Returns a ladder step: its threshold (1 is the limit itself) and its actions.
+/// Returns one rung: the level from which it applies (1 is the limit's rate), and a description of its actions.
 fn rung(table: &[&Setting]) -> (f64, String) {
     let (at, actions): (Vec<&Setting>, Vec<&Setting>) = table.iter().partition(|setting| setting.key == "at");
     let at = at.first().and_then(|at| values(at).concat().replace('_', "").parse().ok());
     (at.unwrap_or(1.0), actions.into_iter().map(action).collect::<Vec<_>>().join(" and "))
 }
 
-/// Says one action of a ladder step.
+/// Describes one action of a rung in words.
 fn action(setting: &Setting) -> String {
     let value = values(setting).concat();
     let text = if value == "true" { String::new() } else { format!(" with \"{value}\"") };

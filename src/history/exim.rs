@@ -1,21 +1,22 @@
-//! Exim: lines of the main log (`mainlog`, `exim_mainlog`), also by way of syslog.
+//! Exim: lines of the main log (`mainlog`, `exim_mainlog`), also if syslog wrote them.
 
 use super::entry::{Entry, Kind, Outcome, Parsed, bracketed_address, sender};
 use super::syslog;
 use std::borrow::Cow;
 
-/// Parses a line, after its time: `1tKz0D-000000003p2-1Gxn <= alice@example.org H=… A=… S=8200 id=… for …`.
+/// Parses the text of a line after its time: `1tKz0D-000000003p2-1Gxn <= alice@example.org H=… A=… S=8200 id=… for …`.
 pub fn parse(body: &str) -> Parsed<'_> {
     let body = body.trim_start();
     match syslog::header(body) {
         Some(header) if header.program.starts_with("exim") => of_line(own_text(header.text)).of_host(header.host),
-        // In the main log a host name and `program[pid]:` cannot follow the time.
+        // In Exim's own main log, a host name and `program[pid]:` never follow the time: this line is from syslog, and
+        // of another program.
         Some(header) if is_name(header.host) && is_name(header.program) && !is_id(header.host) => Parsed::Foreign,
         _ => of_line(own_text(body)),
     }
 }
 
-/// Parses a line without times and process id.
+/// Parses a line without its times and its process id.
 fn of_line(text: &str) -> Parsed<'_> {
     let (id, rest) = text.split_once(' ').filter(|(id, _)| is_id(id)).unwrap_or(("", text));
     let (flag, rest) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -29,7 +30,7 @@ fn of_line(text: &str) -> Parsed<'_> {
     }
 }
 
-/// Removes the time that Exim writes again after that of syslog, an offset and a process id.
+/// Removes what Exim writes itself after the time of syslog: its own time, the offset from UTC and the process id.
 fn own_text(mut text: &str) -> &str {
     let is_date = |word: &str| word.len() == 10 && word.as_bytes()[4] == b'-' && word.as_bytes()[7] == b'-';
     if let Some((_, rest)) = text.split_once(' ').filter(|(word, _)| is_date(word)) {
@@ -47,13 +48,13 @@ fn is_name(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/()".contains(&b))
 }
 
-/// Message ids have the lengths 6-6-2, since Exim 4.97 6-11-4.
+/// Returns whether a word is a message id: three parts of 6, 6 and 2 characters; since Exim 4.97 of 6, 11 and 4.
 fn is_id(word: &str) -> bool {
     let lengths: Vec<usize> = word.splitn(4, '-').map(str::len).collect();
     matches!(lengths[..], [6, 6, 2] | [6, 11, 4]) && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-/// Fields of a line. A value in quotes may contain spaces: `T="Order 66"`, `C="250 OK id=…"`.
+/// Returns the fields of a line. A value in quotes may contain spaces: `T="Order 66"`, `C="250 OK id=…"`.
 fn fields(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -72,14 +73,15 @@ fn fields(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The arrival of a message.
+/// Parses a line about the arrival of a message.
 fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let mut fields = fields(text);
     let Some(address) = fields.next() else { return Parsed::Bad("it has no sender") };
     let mut entry = Entry { kind: Kind::Begin, id: id.into(), sender: Some(sender(bare(address))), ..Entry::default() };
     let (mut is_host, mut is_helo) = (false, false);
     while let Some(field) = fields.next() {
-        // The client chooses the name in HELO, which is in parentheses: an address in it is not the client's.
+        // The name in parentheses is from HELO: the client chooses it, so that an address in it is not taken for the
+        // client's.
         is_helo |= is_host && field.starts_with('(');
         if is_helo {
             is_helo = !field.ends_with(')');
@@ -91,11 +93,11 @@ fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
                 entry.has_all_recipients = true;
                 break;
             }
-            // A bounce, which Exim made itself. R is the message that it is about.
+            // Exim made this message itself, as a bounce. R is the id of the message that bounced.
             ("R", _) => entry.kind = Kind::Process,
             ("A", login) => entry.user = login.split(':').nth(1).filter(|user| !user.is_empty()).map(Into::into),
             ("S", size) => entry.size = size.parse().ok(),
-            // The example of Exim's documentation: a scanner returns the message with this protocol.
+            // With this protocol a scanner returns a message to Exim, in the example of Exim's documentation.
             ("P", protocol) => entry.is_continuation = protocol.ends_with("-scanned"),
             ("H", name) => {
                 is_helo = name.starts_with('(') && !name.ends_with(')');
@@ -116,11 +118,12 @@ fn bare(address: &str) -> &str {
     address.trim_start_matches('<').trim_end_matches('>')
 }
 
-/// `bob@example.net R=dnslookup T=remote_smtp`, `bob <team@example.org> R=localuser …`, `bob@example.net: reason`.
+/// Parses a line about a delivery: `bob@example.net R=dnslookup T=remote_smtp`, `bob <team@example.org> R=localuser …`,
+/// `bob@example.net: reason`.
 fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
     let end = [" R=", ": "].into_iter().filter_map(|end| text.find(end)).min();
     let before_fields = end.map_or(text, |end| &text[..end]);
-    // The client named the recipient before redirections, which is in brackets.
+    // The recipient that the client named, before redirections, is in angle brackets.
     let original = before_fields.rsplit_once(" <").and_then(|(_, rest)| rest.split('>').next());
     let first = fields(before_fields).next().unwrap_or_default();
     let recipient: Cow<'a, str> = original.unwrap_or_else(|| bare(first)).into();
@@ -131,14 +134,15 @@ fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
     Parsed::Entry(Entry { id: id.into(), recipients: vec![(recipient, outcome)], next_id, ..Entry::default() })
 }
 
-/// Returns the id in the reply of another Exim: `C="250 OK id=1tKz0D-000000003p2-1Gxn"`.
+/// Returns the id from the reply of the next server, if that is an Exim: `C="250 OK id=1tKz0D-000000003p2-1Gxn"`.
 fn next_id(text: &str) -> Option<&str> {
     let (_, rest) = text.rsplit_once(" id=")?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(rest.len());
     Some(&rest[..end]).filter(|id| is_id(id))
 }
 
-/// `H=name [192.0.2.7] A=plain:alice F=<alice@example.org> rejected RCPT <bob@example.net>: reason`.
+/// Parses a line about a refusal: `H=name [192.0.2.7] A=plain:alice F=<alice@example.org> rejected RCPT
+/// <bob@example.net>: reason`.
 fn refusal(text: &str) -> Parsed<'_> {
     let Some((before, after)) = text.split_once("rejected RCPT ") else { return Parsed::Irrelevant };
     let recipient = after.split(": ").next().unwrap_or(after).trim_end_matches(':');

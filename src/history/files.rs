@@ -1,4 +1,5 @@
-//! Log files: plain or gzipped, in any order. Their lines are returned in order of time, those of several hosts merged.
+//! Log files: plain or gzipped, in any order. Their lines are returned sorted by time; lines of several hosts are
+//! merged.
 
 use super::line::Line;
 use super::stamp::Stamps;
@@ -11,44 +12,47 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// All logs, the one that begins first at the front. A log is open only while its time has come, so that a year of rotated files needs few file descriptors.
+/// All logs, sorted by the times of their first lines. A log is opened again only when its first line is the next one
+/// to return, so that a year of rotated files needs few file descriptors.
 pub struct Logs(Vec<Log>);
 
 struct Log {
     path: PathBuf,
     program: Program,
     modified: Timestamp,
-    /// State of the times before the first line.
+    /// State of the reader of times before the first line, to read the log again from the beginning.
     start: Stamps,
     stamps: Stamps,
     input: Option<Box<dyn BufRead>>,
-    /// Next line; before the log is open, its first line with a time.
+    /// The next line to return. Before the log is opened again, its first line that has a time.
     next: Option<Line>,
     is_begun: bool,
     number: u64,
     report: FileReport,
 }
 
-/// Maximum length of a line, in octets. The rest of a longer line is skipped.
+/// Maximum length of a line in octets; the part of a longer line beyond it is skipped.
 const MAX_LINE: u64 = 64 << 10;
 
-/// First octets of compressed files: of gzip (RFC 1952 §2.3.1), and of those that another program must decompress.
+/// First octets of compressed files: of gzip (RFC 1952 §2.3.1), and of formats that the administrator must decompress
+/// with another program.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const OTHERS: [(&[u8], &str); 3] = [(b"\xfd7zXZ", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2")];
 
 impl Logs {
-    /// Reads the first lines of all logs, to know their order.
+    /// Reads each log up to its first line with a time, to sort the logs.
     pub fn open(options: &Options) -> Result<Self, HistoryError> {
         let mut logs = Vec::new();
         for path in &options.logs {
             logs.push(Log::open(path, options).map_err(|error| HistoryError::Open(path.clone(), error))?);
         }
-        // Of lines of one time, those of the older file come first: a message goes on in the next rotated file.
+        // Of lines with the same time, those of the older file come first: the lines of a message may go on in the next
+        // rotated file.
         logs.sort_by_key(|log| (log.next_at(), log.modified));
         Ok(Self(logs))
     }
 
-    /// Returns the earliest line that is left; `None` after the last.
+    /// Returns the line with the earliest time of all logs; `None` after the last line.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
             let log = self.0.iter_mut().filter(|log| log.next.is_some()).min_by_key(|log| log.next_at())?;
@@ -59,7 +63,7 @@ impl Logs {
         }
     }
 
-    /// Returns the reports of all logs, in order of time.
+    /// Returns the reports on all logs, in the order of their times.
     pub fn reports(self) -> Vec<FileReport> {
         self.0.into_iter().map(|log| log.report).collect()
     }
@@ -88,7 +92,7 @@ impl Log {
             while log.next.as_ref().is_some_and(|line| !line.has_time) {
                 log.read_line();
             }
-            // A file without a single time is read from its beginning, too: its lines are reported.
+            // A file without any time gets an empty first line, so that it is read and its lines are reported.
             log.input = None;
             log.next = Some(log.next.take().unwrap_or_else(|| log.line(String::new())));
         }
@@ -99,7 +103,7 @@ impl Log {
         self.next.as_ref().map(|line| line.at)
     }
 
-    /// Opens the file again, and reads its first line.
+    /// Opens the log again, and reads its first line.
     fn begin(&mut self) {
         (self.stamps, self.number, self.is_begun) = (self.start.clone(), 0, true);
         self.report = FileReport::new(self.report.name.clone(), self.report.modified);
@@ -118,7 +122,7 @@ impl Log {
         line
     }
 
-    /// Reads a line into `next`; at the end, or at an error, there is none.
+    /// Reads a line into `next`; `None` at the end of the file or after a read error.
     fn read_line(&mut self) {
         let text = self.input.as_mut().map_or(Ok(None), bounded_line).unwrap_or_else(|error| {
             self.report.error = Some(error);
@@ -137,7 +141,8 @@ impl Log {
             Program::Weir => own_log::time(&text).map(|at| (at, 0)).or_else(|| self.stamps.read(&text)),
             Program::Postfix | Program::Exim => self.stamps.read(&text),
         };
-        // Times may go back: in the hour after summer time, and by lines of several processes. The order of lines counts.
+        // Times may decrease: when summer time ends, and between lines of several processes. The lines keep the order
+        // of the file.
         let last = self.report.span.map(|(_, last)| last);
         let at = stamp.map(|(at, _)| at).or(last).unwrap_or(Timestamp::from_micros(i64::MIN));
         if stamp.is_some() {
@@ -172,7 +177,7 @@ fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     Ok(Box::new(BufReader::with_capacity(1 << 16, input)))
 }
 
-/// Reads a line without its end. Replaces what is not UTF-8.
+/// Reads a line without its line end. Replaces octets that are not UTF-8.
 fn bounded_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     let read = input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;

@@ -1,4 +1,5 @@
-//! Messages in progress: their lines are collected until they have left the queue. Their number is bounded.
+//! Messages in progress: the entries of each message are collected until it has left the queue. The number of messages
+//! held is bounded.
 
 use super::entry::{Entry, Kind};
 use super::message::{Message, Origin};
@@ -13,40 +14,44 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct InProgress {
     messages: HashMap<Box<str>, Message>,
-    /// Keys in order of the beginning; also of messages that have been written since.
+    /// Keys of messages with the time of their first line, in the order of these times. Keys of messages that have been
+    /// written may still be here.
     begun: VecDeque<(Timestamp, Box<str>)>,
-    /// Keys of messages that have left the queue, in order.
+    /// Keys of messages that have left the queue, with the time of leaving, in the order of these times.
     left: VecDeque<(Timestamp, Box<str>)>,
-    /// Ids in replies that stand before the beginning of the message: the logs of two hosts, or lines of one second, are
-    /// not in order. With the time of the reply; in `announcements` in order.
+    /// Ids from replies of a next server whose own line about the message has not been read yet (logs of two hosts, or
+    /// lines of one second, may be out of order), each with the time of the reply. `announcements` has the same, sorted
+    /// by time.
     announced: HashMap<Box<str>, Timestamp>,
     announcements: VecDeque<(Timestamp, Box<str>)>,
-    /// Hosts seen. A queue id in a reply does not say which of them gave it.
+    /// Hosts whose lines have been read. A queue id in a reply does not say which of these hosts gave the id.
     hosts: Vec<Box<str>>,
-    /// Messages and recipients held: the measure of memory.
+    /// Number of messages and recipients in memory, as a measure of the memory in use.
     held: usize,
-    /// Key of the present line.
+    /// Key (host and id) of the line that is being added.
     key: String,
 }
 
-/// Maximum of messages and recipients held: some 100 MiB. Beyond it the oldest messages are written as they are.
+/// Maximum number of messages and recipients in memory: about 100 MiB. Beyond it the oldest messages are written,
+/// although they are still in progress.
 const MAX_HELD: usize = 500_000;
 
-/// Maximum of ids in replies that wait for the beginning of their message.
+/// Maximum number of ids from replies that wait for the first line of their message.
 const MAX_ANNOUNCED: usize = 100_000;
 
-/// Maximum of hosts among which a queue id is looked up.
+/// Maximum number of hosts for which a queue id is looked up.
 const MAX_HOSTS: usize = 64;
 
-/// Time for which a message is held after it has left the queue. A content filter may return it, and the server
-/// deliver it, before the log says under which id.
+/// Time for which a message stays in memory after it has left the queue: a content filter may return the message, and
+/// the server may deliver it, before the log says under which new id.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Maximum time in a queue: Postfix and Exim give up sooner. Without it, messages that were never queued would stay.
+/// Maximum age of a message in memory: Postfix and Exim give up deliveries sooner. Without this maximum, messages whose
+/// last line is missing would stay in memory for ever.
 const MAX_AGE: Duration = Duration::from_secs(8 * 86_400);
 
 impl InProgress {
-    /// Adds the content of a line. A line about a message that did not begin in the logs is left out.
+    /// Adds the content of a line to its message. Ignores a line about a message whose first line is not in the logs.
     pub fn add(&mut self, at: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         if entry.kind == Kind::Whole || entry.id.is_empty() {
             let began = Timestamp::from_micros(at.micros().saturating_sub_unsigned(micros(entry.age)));
@@ -87,7 +92,7 @@ impl InProgress {
         } else {
             Origin::Client
         };
-        // Postfix uses a short queue id again after a while.
+        // Postfix uses a short queue id again for a later message: the earlier message is written.
         if let Some(former) = self.remove_current() {
             rows.add(&former, summary)?;
         }
@@ -102,7 +107,8 @@ impl InProgress {
         self.shrink(rows, summary)
     }
 
-    /// Removes the keys of messages that have been written: they must not need more memory than the messages.
+    /// Removes the keys of messages that have been written, so that these keys do not need more memory than the
+    /// messages.
     fn forget_written(&mut self) {
         let most = 2 * self.messages.len() + 1000;
         if self.begun.len() > most {
@@ -117,10 +123,10 @@ impl InProgress {
         }
     }
 
-    /// Writes the messages that have left the queue a while ago, and those that are too old.
+    /// Writes the messages that left the queue more than `LINGER` ago, and those that are older than `MAX_AGE`.
     pub fn expire(&mut self, now: Timestamp, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         while let Some((at, key)) = self.left.pop_front_if(|(at, _)| now.since(*at) > LINGER) {
-            // The id may be that of a later message by now.
+            // A later message may have the same id by now; it is not written here.
             if self.messages.get(&key).is_some_and(|message| message.has_left && message.at <= at) {
                 self.write(&key, rows, summary)?;
             }
@@ -138,14 +144,14 @@ impl InProgress {
         Ok(())
     }
 
-    /// Writes all messages that are left.
+    /// Writes all messages that are in memory, at the end of the logs.
     pub fn finish(mut self, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         let mut messages: Vec<Message> = self.messages.drain().map(|(_, message)| message).collect();
         messages.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
         messages.iter().try_for_each(|message| rows.add(message, summary))
     }
 
-    /// Writes the oldest messages while too many are held.
+    /// Writes the oldest messages until no more than `MAX_HELD` messages and recipients are in memory.
     fn shrink(&mut self, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         while self.held > MAX_HELD
             && let Some((at, key)) = self.begun.pop_front()
@@ -174,7 +180,8 @@ impl InProgress {
         self.key.extend([host, " ", id]);
     }
 
-    /// Marks the message that a server of these logs queued under this id.
+    /// Marks the message with this id as a continuation of a message that is in these logs already. If its first line
+    /// has not been read yet, remembers the id.
     fn mark_continuation(&mut self, at: Timestamp, id: &str) {
         for host in &self.hosts {
             if let Some(message) = self.messages.get_mut(&*format!("{host} {id}")) {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 /// Line of a log.
 pub struct Line {
-    /// Time of the line, or of the line before it.
+    /// Time of the line; if the line has none, the time of the line before it.
     pub at: Timestamp,
     pub has_time: bool,
     pub text: String,
-    /// Position in the text after the time.
+    /// Position in the text at which the time ends.
     pub after_time: usize,
     pub file: Arc<str>,
     pub number: u64,

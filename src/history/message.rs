@@ -1,10 +1,10 @@
-//! Message, as far as the lines read say what it is.
+//! Message, with the facts from those of its log lines that have been read so far.
 
 use super::entry::{Entry, Outcome};
 use crate::time::Timestamp;
 use std::net::IpAddr;
 
-/// Message, as far as it is known.
+/// Message, with the facts that are known so far.
 #[derive(Debug)]
 pub struct Message {
     pub at: Timestamp,
@@ -14,7 +14,7 @@ pub struct Message {
     pub sender: Option<Box<str>>,
     pub size: Option<u64>,
     pub recipients: Vec<(Box<str>, Outcome)>,
-    /// Number of recipients without a name, and their outcome.
+    /// Number of recipients that the log counts without their addresses, and their outcome.
     pub unnamed: (u64, Outcome),
     has_all_recipients: bool,
     pub origin: Origin,
@@ -24,11 +24,12 @@ pub struct Message {
 /// Origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A client or a local program.
+    /// A client or a local program sent the message.
     Client,
-    /// The server itself: a bounce, or a message that it forwarded under a new id.
+    /// The server made the message: a bounce, or a message that it forwarded under a new id.
     Server,
-    /// The message was in a queue before: a content filter returned it, or another of the hosts passed it on.
+    /// The message was in a queue of these hosts before: a content filter returned it, or another of the hosts relayed
+    /// it.
     Continuation,
 }
 
@@ -55,7 +56,7 @@ impl Message {
         1 + self.recipients.len()
     }
 
-    /// Adds what a later line says.
+    /// Adds the facts from a later line.
     pub fn merge(&mut self, entry: Entry<'_>) {
         let text = |text: std::borrow::Cow<'_, str>| Box::from(&*text);
         self.client = entry.client.or(self.client);
@@ -68,7 +69,8 @@ impl Message {
         self.has_all_recipients |= entry.has_all_recipients;
     }
 
-    /// Adds a recipient, or the outcome of one. An alias has several deliveries: the first final one counts.
+    /// Adds a recipient, or an outcome of a known recipient. An alias has several deliveries: its first final outcome
+    /// counts.
     fn add_recipient(&mut self, address: &str, outcome: Outcome) {
         match self.recipients.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(address)) {
             Some((_, known)) if known.is_open() => *known = outcome,

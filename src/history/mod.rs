@@ -1,5 +1,5 @@
-//! History: makes the input of `weir simulate` from the logs of Postfix, Exim and Weir. Memory holds the messages in
-//! progress only, and a bounded number of them.
+//! History: makes the input of `weir simulate` from the logs of Postfix, Exim and Weir. Only messages in progress are
+//! in memory, and their number is bounded.
 
 mod entry;
 mod exim;
@@ -39,11 +39,12 @@ pub struct Options {
     pub program: Program,
     /// Log files in any order; `-` is standard input.
     pub logs: Vec<PathBuf>,
-    /// Time zone of times without an offset.
+    /// Time zone of times that have no offset from UTC.
     pub zone: TimeZone,
-    /// Year in which each log begins, for times without a year. `None`: from the file's modification time.
+    /// Year in which each log begins, for logs whose times have no year. `None`: the year follows from the file's
+    /// modification time.
     pub year: Option<i16>,
-    /// Present time: the modification time of standard input.
+    /// Present time, used as the modification time of standard input.
     pub now: Timestamp,
     /// Also write the recipients that the server refused.
     pub refused: bool,
@@ -51,7 +52,7 @@ pub struct Options {
     pub authenticated: bool,
 }
 
-/// Reason why there is no history.
+/// Reason why no history could be written.
 #[derive(Debug)]
 pub enum HistoryError {
     /// A log cannot be opened.
@@ -79,7 +80,7 @@ impl Program {
         }
     }
 
-    /// Returns the program that writes lines of this form, if one of the others does.
+    /// Guesses from the form of a line which of the other programs wrote it; `None` if it has none of their forms.
     fn guess(line: &str) -> Option<Self> {
         let forms = [(Self::Postfix, " postfix"), (Self::Exim, " <= "), (Self::Weir, "message ended")];
         forms.into_iter().find(|(_, form)| line.contains(form)).map(|(program, _)| program)

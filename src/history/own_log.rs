@@ -1,4 +1,4 @@
-//! Weir: lines in logfmt or JSON, also after the header of syslog.
+//! Weir's own log: lines in logfmt or JSON, with or without a syslog header before them.
 
 use super::entry::{Entry, Kind, Outcome, Parsed, sender};
 use crate::time::{Timestamp, parse_duration, parse_time};
@@ -6,10 +6,10 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Names under which lines have their time.
+/// Names of the field that has the time of a line.
 const TIMES: [&str; 3] = ["ts", "timestamp", "time"];
 
-/// Text of a line, after the header of syslog, that Weir wrote itself.
+/// Returns the part of a line that Weir wrote itself, which is after the header of syslog.
 fn own_text(line: &str) -> Option<&str> {
     let start = match line.find('{') {
         Some(brace) if line[..brace].ends_with(": ") || brace == 0 => brace,
@@ -21,7 +21,7 @@ fn own_text(line: &str) -> Option<&str> {
     Some(&line[start..])
 }
 
-/// Fields of a line by name.
+/// Names and values of the fields of a line.
 struct Fields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Fields<'a> {
@@ -50,7 +50,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// `name=value name="value with \"quotes\""`.
+/// Returns the fields of a logfmt line: `name=value name="value with \"quotes\""`.
 fn logfmt(text: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -84,7 +84,7 @@ fn unescaped(value: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Returns the time of a line.
+/// Returns the time of a line from its time field.
 pub fn time(line: &str) -> Option<Timestamp> {
     let text = own_text(line)?;
     let after = TIMES.iter().find_map(|name| {
@@ -99,7 +99,7 @@ pub fn time(line: &str) -> Option<Timestamp> {
 /// Parses a line.
 pub fn parse(body: &str) -> Parsed<'_> {
     let Some(text) = own_text(body) else { return Parsed::Foreign };
-    // Most lines are of other events: they need not be taken apart.
+    // Most lines report other events; to skip them here saves the parsing of their fields.
     if !text.contains("message ended") && !text.contains("refused") {
         return Parsed::Irrelevant;
     }
@@ -111,7 +111,7 @@ pub fn parse(body: &str) -> Parsed<'_> {
     }
 }
 
-/// Fields that all lines of a session have.
+/// Reads the fields that all lines of a session have.
 fn common<'a>(fields: &Fields<'a>) -> Entry<'a> {
     Entry {
         kind: Kind::Whole,
@@ -123,7 +123,7 @@ fn common<'a>(fields: &Fields<'a>) -> Entry<'a> {
     }
 }
 
-/// A message reached its end.
+/// Parses a line about the end of a message.
 fn message<'a>(fields: &Fields<'a>) -> Parsed<'a> {
     let Some(result) = fields.get("result") else { return Parsed::Bad("it has no result") };
     let outcome = if result == "delivered" { Outcome::Sent } else { Outcome::Refused };
@@ -153,7 +153,7 @@ fn addresses(list: &str) -> impl Iterator<Item = String> {
     parts.map(|part| part.trim_matches(['"', '<', '>']).to_owned()).filter(|part| !part.is_empty())
 }
 
-/// A limit, a suspension or an upstream refused a command.
+/// Parses a line about a command that a limit, a suspension or an upstream refused.
 fn refusal<'a>(fields: &Fields<'a>) -> Parsed<'a> {
     let Some(to) = fields.get("to") else { return Parsed::Irrelevant };
     Parsed::Entry(Entry { recipients: vec![(to, Outcome::Refused)], ..common(fields) })

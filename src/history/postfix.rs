@@ -4,13 +4,13 @@ use super::entry::{Entry, Kind, Outcome, Parsed, bracketed_address, sender};
 use super::syslog;
 use std::net::IpAddr;
 
-/// Delivery agents, whose lines begin with the recipient.
+/// Delivery agents: each of their lines begins with a queue id and a recipient.
 const AGENTS: [&str; 9] = ["smtp", "lmtp", "local", "virtual", "pipe", "error", "retry", "discard", "relay"];
 
-/// Parses a line, after its time. Irrelevant lines are those of connections, TLS, statistics and warnings.
+/// Parses the text of a line after its time. Lines about connections, TLS and statistics, and warnings are irrelevant.
 pub fn parse(body: &str) -> Parsed<'_> {
     let Some(header) = syslog::header(body) else { return Parsed::Foreign };
-    // An instance of Postfix has a name of its own: `postfix-out/smtpd`, `postfix/submission/smtpd`.
+    // An instance of Postfix may have its own name before the service: `postfix-out/smtpd`, `postfix/submission/smtpd`.
     let Some((instance, _)) = header.program.split_once('/') else { return Parsed::Foreign };
     if !instance.starts_with("postfix") && !header.program.ends_with("/smtpd") {
         return Parsed::Foreign;
@@ -42,7 +42,7 @@ fn of_service<'a>(service: &str, text: &'a str) -> Parsed<'a> {
     }
 }
 
-/// Queue ids are hexadecimal, or, if long, of digits and consonants.
+/// Returns whether a text is a queue id: short ids are hexadecimal, long ids are digits and consonants.
 fn is_id(text: &str) -> bool {
     text == "NOQUEUE" || (6..=24).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric())
 }
@@ -51,10 +51,12 @@ fn end(id: &str) -> Parsed<'_> {
     Parsed::Entry(Entry { kind: Kind::End, id: id.into(), ..Entry::default() })
 }
 
-/// `client=name[192.0.2.7]:1234, sasl_method=PLAIN, sasl_username=alice, orig_queue_id=…, orig_client=…`.
+/// Parses the first line of a message: `client=name[192.0.2.7]:1234, sasl_method=PLAIN, sasl_username=alice,
+/// orig_queue_id=…, orig_client=…`.
 fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let value = |name: &str| text.split(", ").find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-    // XFORWARD names the client and the queue id of the message before a content filter. A filter before the queue gives no id.
+    // A content filter tells with XFORWARD which client sent the message and which queue id it had before the filter. A
+    // filter before the queue (smtpd_proxy_filter) tells no queue id.
     let first_id = value("orig_queue_id").filter(|first| is_id(first) && *first != "NOQUEUE");
     let client = value("orig_client").and_then(bracketed_address).or_else(|| bracketed_address(value("client")?));
     let user = value("sasl_username").map(Into::into);
@@ -62,13 +64,13 @@ fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), client, user, is_continuation, ..Entry::default() })
 }
 
-/// `from=<alice@example.org>, size=8200, nrcpt=2 (queue active)`, `removed`.
+/// Parses a line of the queue manager: `from=<alice@example.org>, size=8200, nrcpt=2 (queue active)`, `removed`.
 fn queue<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     if text == "removed" {
         return end(id);
     }
     let Some(rest) = text.strip_prefix("from=<") else { return Parsed::Irrelevant };
-    // `from=<…>, status=expired, returned to sender`: the recipients keep their outcome.
+    // A line `from=<…>, status=expired, returned to sender` does not change the outcomes of the recipients.
     let Some((address, size)) = rest.split_once(">, size=") else { return Parsed::Irrelevant };
     let Some(size) = size.split(',').next().and_then(|size| size.parse().ok()) else {
         return Parsed::Bad("its size is not a number");
@@ -76,11 +78,12 @@ fn queue<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     Parsed::Entry(Entry { id: id.into(), sender: Some(sender(address)), size: Some(size), ..Entry::default() })
 }
 
-/// `to=<bob@example.net>, orig_to=<team@example.org>, relay=…, status=sent (250 2.0.0 Ok: queued as …)`.
+/// Parses a line about a delivery: `to=<bob@example.net>, orig_to=<team@example.org>, relay=…, status=sent (250 2.0.0
+/// Ok: queued as …)`.
 fn delivery<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let recipient = text.strip_prefix("to=<").and_then(|rest| rest.split_once(">, "));
     let Some((recipient, rest)) = recipient else { return Parsed::Bad("its recipient is not of the form to=<…>") };
-    // The client named the recipient before aliases.
+    // `orig_to` is the recipient that the client named, before Postfix replaced aliases.
     let original = rest.strip_prefix("orig_to=<").and_then(|rest| rest.split_once(">, "));
     let recipient = original.map_or(recipient, |(original, _)| original);
     let Some((_, status)) = rest.split_once("status=") else { return Parsed::Bad("it has no status") };
@@ -95,15 +98,15 @@ fn delivery<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     Parsed::Entry(Entry { id: id.into(), recipients: vec![(recipient.into(), outcome)], next_id, ..Entry::default() })
 }
 
-/// Returns the queue id in the reply of another Postfix.
+/// Returns the queue id from the reply of the next server, if that is a Postfix.
 fn queued_as(reply: &str) -> Option<&str> {
     let (_, rest) = reply.rsplit_once("queued as ")?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
     Some(&rest[..end]).filter(|id| is_id(id))
 }
 
-/// Client, envelope and login of a line about a command:
-/// `RCPT from name[192.0.2.7]: 554 5.7.1 …; from=<a> to=<b> proto=ESMTP helo=<c> sasl_username=<d>`.
+/// Client, envelope and login in a line about a command of the client: `RCPT from name[192.0.2.7]: 554 5.7.1 …;
+/// from=<a> to=<b> proto=ESMTP helo=<c> sasl_username=<d>`.
 struct Command<'a> {
     client: Option<IpAddr>,
     sender: Option<&'a str>,
@@ -114,7 +117,8 @@ struct Command<'a> {
 impl<'a> Command<'a> {
     fn parse(text: &'a str) -> Self {
         let (before, envelope) = text.split_once("; from=<").map_or((text, ""), |(before, _)| {
-            // The reply may contain text of the client, but nothing after it does before `from=`.
+            // The fields of the envelope follow the reply, from `from=<` on; the reply may contain text that the client
+            // chose.
             (before, &text[before.len() + 2..])
         });
         let client = before.split_once(" from ").and_then(|(_, rest)| {
@@ -129,11 +133,11 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Refusal of a command or of a whole message.
+/// Parses a line about the refusal of a command or of a whole message.
 fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let command = Command::parse(text);
     let Some(recipient) = command.recipient else { return Parsed::Irrelevant };
-    // A refused RCPT concerns one recipient; the others go on.
+    // A refused RCPT concerns only its recipient; the message goes on with the others.
     let is_whole = !id.is_empty() && !text.contains("reject: RCPT");
     Parsed::Entry(Entry {
         kind: if is_whole { Kind::End } else { Kind::Progress },
@@ -146,7 +150,8 @@ fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     })
 }
 
-/// A filter before the queue has passed the message on to a second smtpd, which knows no login.
+/// Parses a line about a message that a filter before the queue accepted. A second smtpd, which knows no login, gets
+/// the message from the filter.
 fn proxy_accept(text: &str) -> Parsed<'_> {
     let command = Command::parse(text);
     let reply = text.split("; from=<").next().unwrap_or(text);

@@ -1,4 +1,4 @@
-//! Rows of the history: one for each recipient of each message, as CSV and sorted by time.
+//! Rows of the history in CSV: one for each recipient of each message, sorted by time.
 
 use super::entry::Outcome;
 use super::message::{Message, Origin};
@@ -8,17 +8,18 @@ use super::{HistoryError, Options};
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// Header of the CSV: the columns that `weir simulate` reads, and the outcome.
+/// First line of the CSV: the columns that `weir simulate` reads, and the outcome.
 const HEADER: &str = "t,client,user,sender,recipient,size,message,outcome\n";
 
-/// Rows so far.
+/// Rows that have been added so far.
 pub struct Rows {
     sorter: Sorter,
     has_refused: bool,
     only_authenticated: bool,
 }
 
-/// Domain of recipients that the log counts, but does not name. Reserved (RFC 2606 §2): no recipient has it.
+/// Domain of the recipients that the log counts without their addresses. It is reserved (RFC 2606 §2), so that no real
+/// recipient has it.
 const UNNAMED_DOMAIN: &str = "unnamed.invalid";
 
 impl Rows {
@@ -26,7 +27,7 @@ impl Rows {
         Self { sorter: Sorter::default(), has_refused: options.refused, only_authenticated: options.authenticated }
     }
 
-    /// Adds the rows of a message, unless it is to be left out.
+    /// Adds the rows of a message, unless the options or the origin of the message leave it out.
     pub fn add(&mut self, message: &Message, summary: &mut Summary) -> io::Result<()> {
         match message.origin {
             Origin::Client => {}
@@ -62,7 +63,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Writes all rows.
+    /// Writes the header and all rows, sorted by time.
     pub fn write(self, out: &mut impl Write) -> Result<(), HistoryError> {
         out.write_all(HEADER.as_bytes()).map_err(HistoryError::Output)?;
         self.sorter.write(out)
@@ -70,7 +71,7 @@ impl Rows {
 }
 
 impl Message {
-    /// Returns the recipients with their outcomes; unnamed ones under names of their own.
+    /// Returns the recipients with their outcomes. Each recipient without an address gets a made-up one.
     fn all_recipients(&self) -> impl Iterator<Item = (Cow<'_, str>, Outcome)> {
         let named = self.recipients.iter().map(|(address, outcome)| ((**address).into(), *outcome));
         let (unnamed, outcome) = self.unnamed;

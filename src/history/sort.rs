@@ -1,4 +1,4 @@
-//! External merge sort of rows by time: sorted runs go to temporary files, so that memory is bounded.
+//! External merge sort of rows by time: sorted parts (runs) are written to temporary files, so that memory is bounded.
 
 use super::HistoryError;
 use crate::time::Timestamp;
@@ -7,11 +7,11 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek as _, Write};
 
-/// Rows that are not written yet.
+/// Rows that are being collected to be written in order of time.
 #[derive(Default)]
 pub struct Sorter {
     rows: Vec<Row>,
-    /// Octets of `rows`.
+    /// Size of `rows` in memory, in octets.
     octets: usize,
     runs: Vec<File>,
 }
@@ -19,13 +19,13 @@ pub struct Sorter {
 /// Time in microseconds since 1970, and the line.
 type Row = (i64, Vec<u8>);
 
-/// Octets of rows in memory.
+/// Maximum size in octets of the rows in memory.
 const MAX_OCTETS: usize = if cfg!(test) { 1 << 10 } else { 64 << 20 };
 
-/// Memory of a row beside its octets.
+/// Memory in octets that a row needs in addition to its text.
 const ROW_OVERHEAD: usize = size_of::<Row>();
 
-/// Maximum of runs; more are merged into one, so that few files are open.
+/// Maximum number of runs; when it is reached, all runs are merged into one, so that few files are open.
 const MAX_RUNS: usize = if cfg!(test) { 4 } else { 64 };
 
 impl Sorter {
@@ -59,7 +59,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// Writes all lines, sorted by time; those of one time in the order in which they were added.
+    /// Writes all lines sorted by time; lines of the same time keep the order in which they were added.
     pub fn write(mut self, out: &mut impl Write) -> Result<(), HistoryError> {
         self.rows.sort_by_key(|(at, _)| *at);
         let mut merge = Merge::new(self.runs, self.rows).map_err(HistoryError::Sort)?;
@@ -70,11 +70,13 @@ impl Sorter {
     }
 }
 
-/// Merge of sorted runs, and of sorted rows in memory, which come last among those of one time.
+/// Merge of the sorted runs in files and of the sorted rows in memory. Of rows with the same time, those in memory come
+/// last.
 struct Merge {
     runs: Vec<BufReader<File>>,
     rows: std::vec::IntoIter<Row>,
-    /// Next row of each run; the run after the last one is that in memory.
+    /// The next row of each run: time, index of the run, and line. The rows in memory have the index after the last
+    /// run.
     next: BinaryHeap<Reverse<(i64, usize, Vec<u8>)>>,
 }
 
@@ -104,7 +106,7 @@ impl Merge {
     }
 }
 
-/// Writes time, length and line.
+/// Writes the time, the length and the text of a row to a run.
 fn write_row(out: &mut impl Write, (at, line): &Row) -> io::Result<()> {
     let length = u32::try_from(line.len()).map_err(io::Error::other)?;
     out.write_all(&at.to_le_bytes())?;
@@ -112,7 +114,7 @@ fn write_row(out: &mut impl Write, (at, line): &Row) -> io::Result<()> {
     out.write_all(line)
 }
 
-/// Reads a row; `None` at the end.
+/// Reads a row of a run; `None` at the end of the run.
 fn read_row(input: &mut impl Read) -> io::Result<Option<Row>> {
     let (mut at, mut length) = ([0; 8], [0; 4]);
     if let Err(error) = input.read_exact(&mut at) {

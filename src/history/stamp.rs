@@ -1,29 +1,32 @@
-//! Times at the beginning of log lines: those of syslog, which have no year, of RFC 3339 and of Exim.
+//! Times at the beginning of log lines, in the forms of syslog (which have no year), of RFC 3339 and of Exim.
 
 use crate::time::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
-/// Reader of the times of one log. A time without a year gets the year that brings it closest to the time before it.
+/// Reader of the times of one log. A time without a year gets the year for which it is closest to the time of the line
+/// before.
 #[derive(Clone)]
 pub struct Stamps {
     zone: TimeZone,
-    /// Year of the first time without a year.
+    /// Year of the first time that has no year, if the administrator gave it.
     first_year: Option<i16>,
-    /// Time after which the log cannot begin, for the first time without a year: logs are not written in advance.
+    /// Latest possible value of the first time that has no year: shortly after the file's modification, as lines cannot
+    /// be written later than that.
     latest: DateTime,
     previous: Option<DateTime>,
-    /// A time without a year was read.
+    /// Whether a time without a year has been read.
     pub is_without_year: bool,
 }
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Days by which the first line may be later than the file's modification time: clocks and time zones differ.
+/// Number of days by which the first line may be later than the file's modification time, as clocks and time zones
+/// differ.
 const DAYS_AHEAD: i32 = 1;
 
 impl Stamps {
-    /// `modified` is the log's modification time.
+    /// Creates the reader for a log; `modified` is the modification time of its file.
     pub fn new(zone: TimeZone, first_year: Option<i16>, modified: Timestamp) -> Self {
         let latest = jiff::Timestamp::from_microsecond(modified.micros()).unwrap_or_default();
         let latest = latest.to_zoned(zone.clone()).datetime();
@@ -31,7 +34,7 @@ impl Stamps {
         Self { zone, first_year, latest, previous: None, is_without_year: false }
     }
 
-    /// Reads the time at the beginning of a line. Returns it with the position of the text after it.
+    /// Reads the time at the beginning of a line. Returns the time, and the position at which the text after it begins.
     pub fn read(&mut self, line: &str) -> Option<(Timestamp, usize)> {
         let start = priority(line);
         let text = &line[start..];
@@ -42,7 +45,8 @@ impl Stamps {
         Some((at, start + length))
     }
 
-    /// `2026-03-01T10:00:00.25+01:00 `, or with a space, as Exim writes it: `2026-03-01 10:00:00.250 +0100 `.
+    /// Reads a time with a year: `2026-03-01T10:00:00.25+01:00 `, or in the form of Exim: `2026-03-01 10:00:00.250
+    /// +0100 `.
     fn with_year(&self, text: &str) -> Option<(Timestamp, usize)> {
         let bytes = text.as_bytes();
         if !matches!(bytes.get(10), Some(b'T' | b' ')) || !text.is_char_boundary(11) {
@@ -62,7 +66,7 @@ impl Stamps {
         Some((Timestamp::from_micros(at.as_microsecond()), end))
     }
 
-    /// `Mar  1 10:00:00 `; some programs write the year after the day.
+    /// Reads a time without a year: `Mar  1 10:00:00 `; some programs write the year after the day.
     fn without_year(&mut self, text: &str) -> Option<(Timestamp, usize)> {
         let mut words = text.split(' ').filter(|word| !word.is_empty());
         let month = words.next().and_then(|word| MONTHS.iter().position(|month| *month == word))?;
@@ -92,7 +96,7 @@ impl Stamps {
         match (self.previous, self.first_year) {
             (Some(previous), _) => near(previous.year()).min_by_key(|time| distance(*time, previous)),
             (None, Some(year)) => with(year),
-            // 29 February is not in every year, hence several years back.
+            // 29 February exists only in some years, so that years further back are tried, too.
             (None, None) => near(self.latest.year()).filter(|time| *time <= self.latest).max(),
         }
     }
@@ -102,7 +106,7 @@ fn distance(a: DateTime, b: DateTime) -> i64 {
     a.duration_since(b).as_secs().abs()
 }
 
-/// Returns the length of a priority and a version as in RFC 5424 §6.2: `<22>`, `<22>1 `.
+/// Returns the length of the priority and the version before a time, as in RFC 5424 §6.2: `<22>`, `<22>1 `.
 fn priority(line: &str) -> usize {
     let Some((digits, rest)) = line.strip_prefix('<').and_then(|rest| rest.split_once('>')) else { return 0 };
     match digits.len() {
@@ -158,7 +162,7 @@ mod tests {
             ("Dec 30 10:00:00 x", "2025-12-30T09:00:00Z"),
             ("Dec 31 23:59:59 x", "2025-12-31T22:59:59Z"),
             ("Jan  1 00:00:00 x", "2025-12-31T23:00:00Z"),
-            // Lines of several processes are not in order.
+            // Lines of several processes may be out of order.
             ("Dec 31 23:59:59 x", "2025-12-31T22:59:59Z"),
             ("Jan  1 00:00:01 x", "2025-12-31T23:00:01Z"),
             ("Jun  1 00:00:01 x", "2026-05-31T22:00:01Z"),

@@ -12,13 +12,13 @@ use std::sync::Arc;
 pub struct FileReport {
     pub name: Arc<str>,
     pub lines: u64,
-    /// First and last time.
+    /// Earliest and latest time of its lines.
     pub span: Option<(Timestamp, Timestamp)>,
-    /// Its times have no year.
+    /// Whether the times of the log have no year.
     pub is_without_year: bool,
-    /// Modification time, from which the year follows; `None`: the year is given.
+    /// Modification time of the file, from which the year follows; `None` if the administrator gave the year.
     pub modified: Option<Timestamp>,
-    /// Error that ended the reading.
+    /// Error because of which the rest of the log was not read.
     pub error: Option<io::Error>,
 }
 
@@ -27,14 +27,14 @@ pub struct Summary {
     program: Program,
     pub files: Vec<FileReport>,
     pub lines: u64,
-    /// Lines of the program itself.
+    /// Number of lines that the program itself wrote.
     pub of_program: u64,
     pub messages: u64,
-    /// Recipients written, by outcome.
+    /// Number of recipients that were written to the history, by outcome.
     outcomes: [u64; Outcome::ALL.len()],
-    /// Recipients that were refused, and are left out.
+    /// Number of recipients that the server refused, and that are left out of the history.
     pub refused: u64,
-    /// Recipients written that the log does not name.
+    /// Number of recipients in the history whose addresses the log does not name.
     pub unnamed: u64,
     /// Messages left out, by reason.
     pub made_by_server: u64,
@@ -42,16 +42,16 @@ pub struct Summary {
     pub without_beginning: u64,
     pub without_recipient: u64,
     pub without_login: u64,
-    /// Messages that were written while they were in the queue, for lack of memory.
+    /// Number of messages that were written before they left the queue, because too many were in memory.
     pub written_early: u64,
     misunderstood: u64,
-    /// The first lines that were not understood.
+    /// Texts of the first lines that were not understood.
     examples: Vec<String>,
-    /// Program of the other lines, if one of the three writes such lines.
+    /// The program that wrote the lines of other programs, if it is one of the three that `weir history` knows.
     foreign: Option<Program>,
 }
 
-/// Maximum of examples, and of characters of each.
+/// Maximum number of example lines, and maximum number of characters of each.
 const MAX_EXAMPLES: usize = 3;
 const MAX_EXAMPLE_LENGTH: usize = 160;
 
@@ -60,7 +60,7 @@ impl FileReport {
         Self { name, lines: 0, span: None, is_without_year: false, modified, error: None }
     }
 
-    /// Extends the span to this time.
+    /// Extends the span so that it contains this time.
     pub fn see(&mut self, at: Timestamp) {
         let (first, last) = self.span.unwrap_or((at, at));
         self.span = Some((first, last.max(at)));
@@ -90,31 +90,31 @@ impl Summary {
         }
     }
 
-    /// Counts a recipient that is written.
+    /// Counts a recipient that is written to the history.
     pub fn count(&mut self, outcome: Outcome) {
         self.outcomes[outcome as usize] += 1;
     }
 
-    /// Counts a line that is not understood.
+    /// Counts a line that is not understood, and keeps it as an example if it is one of the first.
     pub fn misunderstand(&mut self, line: &Line, why: &str) {
         self.misunderstood += 1;
         self.see_foreign(&line.text);
         if self.examples.len() < MAX_EXAMPLES {
-            // Replace control characters: the file must not control the terminal.
+            // Replace control characters, so that text from the log cannot control the administrator's terminal.
             let plain = line.text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
             let text: String = plain.take(MAX_EXAMPLE_LENGTH).collect();
             self.examples.push(format!("{}:{}: {why}: {text}", line.file, line.number));
         }
     }
 
-    /// Notes a line of another program.
+    /// Guesses the program that wrote a line of another program.
     pub fn see_foreign(&mut self, text: &str) {
         if self.foreign.is_none() {
             self.foreign = Program::guess(text).filter(|program| *program != self.program);
         }
     }
 
-    /// Returns whether any message was written.
+    /// Returns whether the history has no message.
     pub fn is_empty(&self) -> bool {
         self.messages == 0
     }
@@ -124,12 +124,12 @@ impl Summary {
         self.files.iter().find(|file| file.error.is_some())
     }
 
-    /// Returns the program whose logs these seem to be, if nothing was found.
+    /// Returns the program that seems to have written these logs, if the history has no message.
     pub fn other_program(&self) -> Option<Program> {
         self.foreign.filter(|_| self.is_empty())
     }
 
-    /// Returns the summary for people.
+    /// Returns the summary as text for the administrator.
     pub fn text(&self) -> String {
         let mut text: String = self.files.iter().map(file_text).collect();
         let name = self.program.name();
@@ -157,7 +157,7 @@ impl Summary {
         text
     }
 
-    /// Returns counts that are not zero, each with its meaning.
+    /// Returns the counts to report, each with its noun and its meaning.
     fn remarks(&self) -> impl Iterator<Item = (u64, &'static str, &'static str)> {
         [
             (

@@ -1,16 +1,16 @@
-//! Header that syslog puts before a line, after the time: `host program[pid]: text`.
+//! Header that syslog writes between the time of a line and its text: `host program[pid]: text`.
 
 /// Header of a line, and the text after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
     pub host: &'a str,
-    /// Name of the program, without process id: `postfix/submission/smtpd`.
+    /// Name of the program, without the process id: `postfix/submission/smtpd`.
     pub program: &'a str,
     pub text: &'a str,
 }
 
-/// Parses the header of RFC 3164 or RFC 5424 (§6.2: host, program, process id, message id, structured data). Some
-/// templates of rsyslog leave out the colon after the process id.
+/// Parses a header in the form of RFC 3164 or RFC 5424 (§6.2: host, program, process id, message id, structured data).
+/// Some templates of rsyslog leave out the colon after the process id.
 pub fn header(after_time: &str) -> Option<Header<'_>> {
     let (host, rest) = after_time.trim_start().split_once(' ')?;
     let (tag, text) = rest.split_once(' ')?;

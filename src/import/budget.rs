@@ -1,33 +1,33 @@
-//! Bounds on one import. Without them, files that include each other, or lists and macros that name each other, would
-//! grow without end.
+//! Bounds on the resources of one import. Without them, files that include each other, or lists and macros that name
+//! each other, would take memory and time without end.
 
 use std::cell::Cell;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-/// Kind of resource that is bounded.
+/// Kind of resource that an import uses and that is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     Files,
-    /// Lines of all files, counted each time a file is read.
+    /// Lines of all files; a file that is read twice is counted twice.
     Lines,
-    /// Items of lists, conditions, sections and rules, counted each time they are used.
+    /// Items of lists, conditions, sections and rules; counted at each use.
     Items,
-    /// Octets read from files, and made by macros and named lists.
+    /// Octets that are read from files, or that macros and named lists expand to.
     Octets,
-    /// Searches for a macro in 64 octets of a line.
+    /// Searches for one macro in 64 octets of a line.
     Searches,
 }
 
-/// Resources left for the rest of the import. When one kind is used up, every further request fails.
+/// Resources that the rest of the import may use. After one kind is used up, every further request for any kind fails.
 #[derive(Debug)]
 pub struct Allowance {
     left: [Cell<usize>; BOUNDS.len()],
     over: Cell<Option<Resource>>,
 }
 
-/// Name and bound of each kind. The bounds exceed the needs of any real configuration by far.
+/// Name and bound of each kind. Each bound is far above what a real configuration needs.
 const BOUNDS: [(Resource, &str, usize); 5] = [
     (Resource::Files, "files", 2_000),
     (Resource::Lines, "lines", 1_000_000),
@@ -43,7 +43,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes some of a resource. False: not enough is left, and the caller must stop.
+    /// Takes `count` units of a resource. Returns false if fewer are left: the caller must stop.
     #[must_use]
     pub fn take(&self, what: Resource, count: usize) -> bool {
         if self.over.get().is_some() {
@@ -57,12 +57,12 @@ impl Allowance {
         self.over.get().is_none()
     }
 
-    /// Takes items. The error text says that there are too many.
+    /// Takes `count` items; the error says that the import has too many.
     pub fn items(&self, count: usize) -> Result<(), String> {
         self.need(Resource::Items, count)
     }
 
-    /// Takes octets, and one item for them.
+    /// Takes `count` octets, and one item.
     pub fn octets(&self, count: usize) -> Result<(), String> {
         self.need(Resource::Items, 1)?;
         self.need(Resource::Octets, count)
@@ -72,13 +72,13 @@ impl Allowance {
         if self.take(what, count) { Ok(()) } else { Err("the import exceeds its bounds".to_owned()) }
     }
 
-    /// Reads a text file. If the file exceeds the octets left, the text is empty.
+    /// Reads a text file; returns an empty text if the file has more octets than the import may still read.
     pub fn read(&self, path: &Path) -> std::io::Result<String> {
         let bytes = self.bytes(path)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Reads a file. If the file exceeds the octets left, nothing is returned.
+    /// Reads a file; returns no octets if the file has more than the import may still read.
     pub fn bytes(&self, path: &Path) -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         if self.take(Resource::Files, 1) {
@@ -91,7 +91,7 @@ impl Allowance {
         Ok(bytes)
     }
 
-    /// Describes the exceeded bound, if one was exceeded.
+    /// Describes the bound that the import has exceeded; `None` if it has exceeded none.
     pub fn excess(&self) -> Option<impl fmt::Display + use<>> {
         let (_, name, most) = BOUNDS[self.over.get()? as usize];
         Some(format!(

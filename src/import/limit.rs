@@ -10,19 +10,19 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub struct Limit {
     pub name: String,
-    /// Origin, and differences in meaning.
+    /// Comments on where the limit was in the source, and in which respects it differs from the source.
     pub comments: Vec<String>,
-    /// Parts of the source that the limit does not express, but that do not change the mail for which it holds.
+    /// Parts of the source that the limit does not express. The limit still applies to the same mail.
     pub lost: Vec<(SourceLine, String)>,
-    /// Differences for which the limit is in shadow mode.
+    /// Differences between the source and the limit because of which the limit is in shadow mode.
     pub shadow_reasons: Vec<(SourceLine, String)>,
     pub budget: Budget,
     pub stage: Option<Stage>,
-    /// Conditions that must all hold.
+    /// Conditions of `match`: the limit applies to mail that meets all of them.
     pub matches: Vec<Condition>,
-    /// Tables of which none may hold; a table holds if all its conditions do.
+    /// Tables of `except`: the limit does not apply to mail that meets all conditions of one of them.
     pub except: Vec<Vec<Condition>>,
-    /// File of the override table.
+    /// Name of the file with the override table.
     pub overrides: Option<String>,
     pub rung: Rung,
 }
@@ -35,16 +35,16 @@ pub enum Budget {
         per: Vec<Field>,
         rate: String,
         algorithm: Algorithm,
-        /// A number.
+        /// The burst, written as a number.
         burst: Option<String>,
         charge: Charge,
         distinct: Option<Field>,
     },
-    /// Budget of another limit, by its name.
+    /// The budget of the limit with this name, which the imported limit watches.
     Watched(String),
 }
 
-/// Key and value of `match` or `except`.
+/// A condition: one key and value of `match` or `except`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub key: &'static str,
@@ -57,16 +57,16 @@ pub enum MatchValue {
     Texts(Vec<String>),
 }
 
-/// Ladder step: actions on mail that exceeds the limit.
+/// The level from which a limit acts, and its actions on mail from this level on.
 #[derive(Clone, Debug)]
 pub struct Rung {
     pub at: f64,
-    /// Keys, and values in TOML.
+    /// The key of each action, and its value in TOML.
     pub actions: Vec<(&'static str, String)>,
 }
 
 impl Limit {
-    /// Returns a limit with this budget and no conditions or actions.
+    /// Returns a limit with this budget, without conditions and actions.
     pub fn new(budget: Budget) -> Self {
         Self {
             name: budget.name(),
@@ -86,13 +86,13 @@ impl Limit {
         self.comments.push(plain(&words.to_string()));
     }
 
-    /// Records a part of the source that is lost. The limit stays in force.
+    /// Records a part of the source that the limit does not express. The limit keeps its mode.
     pub fn lose(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.lost.push((place.clone(), plain(&words.to_string())));
     }
 
-    /// Records a difference that changes the mail for which the limit holds. The limit is in shadow mode until an
-    /// administrator has checked it.
+    /// Records a difference because of which the limit may apply to other mail than its source. The limit is in shadow
+    /// mode until an administrator has checked it.
     pub fn shadow(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.shadow_reasons.push((place.clone(), plain(&words.to_string())));
     }
@@ -101,7 +101,7 @@ impl Limit {
         !self.shadow_reasons.is_empty()
     }
 
-    /// Adds a condition to `match`; false if its key has another value already.
+    /// Adds a condition to `match`. Returns false if `match` has another value for the same key.
     pub fn add_match(&mut self, condition: Condition) -> bool {
         let is_there = |known: &Condition| known.key == condition.key;
         if let Some(known) = self.matches.iter().find(|known| is_there(known)) {
@@ -117,7 +117,7 @@ impl Limit {
 }
 
 impl Budget {
-    /// Returns a name made of the count and the key fields.
+    /// Returns a name for the limit, made of its count and the fields of `per`.
     fn name(&self) -> String {
         match self {
             Self::Watched(name) => format!("{name}-look"),
@@ -176,7 +176,7 @@ impl fmt::Display for Budget {
         if let Some(burst) = burst {
             writeln!(f, "burst = {burst}")?;
         }
-        // The default of mail is "sent": the limit must keep its mode.
+        // For these counts Weir's default of `charge` is "sent", so that `charge` is always written.
         let has_modes = matches!(count, Count::Messages | Count::Recipients | Count::Bytes) && distinct.is_none();
         if *charge != Charge::Accepted || has_modes {
             writeln!(f, "charge = \"{}\"", charge.name())?;
@@ -188,7 +188,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// Writes the limit without its comments.
+/// Writes the limit in TOML, without its comments.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[[limit]]\nname = {}\n{}", quoted(&self.name), self.budget)?;

@@ -1,4 +1,5 @@
-//! Import of other programs' configurations: reads their rate limits, and prints them as limits of Weir.
+//! Import of other programs' configurations: reads the rate limits of another program, and prints them as limits for
+//! `weir.toml`.
 
 mod budget;
 mod exim;
@@ -13,7 +14,7 @@ pub use report::Report;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Program whose configuration is read.
+/// Program whose configuration is imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     Exim,
@@ -26,7 +27,7 @@ pub enum Program {
 pub enum ImportError {
     /// The file cannot be read.
     Io(std::io::Error),
-    /// The file, with all that it includes, exceeds a bound: the text names it.
+    /// The file, with all files that it includes, exceeds one of the bounds of an import: the text names the bound.
     TooLarge(String),
     /// The file has no rate limit.
     NoLimit,
@@ -42,7 +43,8 @@ impl std::fmt::Display for ImportError {
     }
 }
 
-/// Reads the rate limits of a program's configuration file. `saves_tables`: the caller saves override tables as files.
+/// Reads the rate limits in the configuration file of a program. `saves_tables`: the caller writes the override tables
+/// to files.
 pub fn read(program: Program, file: &Path, saves_tables: bool) -> Result<Report, ImportError> {
     let allowance = Rc::<Allowance>::default();
     let report = match program {
@@ -51,7 +53,8 @@ pub fn read(program: Program, file: &Path, saves_tables: bool) -> Result<Report,
         Program::Postfwd => postfwd::read(file, &allowance),
     };
     let report = report.map_err(ImportError::Io)?;
-    // A report that stops at the bound is not used: a later part of the file can change the meaning of an earlier one.
+    // A report that ends at the bound is not printed: the unread rest of the file can change the meaning of what was
+    // read.
     if let Some(excess) = allowance.excess() {
         return Err(ImportError::TooLarge(excess.to_string()));
     }

@@ -1,4 +1,4 @@
-//! Report of an import: limits, untranslated parts and notes, in the order of the source, and a summary.
+//! Report of an import: limits, parts that are not translated, and notes, in the order of the source; then a summary.
 
 use super::limit::Limit;
 use super::source_line::{SourceLine, plain};
@@ -10,36 +10,37 @@ use std::fmt;
 pub struct Report {
     items: Vec<Item>,
     names: HashMap<String, usize>,
-    /// Word for the things that are translated: `condition`, `bucket`.
+    /// Noun for the units of the source that the summary counts: `condition`, `bucket`.
     noun: &'static str,
-    /// Number of these things in the source.
+    /// Number of these units in the source.
     count: usize,
-    /// Whether override tables are saved as files.
+    /// Whether the caller writes the override tables to files.
     pub saves_tables: bool,
     tables: Vec<Table>,
 }
 
-/// Override table, to be saved as a file.
+/// Override table that is to be written to a file.
 #[derive(Debug)]
 pub struct Table {
     pub file: String,
     pub text: String,
 }
 
-/// Number of a thing in the source that is translated.
+/// Number that identifies one unit of the source, such as a condition or a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number(usize);
 
 #[derive(Debug)]
 enum Item {
     Limit(Number, Box<Limit>),
-    /// Limit that Weir would refuse, and the reason.
+    /// Limit that Weir would refuse, with the reason.
     Withdrawn(Number, Box<Limit>, String),
     Untranslated(Option<Number>, SourceLine, String),
     Note(SourceLine, String),
 }
 
-/// Outcome of a thing in the source. Of several outcomes, the last in this order counts.
+/// Outcome for one unit of the source. If a unit has several outcomes, the summary counts the one that is last in this
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Translated,
@@ -52,13 +53,13 @@ impl Report {
         Self { items: Vec::new(), names: HashMap::new(), noun, count: 0, saves_tables, tables: Vec::new() }
     }
 
-    /// Returns the next number for a condition or rule that is to be translated.
+    /// Returns the number for the next condition or rule of the source.
     pub fn number(&mut self) -> Number {
         self.count += 1;
         Number(self.count)
     }
 
-    /// Adds a limit, with a number after its name if the name is taken. Returns the final name.
+    /// Adds a limit. If another limit has its name, a number is added to the name. Returns the final name.
     pub fn add(&mut self, of: Number, mut limit: Limit) -> String {
         let count = self.names.entry(limit.name.clone()).or_default();
         *count += 1;
@@ -116,7 +117,7 @@ impl Report {
         })
     }
 
-    /// Takes back a limit that Weir would refuse: it is printed as a comment, with the reason.
+    /// Withdraws a limit that Weir would refuse: the report prints it as a comment, with the reason.
     pub fn withdraw(&mut self, name: &str, reason: &str) {
         for item in &mut self.items {
             if let Item::Limit(of, limit) = item
@@ -127,7 +128,7 @@ impl Report {
         }
     }
 
-    /// Returns whether each part of the source is translated without a loss.
+    /// Returns whether every part of the source was translated without a loss.
     pub fn is_complete(&self) -> bool {
         self.items.iter().all(|item| match item {
             Item::Limit(_, limit) => limit.lost.is_empty() && !limit.is_in_shadow(),
@@ -136,7 +137,8 @@ impl Report {
         })
     }
 
-    /// Returns the numbers of translated and of other things: `80 conditions: 41 translated, 20 in shadow, 19 named`.
+    /// Returns how many units were translated and how many were not: `80 conditions: 41 translated, 20 in shadow, 19
+    /// named`.
     pub fn summary(&self) -> String {
         let mut outcomes: HashMap<usize, Outcome> = HashMap::new();
         for item in &self.items {
@@ -161,7 +163,7 @@ impl Report {
     }
 }
 
-/// Comments that are printed already, each with the name of the limit beside it.
+/// Comments that have been printed, each with the name of the limit that it was printed with.
 type Printed = HashMap<String, String>;
 
 impl fmt::Display for Report {
@@ -192,7 +194,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Writes the comments of a limit, except those that are printed already.
+/// Writes the comments of a limit, without those that were printed with an earlier limit.
 fn write_comments(f: &mut fmt::Formatter<'_>, limit: &Limit, printed: &mut Printed) -> fmt::Result {
     for line in &limit.comments {
         if printed.insert(line.clone(), limit.name.clone()).is_none() {
@@ -213,7 +215,8 @@ fn write_comments(f: &mut fmt::Formatter<'_>, limit: &Limit, printed: &mut Print
     reasons.iter().try_for_each(|line| writeln!(f, "#   {line}"))
 }
 
-/// Returns the reasons that are not printed yet, and the name of the limit beside a reason that is.
+/// Returns the reasons that have not been printed with another limit; and the name of the limit with which one of the
+/// others was printed.
 fn new_reasons(
     reasons: &[(SourceLine, String)],
     limit: &Limit,
@@ -233,7 +236,7 @@ fn new_reasons(
     (like, grouped(new))
 }
 
-/// Joins the places of equal words: `exim.conf:3, 7: …`.
+/// Joins the places that have the same reason: `exim.conf:3, 7: …`.
 fn grouped(reasons: Vec<(&SourceLine, &str)>) -> Vec<String> {
     let mut groups: Vec<(&str, &SourceLine, String)> = Vec::new();
     for (place, words) in reasons {

@@ -1,13 +1,13 @@
-//! Line of a source file, and text of a source file that is safe to print.
+//! Place of a line in the imported configuration; and text from this configuration that is safe to print.
 
 use std::fmt;
 use std::rc::Rc;
 
-/// Line of a source file.
+/// File and line number of a line in the imported configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
     pub file: Rc<str>,
-    /// Line number, from 1.
+    /// Line number, counted from 1.
     pub line: usize,
 }
 
@@ -23,7 +23,8 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// Replaces control characters: text of a file must neither control the terminal nor end a comment.
+/// Replaces control characters: text from the imported file must not control the terminal, nor end the comment that it
+/// is printed in.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,5 +1,5 @@
-//! `weir demo`: runs Weir in a temporary folder, in front of a test server that writes a Maildir. Removes all at the
-//! end.
+//! `weir demo`: runs Weir in a temporary folder, with a test server as its upstream, which writes the mail to a
+//! Maildir. Removes the folder at the end.
 
 mod sink;
 
@@ -13,20 +13,20 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Ports that are easy to type. If one is in use, a free port is taken.
+/// Ports of the demo, easy to type. If one is in use, the demo takes any free port instead.
 const SUBMISSION: u16 = 5587;
 const ADMIN: u16 = 9587;
 
 const USER: &str = "alice";
 
-/// Rate of the demo's limit: small, so that a few messages reach it.
+/// Rate of the demo's limit: so low that a few messages exceed it.
 const LIMIT: &str = "5 / 10m";
 
 pub fn run() -> Result<(), CommandError> {
     let _log = crate::log::begin(crate::log::Format::Logfmt);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| CommandError::new(exit::OS, error))?;
     let shown = runtime.block_on(async {
-        // Catch signals first, so that the folder is removed in every case.
+        // Catch signals before the folder is created, so that a signal at any later time leads to its removal.
         let mut signals = Signals::new()?;
         let mut builder = tempfile::Builder::new();
         let folder = builder.prefix("weir-demo-").permissions(PermissionsExt::from_mode(0o700)).tempdir();
@@ -96,7 +96,7 @@ rate = "{LIMIT}"
     )
 }
 
-/// Returns the wanted port if it is free, else 0, which means any port.
+/// Returns the wanted port if it is free. Otherwise returns 0, for which the system chooses a free port.
 fn free_port(wanted: u16) -> u16 {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, wanted)) {
         Ok(_) => wanted,
@@ -122,7 +122,7 @@ fn random_password() -> Result<String, CommandError> {
     Ok(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect())
 }
 
-/// Prints the commands to type.
+/// Prints the commands with which the user can try the demo.
 fn explain(folder: &Path, maildir: &Path, password: &str, daemon: &Daemon) -> Result<(), CommandError> {
     let submission = daemon.listeners.first().map_or(String::new(), |(_, address)| address.to_string());
     let admin = daemon.admin_address().map_or(String::new(), |address| address.to_string());

@@ -85,7 +85,7 @@ async fn say(client: &mut TcpStream, reply: &Reply) -> io::Result<()> {
     client.write_all(&out).await
 }
 
-/// Receives a message in DATA format.
+/// Receives the text of a message after DATA, up to the final dot.
 async fn receive(client: &mut TcpStream, input: &mut Input) -> io::Result<Vec<u8>> {
     let (mut reader, mut message) = (Reader::default(), Vec::new());
     loop {
@@ -110,7 +110,8 @@ async fn receive(client: &mut TcpStream, input: &mut Input) -> io::Result<Vec<u8
 }
 
 impl Maildir {
-    /// Writes a message to `tmp` and moves it to `new`, with the line ends of a Maildir and dots unstuffed.
+    /// Writes a message to `tmp` and moves the file to `new`. Removes the CR of each line end and the dots that SMTP
+    /// adds.
     fn keep(&self, message: &[u8]) -> io::Result<String> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}.{serial}.demo", clock::now().micros());

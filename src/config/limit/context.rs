@@ -32,7 +32,7 @@ pub struct Context<'a> {
     pub has_auth: bool,
     /// Whether proxies may name the user with XCLIENT; such a user needs no account in the users file.
     pub has_xclient: bool,
-    /// All upstreams. The next field has all notifications.
+    /// All upstreams.
     pub upstreams: &'a [UpstreamOptions],
     pub notifications: &'a Notifications,
     /// The maximum delays of `[delay]`.

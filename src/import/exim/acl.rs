@@ -1,4 +1,4 @@
-//! Parser of Exim's access control lists (ACLs): their statements, and the SMTP events that run them.
+//! Parser of Exim's access control lists (ACLs): their statements, and the SMTP events at which Exim runs each ACL.
 
 use super::super::budget::Allowance;
 use super::super::source_line::SourceLine;
@@ -9,20 +9,21 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
-/// Parts of a configuration that concern limits.
+/// Parts of an Exim configuration that concern rate limits.
 #[derive(Debug, Default)]
 pub struct Configuration {
     pub acls: Vec<Acl>,
     pub named: Named,
-    /// ACL names that the options `acl_smtp_…` mention, with the options' events.
+    /// For each ACL that an option `acl_smtp_…` names, the events of these options.
     events_by_acl: HashMap<String, Vec<Event>>,
-    /// By the name of an ACL: its callers, as index of the ACL and of the first statement in it that calls.
+    /// For the name of each ACL, its callers: the index of the calling ACL, and the index of the first statement there
+    /// that calls it.
     callers: HashMap<String, Vec<(usize, usize)>>,
-    /// Variables that each ACL sets, by its name.
+    /// For the name of each ACL, the variables that it sets.
     variables: HashMap<String, Vec<String>>,
-    /// Options of the main section that limit something by themselves.
+    /// Options of the main section that set limits without a condition `ratelimit`.
     pub options: Vec<(SourceLine, String)>,
-    /// Conditions `ratelimit` that are not read, and the reasons.
+    /// Conditions `ratelimit` in text that is not parsed, each with the reason.
     pub unread: Vec<(SourceLine, String)>,
 }
 
@@ -36,7 +37,7 @@ pub struct Acl {
 pub struct Statement {
     pub place: SourceLine,
     pub verb: String,
-    /// Conditions and modifiers.
+    /// Conditions and modifiers of the statement, in their order.
     pub conditions: Vec<Condition>,
 }
 
@@ -48,7 +49,7 @@ pub struct Condition {
     pub value: String,
 }
 
-/// SMTP event that runs an ACL.
+/// SMTP event at which Exim runs an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Connect,
@@ -58,12 +59,12 @@ pub enum Event {
     Rcpt,
     Predata,
     Data,
-    /// Event that Weir does not have.
+    /// An event at which Weir checks no limits.
     Other(&'static str),
 }
 
 impl Event {
-    /// Returns the name of the event in Exim's terms.
+    /// Returns the name that Exim has for the event.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -77,7 +78,7 @@ impl Event {
         }
     }
 
-    /// Returns the event of the option `acl_NAME`.
+    /// Returns the event at which Exim runs the ACL of the option `acl_NAME`.
     fn of_option(name: &str) -> Option<Self> {
         const OTHERS: [&str; 15] = [
             "not_smtp_start",
@@ -137,7 +138,7 @@ enum Section {
 }
 
 impl Condition {
-    /// Returns the names of the ACLs that the condition runs.
+    /// Returns the names of the ACLs that this condition calls.
     pub fn called_acls(&self) -> Vec<&str> {
         if self.name == "acl" { words(&self.value).collect() } else { called(&self.value) }
     }
@@ -155,7 +156,7 @@ impl Configuration {
             }
             let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
             match section {
-                // A file that begins with an ACL is a part of a split configuration.
+                // A file that begins with an ACL is one part of a configuration that is split into several files.
                 Section::Main if VERBS.contains(&word) || is_label(&text) => {
                     section = Section::Acls;
                     found.acl_line(&text, place);
@@ -213,8 +214,8 @@ impl Configuration {
         }
     }
 
-    /// Reads an option `acl_…`: its value is the name of an ACL, a file with an ACL, the ACL itself, or an expansion
-    /// that returns one of them.
+    /// Reads an option `acl_…`. Its value is the name of an ACL, a file with an ACL, the ACL itself, or an expansion
+    /// with one of them as its result.
     fn acl_option(&mut self, option: &str, event: Event, value: &str, place: SourceLine) {
         let is_inline = VERBS.contains(&value.split(char::is_whitespace).next().unwrap_or_default());
         let from_file = value.starts_with('/') && !value.contains('$');
@@ -235,7 +236,7 @@ impl Configuration {
         lines.for_each(|line| self.acl_line(line, place.clone()));
     }
 
-    /// Records the conditions `ratelimit` in a text that is not read.
+    /// Records the conditions `ratelimit` in a text that is not parsed.
     fn leave_out(&mut self, text: &str, place: &SourceLine) {
         let is_in_expansion = text.contains("${");
         let why =
@@ -267,7 +268,7 @@ impl Configuration {
         }
     }
 
-    /// Returns the events that run an ACL, and whether they are guessed.
+    /// Returns the events at which Exim runs an ACL, and whether they are only guessed from its name.
     pub fn events(&self, acl: &Acl) -> (Vec<Event>, bool) {
         let mut found = Vec::new();
         self.add_events(&acl.name, &mut found);
@@ -277,17 +278,19 @@ impl Configuration {
         (vec![Event::guess(&acl.name).unwrap_or(Event::Rcpt)], true)
     }
 
-    /// Returns the variables that an ACL sets.
+    /// Returns the variables that the ACL with this name sets.
     pub fn variables(&self, acl: &str) -> impl Iterator<Item = &str> {
         self.variables.get(acl).into_iter().flatten().map(String::as_str)
     }
 
-    /// Returns whether the configuration says when its ACLs run. If not, it is a part of a configuration.
+    /// Returns whether the configuration says at which events its ACLs run. If not, it is only a part of a
+    /// configuration.
     pub fn is_whole(&self) -> bool {
         !self.events_by_acl.is_empty()
     }
 
-    /// Collects the events of an ACL and of its callers. Visits each ACL once.
+    /// Collects the events of an ACL, of the ACLs that call it, of those that call these, and so on. Visits each ACL
+    /// once.
     fn add_events(&self, name: &str, found: &mut Vec<Event>) {
         let (mut open, mut seen) = (vec![name], HashSet::new());
         while let Some(name) = open.pop().filter(|_| self.named.allowance.items(1).is_ok()) {
@@ -303,14 +306,14 @@ impl Configuration {
         }
     }
 
-    /// Returns the ACLs that call an ACL, each with the first statement that does.
+    /// Returns the ACLs that call the ACL `name`, each with its first statement with the call.
     fn calls(&self, name: &str) -> impl Iterator<Item = (&Acl, &Statement)> {
         let calls = self.callers.get(name).into_iter().flatten();
         let calls = calls.map(|(acl, statement)| (&self.acls[*acl], *statement));
         calls.map(|(acl, statement)| (acl, &acl.statements[statement]))
     }
 
-    /// Returns the statement of another ACL that calls this one under conditions, if there is one.
+    /// Returns a statement of another ACL that calls `acl` only under conditions, if there is one.
     pub fn condition_of(&self, acl: &Acl) -> Option<&Statement> {
         let calls = self.calls(&acl.name).take_while(|_| self.named.allowance.items(1).is_ok());
         let mut calls = calls.filter(|(other, _)| other.name != acl.name);
@@ -318,7 +321,7 @@ impl Configuration {
     }
 }
 
-/// Returns the variable of a modifier `set acl_m_x`.
+/// Returns the variable that a modifier sets: `acl_m_x` for `set acl_m_x`.
 pub fn set(modifier: &str) -> Option<&str> {
     modifier.strip_prefix("set").filter(|rest| rest.starts_with(char::is_whitespace)).map(str::trim)
 }

@@ -1,4 +1,4 @@
-//! Translation of a statement's verb and modifiers to the actions of a limit.
+//! Translation of a statement's verb and modifiers into the actions of a limit.
 
 use super::super::limit::{Budget, Limit, quoted};
 use super::acl::Condition;
@@ -8,7 +8,7 @@ use super::{RatelimitUse, Verb, texts};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 
-/// Adds the actions of the statement to the limit.
+/// Adds the actions of the statement `one` to the limit.
 pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let (mut text, mut delay, mut is_after) = ("true".to_owned(), None, false);
     for part in conditions::parts(one.statement()) {
@@ -28,7 +28,7 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
                 }
             }
             "delay" if one.verb == Verb::Warn && is_after => delay = waiting(limit, modifier),
-            // The variable is followed where it is used.
+            // The value of the variable is inserted where a condition uses the variable.
             _ if modifier.name.starts_with("set") && !is_after => {}
             _ => other(limit, one.verb, modifier),
         }
@@ -48,7 +48,8 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
     }
 }
 
-/// Suspends the user, client or sender for a day. Exim freezes the mail until an administrator has looked at it.
+/// Makes the limit suspend the user, client or sender for a day. Exim instead holds the mail until an administrator
+/// releases it.
 fn suspend(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let is_one = matches!(&limit.budget, Budget::Own { per, .. } if matches!(per[..], [Field::User | Field::Client(_) | Field::Sender | Field::UserDomain]));
     if is_one {
@@ -61,7 +62,7 @@ fn suspend(limit: &mut Limit, one: &RatelimitUse<'_>) {
     limit.act("warn", "true");
 }
 
-/// Returns the delay for mail that exceeds the limit.
+/// Returns the delay that Exim imposes on mail that exceeds the limit.
 fn waiting(limit: &mut Limit, modifier: &Condition) -> Option<String> {
     match texts::delay(&modifier.value) {
         Ok(_) if limit.stage == Some(Stage::End) => {
@@ -77,7 +78,8 @@ fn waiting(limit: &mut Limit, modifier: &Condition) -> Option<String> {
     }
 }
 
-/// Handles the other modifiers: a comment if nothing is lost, else a loss.
+/// Handles a modifier that has no action in Weir: adds a comment if it has no effect on the mail, otherwise records a
+/// loss.
 fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
     let Condition { place, name, value, .. } = modifier;
     match &**name {

@@ -1,19 +1,19 @@
-//! Parser of the argument of `ratelimit`, `m / p / options / key`. Refuses the same as Exim 4.96, but at import: Exim
-//! refuses at the first mail.
+//! Parser of the argument of `ratelimit`, `m / p / options / key`. Refuses the same arguments as Exim 4.96, but already
+//! at the import: Exim refuses them when the first mail arrives.
 
 use crate::time::parse_exim_duration;
 
 /// Argument of `ratelimit`: `m / p / options / key`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
-    /// A number, or an expansion that returns it.
+    /// `m`: a number, or an expansion with a number as its result.
     pub limit: Amount,
-    /// As written: Exim keeps a separate record for each spelling.
+    /// `p`, as written: Exim has a separate record for each spelling of the same period.
     pub period: String,
-    /// `None`: not given, which means per_mail.
+    /// The `per_*` option. `None`: there is none, which means per_mail.
     pub per: Option<Per>,
     pub update: Update,
-    /// Amount that an event counts, if given.
+    /// Value of the option `count=`: the amount that one event adds.
     pub count: Option<String>,
     pub unique: Option<String>,
     pub key: Option<String>,
@@ -35,15 +35,15 @@ pub enum Per {
     Cmd,
 }
 
-/// Update mode: when Exim updates the record.
+/// Update mode: when Exim adds an event to its record of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// Not given: leaky, or read-only where the `per_*` option does not fit the ACL.
+    /// No option: leaky; or read-only, if Exim cannot count with the `per_*` option in this ACL.
     Default,
     Leaky,
     Strict,
     Readonly,
-    /// `noupdate` together with `strict` or `leaky`, as in old configurations.
+    /// `noupdate` together with `strict` or `leaky`, as in configurations for old versions of Exim.
     Noupdate,
 }
 
@@ -60,7 +60,7 @@ impl Update {
 }
 
 impl Per {
-    /// Returns the option's word. It is also part of the name of Exim's record.
+    /// Returns the word of the option, which is also a part of the name of Exim's record.
     pub fn name(self) -> &'static str {
         match self {
             Self::Conn => "per_conn",
@@ -74,7 +74,7 @@ impl Per {
 }
 
 impl Argument {
-    /// Parses an argument. The error names the bad part.
+    /// Parses an argument; the error names the part that is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("the argument is empty, so that Exim limits nothing (write m / p, as in 100 / 1d)".to_owned());
@@ -135,7 +135,7 @@ impl Argument {
     fn value(&mut self, part: &str, lower: &str) -> Result<(), String> {
         if lower.starts_with("count=") {
             let count = part[6..].trim();
-            // Exim takes an empty count as 0.
+            // An empty `count=` is valid: Exim takes it as 0.
             if !count.contains('$') && !count.is_empty() {
                 number(count).filter(|number| *number >= 0.0 || number.is_nan()).ok_or_else(|| {
                     format!("\"{part}\" is not a positive number: count is what an event counts, without K, M or G")
@@ -145,7 +145,7 @@ impl Argument {
         } else if lower.starts_with("unique=") {
             self.unique = Some(part[7..].to_owned());
         } else {
-            // Any part that is not an option belongs to the key.
+            // Any part that is not an option is part of the key.
             self.key = Some(match self.key.take() {
                 Some(key) => format!("{key}/{part}"),
                 None => part.to_owned(),
@@ -154,13 +154,14 @@ impl Argument {
         Ok(())
     }
 
-    /// Returns a part of the key that looks like an option, but is none.
+    /// Returns a part of the key that looks like an option but is none, so that it is most probably a typing error.
     pub fn mistaken(&self) -> Option<&str> {
         let key = self.key.as_deref()?;
         key.split('/').find(|part| part.to_ascii_lowercase().starts_with("per_"))
     }
 
-    /// Returns whether Exim only reads the record: as told, or because `per_*` does not fit the ACL.
+    /// Returns whether Exim only reads its record here: because an option says so, or because it cannot count with the
+    /// `per_*` option in this ACL (`fits` is false).
     pub fn is_read_only(&self, fits: bool, acl: &str) -> Result<bool, String> {
         match (self.update, self.per) {
             (Update::Readonly | Update::Noupdate, _) => Ok(true),
@@ -175,7 +176,8 @@ impl Argument {
         }
     }
 
-    /// Returns the name of Exim's record, with its key unexpanded. Uses with the same name share one record.
+    /// Returns the name of Exim's record of the rate, with the key as written. Conditions with the same name share one
+    /// record.
     pub fn record(&self) -> String {
         let per = match self.per {
             None | Some(Per::Byte) => Per::Mail,
@@ -187,8 +189,8 @@ impl Argument {
     }
 }
 
-/// Splits at slashes, as Exim splits its lists: parts are trimmed, a double slash is a literal slash, and braces
-/// protect slashes.
+/// Splits the argument at slashes, as Exim splits its lists: spaces around parts are removed, a double slash is a
+/// literal slash, and a slash inside braces does not split.
 fn split(text: &str) -> Vec<String> {
     let (mut parts, mut part, mut depth) = (Vec::new(), String::new(), 0usize);
     let mut characters = text.chars().peekable();
@@ -209,7 +211,7 @@ fn split(text: &str) -> Vec<String> {
             }
         }
     }
-    // A slash at the end does not begin another part.
+    // A slash at the end begins no further part.
     if !part.trim().is_empty() {
         parts.push(part);
     }
@@ -234,7 +236,7 @@ fn amount(text: &str) -> Result<Amount, String> {
     })
 }
 
-/// Parses a number like strtod, except hexadecimal fractions.
+/// Parses a number like strtod of the C library, but without hexadecimal fractions.
 pub fn number(text: &str) -> Option<f64> {
     let (sign, digits) = text.strip_prefix('-').map_or((1.0, text), |digits| (-1.0, digits));
     match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {

@@ -1,6 +1,6 @@
 //! Syntax of Exim's string expansions: braces, variables and the tests of `${if …}`.
 
-/// Test of `${if …}`: `!eq{$domain}{example.org}`.
+/// Test in `${if …}`, with its arguments: `!eq{$domain}{example.org}`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Test<'t> {
     pub negated: bool,
@@ -8,10 +8,11 @@ pub struct Test<'t> {
     pub arguments: Vec<&'t str>,
 }
 
-/// Maximum depth of expansions inside one another.
+/// Maximum depth of nested expansions.
 pub const MAX_DEPTH: usize = 40;
 
-/// Splits a text that begins with a brace: returns the text inside the pair of braces, and the rest.
+/// Splits a text that begins with a brace. Returns the text between this brace and its closing one, and the text after
+/// that.
 pub fn braced(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0usize;
     for (at, c) in text.char_indices() {
@@ -28,7 +29,8 @@ pub fn braced(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Splits a text that begins with an expansion: returns its content without dollar and braces, and the rest.
+/// Splits a text that begins with an expansion. Returns the expansion without dollar sign and braces, and the text
+/// after it.
 pub fn expansion(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix('$')?;
     if rest.starts_with('{') {
@@ -38,24 +40,24 @@ pub fn expansion(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| rest.split_at(end))
 }
 
-/// Returns the content of a text that is one expansion: `${…}` or `$name`.
+/// Returns the content of a text that consists of one expansion only: `${…}` or `$name`.
 pub fn whole(text: &str) -> Option<&str> {
     expansion(text.trim()).filter(|(_, rest)| rest.is_empty()).map(|(inner, _)| inner.trim())
 }
 
-/// Returns the content of an expansion that begins with a word: `if …`, `lookup…`.
+/// Returns the part of an expansion after its first word, if this is `word`: `if …`, `lookup…`.
 pub fn after_word<'t>(inner: &'t str, word: &str) -> Option<&'t str> {
     let rest = inner.trim_start().strip_prefix(word)?;
     (!rest.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':'))).then(|| rest.trim_start())
 }
 
-/// Returns whether a text is the same at each expansion, as it stands.
+/// Returns whether a text has nothing for Exim to expand, so that it always has the same value.
 pub fn is_constant(text: &str) -> bool {
     !text.contains(['$', '\\', '{', '}'])
 }
 
 impl<'t> Test<'t> {
-    /// Parses a test, and returns the rest of the text.
+    /// Parses the test at the beginning of a text. Returns the test, and the text after it.
     pub fn parse(text: &'t str) -> Option<(Self, &'t str)> {
         let text = text.trim_start();
         if let Some(rest) = text.strip_prefix('!') {
@@ -91,7 +93,7 @@ impl<'t> Test<'t> {
     }
 }
 
-/// Returns the number of a test's arguments in braces; `None`: the test is not known.
+/// Returns how many arguments in braces the test `name` has; `None` if the test is not known.
 fn count(name: &str) -> Option<usize> {
     Some(match name {
         "def" => 0,

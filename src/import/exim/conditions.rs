@@ -1,4 +1,4 @@
-//! Translation of Exim's conditions to `match` and `except`.
+//! Translation of Exim's conditions into `match` and `except`.
 
 use super::super::limit::{self, Limit, MatchValue};
 use super::acl::{Condition, Statement};
@@ -8,25 +8,25 @@ use super::key;
 use super::list::{Kind, List, Named};
 use crate::policy::matching::Field;
 
-/// Translated condition.
+/// Translation of one or several conditions of Exim.
 #[derive(Debug, Default, PartialEq)]
 pub struct Translated {
-    /// Conditions that must hold.
+    /// Conditions that the mail must meet.
     holds: Vec<limit::Condition>,
-    /// Conditions of which none may hold.
+    /// Conditions of which the mail must meet none.
     fails: Vec<limit::Condition>,
-    /// The condition holds for no client of the network.
+    /// No mail from the network can meet the condition: only mail of local programs can.
     is_never: bool,
 }
 
-/// Kind of a condition or modifier in a statement.
+/// Kind of a part of a statement.
 pub enum Part<'a> {
     Ratelimit(&'a Condition),
     Condition(&'a Condition),
     Modifier(&'a Condition),
 }
 
-/// Modifiers: they do something, and test nothing.
+/// Names of modifiers: they do something, and test nothing.
 const MODIFIERS: [&str; 14] = [
     "add_header",
     "continue",
@@ -52,12 +52,12 @@ pub fn parts(statement: &Statement) -> impl Iterator<Item = Part<'_>> {
     })
 }
 
-/// Returns whether it is a modifier, which tests nothing.
+/// Returns whether this part of a statement is a modifier.
 pub fn is_modifier(condition: &Condition) -> bool {
     MODIFIERS.contains(&condition.name.split_whitespace().next().unwrap_or_default())
 }
 
-/// Translates a condition. The error says why limits cannot express it.
+/// Translates a condition of Exim. The error says why limits cannot express it.
 pub fn translated(condition: &Condition, named: &Named, scope: &Scope<'_>) -> Result<Translated, String> {
     let (negated, value) = (condition.negated, scope.simplified(condition.value.trim()));
     named.allowance.octets(value.len())?;
@@ -85,7 +85,7 @@ impl Translated {
         Self { holds: vec![condition], ..Self::default() }
     }
 
-    /// Adds another translation, which must hold, too.
+    /// Adds another translation: the mail must meet both.
     fn join(&mut self, other: Self) {
         self.holds.extend(other.holds);
         self.fails.extend(other.fails);
@@ -93,7 +93,7 @@ impl Translated {
     }
 }
 
-/// Translates `${if TEST}`, with the usual words for yes and no.
+/// Translates the condition `${if TEST}`, also with the usual words for its two results, such as yes and no.
 fn of_expansion(text: &str, negated: bool, named: &Named) -> Result<Translated, String> {
     let unknown = || "it is an expansion that is not understood".to_owned();
     let rest = whole(text).and_then(|inner| after_word(inner, "if")).ok_or_else(unknown)?;
@@ -107,7 +107,7 @@ fn of_expansion(text: &str, negated: bool, named: &Named) -> Result<Translated, 
     of_test(&test, negated != is_inverse, named).ok_or_else(unknown)?
 }
 
-/// Translates a test; `None`: limits have none like it.
+/// Translates a test; `None` if limits have no condition like it.
 fn of_test(test: &Test<'_>, negated: bool, named: &Named) -> Option<Result<Translated, String>> {
     let negated = negated != test.negated;
     let list = |variable: &str, kind, items: &str| {
@@ -139,15 +139,15 @@ fn of_test(test: &Test<'_>, negated: bool, named: &Named) -> Option<Result<Trans
     }
 }
 
-/// Returns the key of `match` for an expansion that is one field.
+/// Returns the key of `match` for an expansion whose result is the value of one field.
 fn key_of(variable: &str) -> Option<&'static str> {
     whole(variable)?;
-    // Weir's listeners have names, where Exim has ports and addresses.
+    // Weir's field `listener` has names, and Exim's variable has ports or addresses: they cannot be compared.
     let field = key::plain(variable).filter(|field| *field != Field::Listener)?;
     (field.name() == field.word()).then(|| field.word())
 }
 
-/// Returns the flag that tells whether a variable is set.
+/// Returns the key of `match` that is true if and only if this variable is set.
 fn flag(variable: &str) -> Option<&'static str> {
     match variable.trim() {
         "authenticated_id" | "sender_host_authenticated" => Some("authenticated"),
@@ -172,7 +172,7 @@ fn of_list(key: &'static str, list: List, negated: bool) -> Result<Translated, S
     }
 }
 
-/// Adds a condition to `match` or `except` of a limit. With a condition that cannot be expressed, the limit is in
+/// Adds a condition of Exim to `match` or `except` of a limit. If limits cannot express the condition, the limit is in
 /// shadow mode.
 pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named, scope: &Scope<'_>) {
     let words = |why: &str| format!("{}: {why}", short(condition));
@@ -195,8 +195,9 @@ pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named, scope: &S
     }
 }
 
-/// Returns the mail that an earlier `accept` lets through: Exim does not reach the limit for it. `None`: it lets no
-/// mail of the network through. The error says why limits cannot express it.
+/// Returns the conditions of the mail that an earlier `accept` lets through, so that Exim does not evaluate the limit
+/// for it. `None` if this `accept` lets no mail from the network through. The error says why limits cannot express the
+/// conditions.
 pub fn accepted(
     accept: &Statement,
     named: &Named,
@@ -204,13 +205,14 @@ pub fn accepted(
 ) -> Result<Option<Vec<limit::Condition>>, &'static str> {
     let is_frozen = |one: &Condition| one.name == "control" && one.value.starts_with("freeze");
     if accept.conditions.iter().any(is_frozen) {
-        // Exim holds this mail: it passes as little as mail that a limit refuses.
+        // Exim holds this mail and does not deliver it, so that the limit need not except it.
         return Ok(None);
     }
     let mut table: Vec<limit::Condition> = Vec::new();
     for part in parts(accept) {
         let condition = match part {
-            // Conditions after endpass decide between accept and refuse; they do not select the mail.
+            // The conditions after endpass decide whether Exim accepts or refuses the mail; those before it select the
+            // mail.
             Part::Modifier(condition) if condition.name == "endpass" => break,
             Part::Modifier(_) => continue,
             Part::Condition(condition) | Part::Ratelimit(condition) => condition,
@@ -231,7 +233,7 @@ pub fn accepted(
     }
 }
 
-/// Returns the condition as written, cut to a readable length.
+/// Returns the condition as written, cut to `MAX_SHORT` characters.
 pub fn short(condition: &Condition) -> String {
     let written = written(condition);
     match written.char_indices().nth(MAX_SHORT) {
@@ -240,7 +242,7 @@ pub fn short(condition: &Condition) -> String {
     }
 }
 
-/// Maximum of the characters of a condition in a reason.
+/// Maximum number of characters of a condition that a reason quotes.
 const MAX_SHORT: usize = 70;
 
 /// Returns the condition as written.

@@ -1,5 +1,5 @@
-//! Evaluation of the constant parts of Exim's string expansions: variables that the ACL has set, tests of constants,
-//! and files that can be read here.
+//! Evaluation of the parts of Exim's string expansions that do not depend on the mail: variables that the ACL has set,
+//! tests of constants, and files that the import can read.
 
 use super::super::budget::Allowance;
 use super::braces::{MAX_DEPTH, Test, after_word, braced, expansion, is_constant};
@@ -7,13 +7,13 @@ use super::table;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Values of variables at a point of an ACL.
+/// Values that the variables have at one point of an ACL.
 pub struct Scope<'a> {
     variables: HashMap<String, String>,
     allowance: &'a Allowance,
 }
 
-/// Longest value of a variable, in octets: values that repeat each other would double with each `set`.
+/// Maximum length of a variable's value in octets: a value that contains another twice would double with each `set`.
 const MAX_VALUE: usize = 16 << 10;
 
 impl<'a> Scope<'a> {
@@ -21,7 +21,7 @@ impl<'a> Scope<'a> {
         Self { variables: HashMap::new(), allowance }
     }
 
-    /// Sets a variable. The value can have expansions that are not constant.
+    /// Sets a variable. The value may contain expansions whose results depend on the mail.
     pub fn set(&mut self, name: &str, value: &str) {
         let value = self.simplified(value);
         match value.len() > MAX_VALUE || value.contains("$sender_rate") {
@@ -30,12 +30,12 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Marks the value of a variable as unknown.
+    /// Marks the value of a variable as unknown from this point on.
     pub fn forget(&mut self, name: &str) {
         self.variables.remove(name);
     }
 
-    /// Replaces the constant parts of a text by their values.
+    /// Replaces the parts of a text that do not depend on the mail by their values.
     pub fn simplified(&self, text: &str) -> String {
         self.simplify(text, 0)
     }
@@ -64,7 +64,8 @@ impl<'a> Scope<'a> {
         done + rest
     }
 
-    /// Returns the value of an expansion, or the expansion with its constant parts replaced.
+    /// Returns the value of an expansion. If it depends on the mail, returns the expansion with only its constant parts
+    /// replaced.
     fn value(&self, inner: &str, is_braced: bool, depth: usize) -> String {
         let name = inner.trim();
         if let Some(value) = self.variables.get(name) {
@@ -79,7 +80,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Evaluates the content of `${…}`.
+    /// Evaluates an expansion; `inner` is the text inside `${…}`.
     fn evaluate(&self, inner: &str, depth: usize) -> Option<String> {
         if let Some(rest) = after_word(inner, "if") {
             return self.choose(rest, depth);
@@ -119,7 +120,7 @@ impl<'a> Scope<'a> {
         Some(if holds { yes } else { no }.to_owned())
     }
 
-    /// Returns whether a test holds; `None`: this is known only when mail arrives.
+    /// Returns the result of a test; `None` if it depends on the mail.
     fn holds(&self, test: &Test<'_>, depth: usize) -> Option<bool> {
         if depth > MAX_DEPTH {
             return None;
@@ -150,7 +151,7 @@ impl<'a> Scope<'a> {
         Some(text.trim().to_owned()).filter(|text| is_constant(text) && text.len() < MAX_VALUE)
     }
 
-    /// Evaluates a lookup with a constant key.
+    /// Evaluates a lookup whose key is a constant.
     fn look_up(&self, rest: &str) -> Option<String> {
         let (key, rest) = braced(rest).filter(|(key, _)| is_constant(key))?;
         let (kind, rest) = rest.split_at(rest.find('{')?);
@@ -167,7 +168,8 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Returns the length of a text that is not expanded: an escaped character, `\N…\N`, or a dollar alone.
+/// Returns the length in octets of the text at the beginning that Exim does not expand: an escaped character, `\N…\N`,
+/// or a single dollar sign.
 fn literal(text: &str) -> usize {
     if let Some(inner) = text.strip_prefix("\\N") {
         return inner.find("\\N").map_or(text.len(), |end| end + 4);
@@ -177,7 +179,8 @@ fn literal(text: &str) -> usize {
     if text.starts_with('\\') { first + characters.next().map_or(0, char::len_utf8) } else { first }
 }
 
-/// Returns whether a file exists; `None`: the folder is not there either, so that this is another machine.
+/// Returns whether a file exists. `None` if its folder does not exist either: then the import runs on another machine
+/// than Exim.
 fn exists(file: &str) -> Option<bool> {
     let path = Path::new(file.trim());
     if !is_constant(file) || !path.is_absolute() {
@@ -186,7 +189,7 @@ fn exists(file: &str) -> Option<bool> {
     if path.exists() { Some(true) } else { path.parent().filter(|folder| folder.is_dir()).map(|_| false) }
 }
 
-/// Returns the truth value of a text; `None`: it is none.
+/// Returns the truth value of a text such as `yes` or `0`; `None` if the text is no truth value.
 pub fn truth(text: &str) -> Option<bool> {
     match &*text.trim().to_ascii_lowercase() {
         "true" | "yes" => Some(true),
@@ -213,7 +216,7 @@ fn compare(name: &str, left: &str, right: &str) -> Option<bool> {
     }
 }
 
-/// Evaluates `${extract{2}{:}{a:b}}` with a number and constants.
+/// Evaluates `${extract{2}{:}{a:b}}`, if the field is given by number and all arguments are constants.
 fn extract(rest: &str) -> Option<String> {
     let (field, rest) = braced(rest)?;
     let (separators, rest) = braced(rest.trim_start())?;
@@ -223,7 +226,7 @@ fn extract(rest: &str) -> Option<String> {
     rest.trim().is_empty().then(|| part.to_owned())
 }
 
-/// Arithmetic of `${eval:…}`: whole numbers with `+ - * / %` and parentheses.
+/// Evaluation of `${eval:…}`: whole numbers with `+ - * / %` and parentheses.
 struct Sum<'t> {
     rest: &'t str,
 }

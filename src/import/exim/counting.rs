@@ -1,4 +1,5 @@
-//! Translation of a `per_*` option at an event to `count`, `stage`, `distinct` and `charge` of a limit.
+//! Translation of a `per_*` option into `count`, `stage`, `distinct` and `charge` of a limit, for the event at which
+//! Exim counts.
 
 use super::acl::{Condition, Event, Statement};
 use super::argument::{Argument, Per, Update, number};
@@ -7,29 +8,30 @@ use crate::policy::limit::{Charge, Count};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 
-/// Translated count.
+/// The keys of a limit that say what it counts, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counted {
     pub count: Count,
-    /// Stage of the charge, if it is not the count's usual one.
+    /// Stage at which the limit charges, if it is not the default for the count.
     pub stage: Option<Stage>,
     pub distinct: Option<Field>,
-    /// Amount that an event counts.
+    /// Amount that one event adds in Exim.
     pub amount: f64,
     pub charge: Charge,
     pub comments: Vec<&'static str>,
-    /// Difference for which the limit is in shadow mode.
+    /// Difference between Exim and the limit because of which the limit is in shadow mode.
     pub difference: Option<&'static str>,
 }
 
-/// Count of a limit, its stage if that is not the usual one, and a difference for which it is in shadow mode.
+/// Count of a limit, its stage if that is not the default for the count, and a difference because of which the limit is
+/// in shadow mode.
 type Plain = (Count, Option<Stage>, Option<&'static str>);
 
-/// Events that a statement counts, if its conditions select other events than those of its ACL.
+/// Events that a statement counts. Its conditions may select other events than the one at which Exim runs the ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Events {
     OfAcl,
-    /// Recipients that the server to which Exim connects rejects: `!verify = recipient/callout`.
+    /// Recipients that the next server rejects when Exim asks it: `!verify = recipient/callout`.
     Rejections,
     LoginFailures,
 }
@@ -44,7 +46,7 @@ impl Events {
         }
     }
 
-    /// Returns whether a condition only selects these events.
+    /// Returns whether a condition has no other effect than to select these events.
     pub fn are_selected_by(self, condition: &Condition) -> bool {
         match self {
             Self::OfAcl => false,
@@ -54,7 +56,8 @@ impl Events {
     }
 }
 
-/// Recognizes the recipe BlockCracking: `!verify = recipient/callout=10s,use_sender`.
+/// Returns whether a condition is that of the recipe BlockCracking, which counts rejected recipients: `!verify =
+/// recipient/callout=10s,use_sender`.
 fn is_rejection(condition: &Condition) -> bool {
     condition.negated && condition.name == "verify" && condition.value.starts_with("recipient")
 }
@@ -63,8 +66,8 @@ fn is_failed_login(condition: &Condition) -> bool {
     !condition.negated && condition.name == "condition" && condition.value == "$authentication_failed"
 }
 
-/// Returns whether Exim counts with this `per_…` option at an event. Otherwise Exim only reads the rate that is stored
-/// in its database.
+/// Returns whether Exim counts with this `per_…` option when it runs an ACL at this event. If not, Exim only reads the
+/// rate that is stored in its database.
 pub fn fits(per: Option<Per>, event: Event) -> bool {
     let is_early = matches!(event, Event::Connect | Event::Helo | Event::Auth);
     match per {
@@ -75,7 +78,7 @@ pub fn fits(per: Option<Per>, event: Event) -> bool {
     }
 }
 
-/// Returns the stage of a limit that watches at this event.
+/// Returns the stage of a limit with `watch` that corresponds to this event.
 pub fn stage(event: Event) -> Option<Stage> {
     Some(match event {
         Event::Connect => Stage::Connect,
@@ -88,7 +91,7 @@ pub fn stage(event: Event) -> Option<Stage> {
     })
 }
 
-/// Translates the count of an argument at an event, for budgets with the key fields `per`.
+/// Translates what an argument counts at an event, for budgets with the fields `per`.
 pub fn counted(argument: &Argument, event: Event, what: Events, per: &[Field]) -> Result<Counted, String> {
     let (count, stage, difference) = match argument.count.as_deref() {
         _ if what == Events::Rejections => (Count::Rejections, None, None),
@@ -109,7 +112,7 @@ pub fn counted(argument: &Argument, event: Event, what: Events, per: &[Field]) -
     Ok(Counted { count, stage, distinct, amount, charge, comments, difference })
 }
 
-/// Translates a count that follows from the option and the event.
+/// Translates an argument without `count=`: the count follows from the `per_*` option and the event.
 fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<Plain, String> {
     let of_messages = |stage| Ok((Count::Messages, Some(stage), None));
     let of_user = per.iter().any(|field| field.is_of_user());
@@ -136,7 +139,7 @@ const AUTH: &str = "Exim counts each AUTH; Weir counts failed logins, and count 
 const HELO: &str = "Exim counts each HELO; Weir counts connections";
 const FAILURES: &str = "Exim counts connections that end after a failed login; Weir counts failed logins";
 
-/// Returns the reason why nothing is counted at an event that Weir does not have.
+/// Returns the reason why Weir counts nothing at an event that it does not have.
 fn other(event: &str) -> String {
     match event {
         "not_smtp" | "not_smtp_start" | "not_smtp_mime" => {
@@ -148,7 +151,7 @@ fn other(event: &str) -> String {
     }
 }
 
-/// Translates a count that is an expansion, such as `$recipients_count`.
+/// Translates an argument whose `count=` is an expansion, such as `$recipients_count`.
 fn computed(count: &str, event: Event) -> Result<Plain, String> {
     let (count, stage) =
         match (count.trim().trim_start_matches("${").trim_start_matches('$').trim_end_matches('}'), event) {
@@ -161,10 +164,11 @@ fn computed(count: &str, event: Event) -> Result<Plain, String> {
     Ok((count, stage, None))
 }
 
-/// Returns the field whose values must be new.
+/// Returns the field for `distinct`: the limit counts an event only if the value of this field is new.
 fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<Field>, String> {
     let unique = match (argument.per, argument.unique.as_deref()) {
-        // In Exim, the later of the two options holds; a use with both options wants the value of per_addr.
+        // If an argument has both options, Exim uses the later one; with both, the administrator means the recipient,
+        // as in per_addr.
         (Some(Per::Addr), _) => return Ok(Some(Field::Recipient)),
         (_, None) => return Ok(None),
         (_, Some(unique)) => unique,

@@ -1,19 +1,21 @@
-//! Parser of key expansions, such as `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
+//! Parser of the key of `ratelimit`, such as `$sender_host_address`, `${lc:$sender_address}`,
+//! `$authenticated_id-$domain`.
 
 use super::super::limit::{Condition, MatchValue};
 use super::braces::{Test, after_word, braced, expansion, whole};
 use crate::policy::matching::{Field, Widths};
 
-/// Key fields of a budget, and a condition for their use.
+/// Fields of `per` that a key of Exim stands for, and a condition under which Exim uses this key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owner {
     pub per: Vec<Field>,
     pub only: Option<Condition>,
-    /// Difference for which a limit is in shadow mode.
+    /// Difference between Exim and the limit because of which the limit is in shadow mode.
     pub difference: Option<&'static str>,
 }
 
-/// Parses a key. `${if def:authenticated_id {…}{…}}` has two branches, which become two limits.
+/// Parses a key. The two branches of `${if def:authenticated_id {…}{…}}` become two limits: for mail with and without a
+/// login.
 pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
     if let Some([known, unknown]) = by_login(key) {
         let one = |key: &str, flag| {
@@ -25,7 +27,7 @@ pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
     Ok(vec![owner(key)?])
 }
 
-/// Parses a key that is the same expression for all mail.
+/// Parses a key that has the same expression for all mail.
 fn owner(key: &str) -> Result<Owner, String> {
     let whole = ["$authenticated_id", "$sender_address"]
         .into_iter()
@@ -35,7 +37,8 @@ fn owner(key: &str) -> Result<Owner, String> {
     Ok(Owner { per: fields(&whole)?, only: None, difference })
 }
 
-/// Returns the field of a key that is the plain value of one field, and not made of it, such as `${md5:$domain}`.
+/// Returns the field of a key that is the value of one field, unchanged; `None` for a value made from it, such as
+/// `${md5:$domain}`.
 pub fn plain(key: &str) -> Option<Field> {
     let is_whole = whole(key).is_some() || key.trim() == "$local_part@$domain";
     let is_made =
@@ -47,7 +50,7 @@ pub fn plain(key: &str) -> Option<Field> {
     }
 }
 
-/// Returns the two branches of `${if def:authenticated_id {A}{B}}`, the one with a login first.
+/// Returns the two branches of `${if def:authenticated_id {A}{B}}`: first the branch for mail with a login.
 fn by_login(text: &str) -> Option<[&str; 2]> {
     let (test, rest) = Test::parse(after_word(whole(text)?, "if")?)?;
     let (yes, rest) = braced(rest.trim_start())?;
@@ -61,9 +64,9 @@ fn by_login(text: &str) -> Option<[&str; 2]> {
     rest.trim().is_empty().then_some(if has_login { [yes, no] } else { [no, yes] })
 }
 
-/// Returns the fields in a key. The text between them is constant, so it separates no budgets.
+/// Returns the fields in a key. The text between the fields is ignored: it is the same in all keys.
 fn fields(key: &str) -> Result<Vec<Field>, String> {
-    // Local part and domain together are the address.
+    // The local part and the domain together are the address of the recipient.
     let key = key.replace("${local_part}", "$local_part").replace("${domain}", "$domain");
     let key = key.replace("$local_part@$domain", "${recipient}");
     let key = key.replace("$sender_address_local_part@$sender_address_domain", "$sender_address");
@@ -82,7 +85,7 @@ fn fields(key: &str) -> Result<Vec<Field>, String> {
     Ok(found)
 }
 
-/// Returns the field of an expansion; `None`: the expansion is constant.
+/// Returns the field of an expansion; `None` if its value is the same for all mail.
 fn field(content: &str) -> Result<Option<Field>, String> {
     let client = Field::Client(Widths::default());
     if let Some(rest) = after_word(content, "sg") {
@@ -105,7 +108,8 @@ fn field(content: &str) -> Result<Option<Field>, String> {
     }))
 }
 
-/// Returns the field of `${sg{FIELD}{[^a-z]}{}}`, which removes unusual characters: values stay different.
+/// Returns the field of `${sg{FIELD}{[^a-z]}{}}`, which removes unusual characters: two different values usually still
+/// differ after that.
 fn replaced(rest: &str) -> Result<Option<Field>, String> {
     let unknown = || format!("${{sg{rest}}} is not understood");
     let (operand, rest) = braced(rest).ok_or_else(unknown)?;
@@ -114,14 +118,15 @@ fn replaced(rest: &str) -> Result<Option<Field>, String> {
     field(inner)
 }
 
-/// Applies one of Exim's operators to a field.
+/// Returns the field of an expansion such as `${lc:$sender_address}`: an operator applied to an operand.
 fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
     let one = |operand: &str| match whole(operand) {
         Some(inner) => field(inner),
         None => Err(format!("\"${{{operator}:{operand}}}\" is not understood")),
     };
     match operator {
-        // These operators keep different values different.
+        // Two values that differ (apart from case) still differ after these operators, so that a budget per plain value
+        // counts the same.
         "lc" | "uc" | "md5" | "sha1" | "sha256" | "base64" | "escape" | "quote" => one(operand),
         "domain" => match one(operand)? {
             Some(Field::Sender) => Ok(Some(Field::SenderDomain)),
@@ -132,7 +137,7 @@ fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
         "mask" => {
             let parts = operand.rsplit_once('/').filter(|(address, _)| one(address) == Ok(Some(client_of_any_width())));
             let width = parts.and_then(|(_, width)| width.trim().parse().ok());
-            // Exim takes the same number of bits from IPv4 and IPv6 addresses.
+            // Exim applies the same prefix length to IPv4 and to IPv6 addresses.
             let widths = width.and_then(|width: u8| Widths::new(width.min(32), width));
             widths.map(|widths| Some(Field::Client(widths))).ok_or_else(|| format!("${{mask:{operand}}} is no network"))
         }

@@ -1,4 +1,5 @@
-//! Facts that are known at the moment when a limit is evaluated: others can be neither its key nor its condition.
+//! Which fields are known at the stage at which a limit is evaluated. A field that is not known yet can be neither in
+//! `per` nor in a condition.
 
 use super::super::limit::{Budget, Condition, Limit};
 use super::RatelimitUse;
@@ -8,7 +9,7 @@ use crate::policy::limit::Count;
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 
-/// Refuses key fields that are unknown when the limit charges.
+/// Returns an error if a field in `per` is not known yet at the stage at which the limit charges.
 pub fn check_owner(counted: &Counted, per: &[Field], event: Event) -> Result<(), String> {
     let (name, stage) = (counted.count.name(), charging(counted.count, counted.stage));
     match per.iter().find(|field| !is_known(**field, stage)) {
@@ -17,7 +18,7 @@ pub fn check_owner(counted: &Counted, per: &[Field], event: Event) -> Result<(),
     }
 }
 
-/// Returns the stage that charges a count.
+/// Returns the stage at which a limit with this count charges.
 fn charging(count: Count, stage: Option<Stage>) -> Stage {
     match count {
         Count::Connections => Stage::Connect,
@@ -28,7 +29,7 @@ fn charging(count: Count, stage: Option<Stage>) -> Stage {
     }
 }
 
-/// Returns whether a field is known at a stage.
+/// Returns whether a field is known at this stage.
 pub fn is_known(field: Field, stage: Stage) -> bool {
     match field {
         Field::Listener | Field::Client(_) => true,
@@ -38,8 +39,8 @@ pub fn is_known(field: Field, stage: Stage) -> bool {
     }
 }
 
-/// Leaves out conditions about facts that are not known yet: the limit is in shadow mode. Without a login there is
-/// nothing to except.
+/// Removes conditions on fields that are not known yet, and puts the limit in shadow mode. The mode stays the same if a
+/// removed exception is about logged-in users, since no user has logged in yet.
 pub fn leave_unknown_out(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let (count, stage) = match &limit.budget {
         Budget::Own { count, .. } => (Some(*count), charging(*count, limit.stage)),
@@ -68,7 +69,7 @@ pub fn leave_unknown_out(limit: &mut Limit, one: &RatelimitUse<'_>) {
     }
 }
 
-/// Returns whether a key of `match` is known at a stage.
+/// Returns whether the field of a key of `match` is known at this stage.
 fn is_key_known(key: &str, count: Option<Count>, stage: Stage) -> bool {
     match key {
         "authenticated" => stage > Stage::Connect && count != Some(Count::LoginFailures),

@@ -1,4 +1,4 @@
-//! Parser of Exim's lists of hosts, domains and addresses, for the values of `match` and `except`.
+//! Parser of Exim's lists of hosts, domains and addresses, whose items become values of `match` and `except`.
 
 use super::super::budget::Allowance;
 use super::table;
@@ -16,24 +16,24 @@ pub enum Kind {
     LocalParts,
 }
 
-/// Named lists of a configuration.
+/// Named lists of an Exim configuration.
 #[derive(Debug, Default)]
 pub struct Named {
     pub lists: HashMap<(Kind, String), String>,
-    /// Bounds on reading them: each list can name several others.
+    /// Bounds on the use of these lists: each list can name several others, and these more.
     pub allowance: Rc<Allowance>,
 }
 
-/// Translated list.
+/// A list of Exim, translated for limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List {
-    /// Items that match; `None`: all.
+    /// Items that match; `None` if everything matches.
     pub among: Option<Vec<String>>,
-    /// Items that are excepted.
+    /// Items that do not match, as exceptions from `among`.
     pub but: Vec<String>,
 }
 
-/// Maximum depth of lists that name each other.
+/// Maximum depth of lists that name other lists.
 const MAX_DEPTH: usize = 20;
 
 impl List {
@@ -55,13 +55,13 @@ impl List {
                 false => among.push(item),
             }
         }
-        // A list that ends with a negated item matches everything else.
+        // In Exim, a list whose last item is negated matches everything that no item names.
         let among = if ends_with_negation || among.iter().any(|item| item == "*") { None } else { Some(among) };
         Ok(Self { among, but })
     }
 }
 
-/// Collects the items of a list, and of the lists that it names.
+/// Collects the items of a list, and the items of the lists that it names.
 fn gather(
     kind: Kind,
     text: &str,
@@ -100,7 +100,7 @@ fn gather(
     Ok(())
 }
 
-/// Reads an item. A file, or the table of a lookup, has several items.
+/// Reads one item. If it names a file or the table of a lookup, returns the items there.
 fn read(kind: Kind, name: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
     if name.contains('$') {
         return Err(format!("{name} is known only to Exim"));
@@ -124,7 +124,8 @@ fn read(kind: Kind, name: &str, allowance: &Allowance) -> Result<Vec<String>, St
     Ok(items)
 }
 
-/// Reads the keys of a table. Only tables whose keys mean the same as items of a list are used.
+/// Returns the keys of a table as items of a list. Returns an error for tables whose keys are matched in another way
+/// than items of a list.
 fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
     let is_exact = |key: &str| !key.contains(['*', '^', '+']);
     let rows = table::rows(lookup, file, allowance).map_err(|why| format!("{lookup};{file}: {why}"))?;
@@ -132,7 +133,7 @@ fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<V
     let is_pattern = table::base(lookup).contains("wild");
     match keys.iter().find(|key| !(is_exact(key) || is_pattern && key.starts_with('*'))) {
         Some(key) => Err(format!("{lookup};{file}: the key {key} is no plain item")),
-        // A lookup of an address finds no key without a domain.
+        // Exim looks up a whole address, so that it never finds a key without a domain.
         None if kind == Kind::Addresses && !is_pattern => {
             Ok(keys.into_iter().filter(|key| key.contains('@')).collect())
         }
@@ -140,7 +141,8 @@ fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<V
     }
 }
 
-/// Splits a list at colons, or at the separator that follows a `<`. A double separator is a literal one.
+/// Splits a list at colons, or at the character that follows a `<` at its beginning. Two separators in a row are one
+/// literal character.
 fn split(text: &str) -> Vec<String> {
     let text = text.trim();
     let (separator, text) = match text.strip_prefix('<').and_then(|rest| Some((rest.chars().next()?, rest))) {
@@ -159,14 +161,14 @@ fn split(text: &str) -> Vec<String> {
             items.push(std::mem::take(&mut item));
         }
     }
-    // A separator at the end does not begin another item.
+    // A separator at the end begins no further item.
     if !item.trim().is_empty() {
         items.push(item);
     }
     items.into_iter().map(|item| item.trim().to_owned()).collect()
 }
 
-/// Translates an item; `None`: no client of Weir can match it.
+/// Translates one item; `None` if no client of Weir can match it.
 fn item(kind: Kind, text: &str) -> Result<Option<String>, String> {
     let no = |why: &str| Err(format!("{text} {why}"));
     if text == "*" {
@@ -176,7 +178,7 @@ fn item(kind: Kind, text: &str) -> Result<Option<String>, String> {
         return no("is no plain item");
     }
     match kind {
-        // An empty item matches mail that does not come over the network.
+        // In Exim, an empty item matches mail from local programs, which has no client address.
         Kind::Hosts if text.is_empty() => Ok(None),
         Kind::Hosts => match text.parse::<IpNet>().is_ok() || text.parse::<IpAddr>().is_ok() {
             true => Ok(Some(text.to_owned())),

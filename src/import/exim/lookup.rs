@@ -1,4 +1,5 @@
-//! Parser of `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which become overrides in Weir.
+//! Parser of `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers that Exim looks up in a table, and that become
+//! override rows in Weir.
 
 use super::super::budget::Allowance;
 use super::braces::{MAX_DEPTH, Test, after_word, braced, expansion, is_constant, whole};
@@ -8,27 +9,27 @@ use crate::policy::matching::Field;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Value from tables, by one field that limits know.
+/// Value that Exim looks up in tables by the value of one field.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lookup {
-    /// Field of the keys: the column of the overrides. `None`: there is no table.
+    /// Field that the keys of the tables are values of: the column of the override table. `None` if there is no table.
     pub by: Option<Field>,
-    /// Type and file of each table; the first table with a key counts.
+    /// Type and file of each table; Exim uses the first table that has the key.
     tables: Vec<(String, String)>,
-    /// Value for keys without a row, if the table has no row `*`.
+    /// Value for keys that no table has, unless a table has a row `*`.
     default: Option<String>,
-    /// Divisor of all numbers: `${eval:… / 2}`.
+    /// Number by which the value is divided: `${eval:… / 2}`.
     divisor: Option<u32>,
 }
 
-/// Value of a key that has no limit.
+/// Value of a key for which Exim has no limit.
 pub const UNLIMITED: &str = "unlimited";
 
-/// Maximum of table rows that are printed as a comment.
+/// Maximum number of table rows that are printed as a comment.
 pub const MAX_ROWS: usize = 1000;
 
 impl Lookup {
-    /// Parses a text that is one lookup by one field and uses the value unchanged.
+    /// Parses a text that is a single lookup by one field, whose result is used unchanged or divided by a constant.
     pub fn parse(text: &str) -> Option<Self> {
         let divided = whole(text).and_then(|inner| inner.strip_prefix("eval:")?.rsplit_once('/'));
         let (text, divisor) = match divided.and_then(|(text, by)| Some((text, by.trim().parse().ok()?))) {
@@ -40,12 +41,12 @@ impl Lookup {
         Some(Self { divisor, ..lookup })
     }
 
-    /// Divides a number of the table.
+    /// Divides a number from the table by the divisor, if there is one.
     pub fn divided(&self, number: f64) -> f64 {
         self.divisor.map_or(number, |by| (number / f64::from(by)).floor())
     }
 
-    /// Parses a constant, a lookup, or `${if exists{FILE}{A}{B}}` of them.
+    /// Parses a constant, a lookup, or `${if exists{FILE}{A}{B}}` whose branches are constants or lookups.
     fn value(text: &str, depth: usize) -> Option<Self> {
         if is_constant(text) {
             return Some(Self { default: Some(text.trim().to_owned()), ..Self::default() });
@@ -66,7 +67,7 @@ impl Lookup {
             None => ("$value", inner.trim()),
         };
         let others = match inner {
-            // With `fail`, the ratelimit condition does not hold: there is no limit.
+            // With `fail` the condition `ratelimit` is false for this key, so that there is no limit.
             "fail" => Self { default: Some(UNLIMITED.to_owned()), ..Self::default() },
             "" => Self::default(),
             _ => Self::value(braced(inner)?.0, depth + 1)?,
@@ -78,7 +79,7 @@ impl Lookup {
         table.or(others)
     }
 
-    /// Parses both branches. They must end with the same value for keys without a row.
+    /// Parses both branches. `None` if they have different values for keys that no table has.
     fn if_exists(rest: &str, depth: usize) -> Option<Self> {
         let (_, rest) = Test::parse(rest).filter(|(test, _)| test.name == "exists" && !test.negated)?;
         let (yes, rest) = braced(rest.trim_start())?;
@@ -87,7 +88,7 @@ impl Lookup {
         (yes.default == no.default).then(|| yes.or(no)).flatten()
     }
 
-    /// Adds the tables of another value, which are used for keys that these tables do not have.
+    /// Adds the tables of another lookup, which are used for keys that the tables of this one do not have.
     fn or(mut self, others: Self) -> Option<Self> {
         let is_same = self.by.is_none() || others.by.is_none() || self.by == others.by;
         self.tables.extend(others.tables);
@@ -99,13 +100,13 @@ impl Lookup {
         self.tables.first().map_or("", |(_, file)| file)
     }
 
-    /// Returns the value for keys without a row.
+    /// Returns the value for keys that no table has.
     pub fn default_value(&self, allowance: &Allowance) -> Option<String> {
         let row = self.rows(allowance).into_iter().flatten().find(|(who, _)| who == "*");
         row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
 
-    /// Returns the rows of all tables, as key and value. The error says why they are not known here.
+    /// Returns the rows of all tables, each as key and value. The error says why the import cannot know them.
     pub fn rows(&self, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
         let mut rows: Vec<(String, String)> = Vec::new();
         for (kind, file) in &self.tables {
@@ -120,7 +121,7 @@ impl Lookup {
     }
 }
 
-/// Returns the files that a name stands for: a part `${lookup{…}dsearch{FOLDER}}` is each name in the folder.
+/// Returns the files that a name stands for: a part `${lookup{…}dsearch{FOLDER}}` stands for each name in that folder.
 fn files(name: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
     if is_constant(name) {
         return Ok(vec![name.to_owned()]);

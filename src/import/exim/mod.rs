@@ -1,4 +1,4 @@
-//! Import of the `ratelimit` conditions of an Exim configuration (Exim 4.96).
+//! Import of the conditions `ratelimit` of an Exim configuration (Exim 4.96).
 
 mod acl;
 mod actions;
@@ -31,25 +31,25 @@ use std::rc::Rc;
 use translation::Translation;
 use variables::Variables;
 
-/// `ratelimit` condition at one event.
+/// A condition `ratelimit` at one of the events at which Exim evaluates it.
 struct RatelimitUse<'a> {
     number: Number,
     event: Event,
     acl: &'a Acl,
-    /// Index of its statement in the ACL.
+    /// Index of the condition's statement in the ACL.
     at: usize,
     condition: &'a Condition,
     argument: Argument,
-    /// Table that gives the whole argument.
+    /// Lookup whose value is the whole argument of the condition.
     lookup: Option<Lookup>,
     verb: Verb,
-    /// Events that it counts.
+    /// Events that the condition counts.
     events: Events,
-    /// Differences of the statement for which its limits are in shadow mode.
+    /// Differences between the statement and its limits because of which the limits are in shadow mode.
     differences: Vec<&'static str>,
-    /// Whether it only reads a record that others charge.
+    /// Whether the condition only reads a record, which other conditions charge.
     is_read_only: bool,
-    /// Whether the event is guessed: no option says when the ACL runs.
+    /// Whether the event is guessed, because no option says at which events Exim runs the ACL.
     is_guessed: bool,
 }
 
@@ -59,18 +59,18 @@ impl RatelimitUse<'_> {
     }
 }
 
-/// Verb of a statement: its action on mail that exceeds the limit.
+/// Verb of a statement: what Exim does with mail that exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Warn,
     Defer,
     Deny,
     Drop,
-    /// Nothing of this user, client or sender passes until an administrator has looked at it.
+    /// Exim holds all mail of this user, client or sender until an administrator releases it.
     Suspend,
 }
 
-/// Reads a configuration.
+/// Reads an Exim configuration and translates its conditions `ratelimit`.
 pub fn read(path: &Path, saves_tables: bool, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let source = Source::read(path, allowance)?;
     let mut report = Report::new("condition", saves_tables);
@@ -101,7 +101,8 @@ pub fn read(path: &Path, saves_tables: bool, allowance: &Rc<Allowance>) -> std::
     Ok(report)
 }
 
-/// Returns every `ratelimit`, once for each event that runs its ACL. Reports those that are wrong.
+/// Returns each condition `ratelimit` once for each event at which Exim runs its ACL. Reports the conditions that are
+/// wrong.
 fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<RatelimitUse<'a>> {
     let mut found = Vec::new();
     for acl in &configuration.acls {
@@ -126,7 +127,7 @@ fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> 
     found
 }
 
-/// `ratelimit` condition as written.
+/// A condition `ratelimit` as written, before its argument is parsed for an event.
 #[derive(Clone, Copy)]
 struct Written<'a> {
     number: Number,
@@ -137,7 +138,7 @@ struct Written<'a> {
 }
 
 impl<'a> Written<'a> {
-    /// Parses the condition as it is at one event. `text`: its argument with constant parts evaluated.
+    /// Parses the condition for one event. `text` is its argument, with the constant parts evaluated.
     fn at_event(&self, event: Event, text: &str, allowance: &Allowance) -> Result<RatelimitUse<'a>, String> {
         let Self { number, acl, at, condition, is_guessed } = *self;
         let (argument, lookup) = argument(text, allowance)?;
@@ -163,14 +164,16 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Returns the difference of a statement with several `ratelimit` conditions.
+/// Returns the difference between Exim and Weir for a statement with several conditions `ratelimit`; `None` if it has
+/// one.
 fn several(statement: &Statement) -> Option<&'static str> {
     let conditions = statement.conditions.iter().filter(|condition| condition.name == "ratelimit");
     (conditions.count() > 1)
         .then_some("the statement acts if all its ratelimit conditions are exceeded, and each limit acts alone")
 }
 
-/// Parses an argument. If the whole argument is a lookup, parses the value for keys that are not in the table.
+/// Parses an argument. If the whole argument is a lookup, parses the value that the lookup has for keys that are not in
+/// its tables.
 fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Lookup>), String> {
     match Lookup::parse(text) {
         Some(lookup) => {
@@ -186,7 +189,7 @@ fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Looku
     }
 }
 
-/// Returns the action of a statement on mail that exceeds the limit, and a difference of this action.
+/// Returns what Exim does with mail that exceeds the limit, and a difference between this and what the limit does.
 fn verb(
     statement: &Statement,
     condition: &Condition,

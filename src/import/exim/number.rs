@@ -1,10 +1,10 @@
-//! Translation of the numbers of an argument to the syntax of limits.
+//! Translation of the numbers in an argument of `ratelimit` into the syntax of limits.
 
 use super::Verb;
 use crate::policy::limit::{Count, LONGEST_PERIOD};
 use crate::time::{Units, parse_amount, parse_exim_duration, unambiguous};
 
-/// Returns the number of events that reach the limit.
+/// Returns the number of events that reach the limit `most`, if each event adds `amount` in Exim.
 pub fn per_event(most: f64, amount: f64) -> f64 {
     if most == 0.0 { 0.0 } else { most / amount }
 }
@@ -19,18 +19,18 @@ pub fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String,
         return Err(format!("the period {period} is longer than 3650d, the longest that limits have"));
     }
     match most {
-        // The average of one event is 1 already: Exim refuses everything, too.
+        // In Exim, a single event makes the average 1 already: Exim refuses every event, too.
         most if most <= 1.0 && count != Count::Bytes && verb != Verb::Warn => Ok("0".to_owned()),
         0.0 if verb != Verb::Warn => Ok("0".to_owned()),
         _ => match amount(most, count) {
             Some(amount) => Ok(format!("{amount} / {period}")),
-            // The amount is too large for any sender to reach.
+            // The number is too large for Weir, and no sender can reach it.
             None => Ok("unlimited".to_owned()),
         },
     }
 }
 
-/// Returns a number in the syntax of limits. `None`: it is too large for any sender to reach.
+/// Returns a number in the syntax of limits; `None` if it is too large for Weir, so that no sender can reach it.
 fn amount(number: f64, count: Count) -> Option<String> {
     let units = [("G", 1024.0 * 1024.0 * 1024.0), ("M", 1024.0 * 1024.0), ("K", 1024.0)];
     let unit = units.into_iter().find(|(_, size)| count == Count::Bytes && number >= *size && number % size == 0.0);
@@ -39,7 +39,7 @@ fn amount(number: f64, count: Count) -> Option<String> {
         None => unambiguous(number.to_string()),
     };
     let same = parse_amount(&text, if count == Count::Bytes { Units::Octets } else { Units::Things });
-    // A long fraction is cut; the difference is too small to matter.
+    // Weir does not read so many decimals; those that are cut off do not matter.
     let shorter = || text.get(..18).filter(|text| text.contains('.')).map(str::to_owned);
     if same.is_ok() { Some(text) } else { shorter() }
 }

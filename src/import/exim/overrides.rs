@@ -1,4 +1,4 @@
-//! Translation of the rows of a table to overrides.
+//! Translation of the rows of a table of Exim into override rows.
 
 use super::super::budget::Allowance;
 use super::super::limit::Limit;
@@ -10,7 +10,7 @@ use super::number::{per_event, rate};
 use super::{RatelimitUse, Verb};
 use std::path::Path;
 
-/// Adds the rows of a table to a limit: as a table to be saved, or as a comment.
+/// Adds the rows of a table to a limit: as an override table to be written to a file, or as a comment.
 pub fn add(
     limit: &mut Limit,
     one: &RatelimitUse<'_>,
@@ -46,7 +46,7 @@ pub fn add(
     }
 }
 
-/// Returns the rows as an override table. A row that limits cannot express puts the limit in shadow mode.
+/// Returns the rows as an override table in CSV. If limits cannot express a row, the limit is put in shadow mode.
 fn csv(
     limit: &mut Limit,
     one: &RatelimitUse<'_>,

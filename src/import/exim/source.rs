@@ -1,4 +1,5 @@
-//! Reader of an Exim configuration: resolves included files, conditionals, macros and continued lines, as Exim does.
+//! Reader of an Exim configuration: resolves included files, `.ifdef` branches, macros and continued lines in the same
+//! way as Exim.
 
 use super::super::budget::{Allowance, Resource};
 use super::super::source_line::SourceLine;
@@ -6,48 +7,51 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Logical line, with all its continuation lines.
+/// Logical line: a line of the file together with the lines that continue it.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// SourceLine of its first physical line.
+    /// Place of its first line in the file.
     pub place: SourceLine,
     pub text: String,
 }
 
-/// Lines of a configuration, and the problems of reading it.
+/// Logical lines of a configuration, and the problems found while reading it.
 #[derive(Debug, Default)]
 pub struct Source {
     pub lines: Vec<Line>,
     pub problems: Vec<(SourceLine, String)>,
-    /// Conditions `ratelimit` in branches that `.ifdef` leaves out.
+    /// Places of conditions `ratelimit` that are not in force: in branches that `.ifdef` leaves out, or in macros that
+    /// are not used.
     pub inactive: Vec<SourceLine>,
-    /// Name and value, in the order of definition: Exim replaces them in this order.
+    /// Name and value of each macro in the order of definition, which is the order in which Exim replaces them.
     macros: Vec<(String, String)>,
     /// Index of each macro in `macros`.
     known: HashMap<String, usize>,
     allowance: Rc<Allowance>,
-    /// Open `.ifdef` branches.
+    /// The `.ifdef` branches that contain the current line, the outermost first.
     branches: Vec<Branch>,
     unfinished: Option<Line>,
-    /// Macros with a condition `ratelimit` that are not used yet.
+    /// Macros that contain a condition `ratelimit` and that no line so far has used.
     unused: HashMap<String, SourceLine>,
 }
 
-/// Branch of a conditional.
+/// Branch of an `.ifdef` conditional.
 #[derive(Debug)]
 struct Branch {
     is_on: bool,
-    /// Whether this branch or an earlier one was on.
+    /// Whether this branch or an earlier one of the same conditional is in force.
     was_on: bool,
 }
 
-/// Maximum depth of included files, and maximum length of a line after macro replacement, in octets.
+/// Maximum depth of files that include each other; and maximum length in octets of a line after its macros are
+/// replaced.
 const MAX_DEPTH: usize = 20;
 const MAX_LINE: usize = 1 << 20;
 const TOO_LONG: &str = "macros make this line longer than 1 MiB";
 
 impl Source {
-    /// Reads a file. An included file that cannot be read is a problem, not an error.
+    /// Reads a configuration file. If an included file cannot be read, this is recorded as a problem, and the rest is
+    /// read.
     pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Self> {
         let text = allowance.read(path)?;
         let mut source = Self { allowance: allowance.clone(), ..Self::default() };
@@ -66,7 +70,7 @@ impl Source {
             }
             let place = SourceLine::new(&file, n + 1);
             let line = line.trim();
-            // Exim also skips these inside a continued line.
+            // Exim ignores empty lines and comments also between a line and its continuation.
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
@@ -109,12 +113,13 @@ impl Source {
         }
     }
 
-    /// Returns whether any macro occurs in a text. Exim's own macros, which describe its build, count as defined.
+    /// Returns whether a text contains the name of a macro. Names that begin with `_` count as defined: they are Exim's
+    /// own macros, which describe its build.
     fn is_defined(&self, text: &str) -> bool {
         text.starts_with('_') || self.macros.iter().any(|(name, _)| self.names(text, name))
     }
 
-    /// Returns whether a macro occurs anywhere in a text.
+    /// Returns whether a text contains the name of this macro, also inside a word.
     fn names(&self, text: &str, name: &str) -> bool {
         self.allowance.take(Resource::Searches, 1 + text.len() / 64) && text.contains(name)
     }
@@ -133,13 +138,13 @@ impl Source {
         }
     }
 
-    /// Adds a physical line.
+    /// Adds a line of the file, or appends it to the line that it continues.
     fn line(&mut self, line: &str, place: SourceLine) {
         let (line, goes_on) = match line.strip_suffix('\\') {
             Some(line) => (line, true),
             None => (line, false),
         };
-        // The name in a definition is not replaced.
+        // In a macro definition, macros are replaced in the value and not in the name.
         let name = if self.unfinished.is_none() { macro_name(line) } else { None };
         let text = match name {
             Some(name) => self.replaced(&line[name.len()..]).map(|value| format!("{name}{value}")),
@@ -161,7 +166,7 @@ impl Source {
         }
     }
 
-    /// Defines a macro: `= VALUE`, or `== VALUE` for one that exists already.
+    /// Defines a macro with `= VALUE`, or gives an existing macro a new value with `== VALUE`.
     fn define(&mut self, name: &str, rest: &str, place: SourceLine) {
         let value = rest.trim_start_matches('=').trim().to_owned();
         if mentions(&value) > 0 {
@@ -176,8 +181,8 @@ impl Source {
         }
     }
 
-    /// Replaces the macros in a text, one after the other: a macro's value may name another that is defined later.
-    /// `None`: the result would be too long.
+    /// Replaces the macros in a text in the order of their definition: the value of a macro may name one that is
+    /// defined later. `None` if the result would be too long.
     fn replaced(&mut self, text: &str) -> Option<String> {
         let mut text = text.to_owned();
         for (name, value) in &self.macros {
@@ -196,7 +201,7 @@ impl Source {
     }
 }
 
-/// Returns how often a text has a condition `ratelimit =`.
+/// Returns the number of conditions `ratelimit =` in a text.
 pub fn mentions(text: &str) -> usize {
     let is_condition = |(at, word): (usize, &str)| {
         let before = text[..at].chars().next_back();
@@ -206,7 +211,8 @@ pub fn mentions(text: &str) -> usize {
     text.match_indices("ratelimit").filter(|found| is_condition(*found)).count()
 }
 
-/// Returns the macro name that a line defines: it begins with a capital letter or `_`, and `=` follows.
+/// Returns the name of the macro that a line defines. The name begins with a capital letter or `_`, and is followed by
+/// `=`.
 fn macro_name(line: &str) -> Option<&str> {
     let is_first = |c: char| c.is_ascii_uppercase() || c == '_';
     let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;

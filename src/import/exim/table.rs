@@ -1,12 +1,12 @@
-//! Files that a configuration names: tables of lookups, and lists.
+//! Files that an Exim configuration names: tables for lookups, and lists.
 
 use super::super::budget::{Allowance, Resource};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Reads the rows of a table, as key and value. The error says why they are not known here.
+/// Reads the rows of a table, each as key and value. The error says why the import cannot know them.
 pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
-    // Partial matching also finds the rows of other domains.
+    // A lookup with partial matching also finds the row of a parent domain.
     let is_partial = kind.trim_start().starts_with("partial");
     let kind = base(kind);
     let rows = match kind {
@@ -32,7 +32,7 @@ pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String
     }
 }
 
-/// Reads the items of a list file. A `#` begins a comment; in lists of addresses only at the beginning of a word.
+/// Reads the items of a list in a file. A `#` begins a comment; in lists of addresses only at the beginning of a word.
 pub fn items(file: &str, has_addresses: bool, allowance: &Allowance) -> Result<Vec<String>, String> {
     let text = allowance.read(Path::new(file)).map_err(|error| unread(file, &error))?;
     let is_comment = |line: &str, at: usize| !has_addresses || line[..at].trim_end().len() < at || at == 0;
@@ -48,7 +48,7 @@ pub fn items(file: &str, has_addresses: bool, allowance: &Allowance) -> Result<V
     }
 }
 
-/// Returns a reason why a file is not read.
+/// Returns the reason why a file could not be read.
 pub fn unread(file: &str, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => format!("there is no {file} here"),
@@ -56,7 +56,8 @@ pub fn unread(file: &str, error: &std::io::Error) -> String {
     }
 }
 
-/// Returns the type of a lookup without its network, default and options: `net-iplsearch` is `iplsearch`.
+/// Returns the type of a lookup without the part for networks, the default and the options: `iplsearch` for
+/// `net-iplsearch`.
 pub fn base(kind: &str) -> &str {
     let kind = kind.trim().split(['*', ',']).next().unwrap_or_default();
     kind.rsplit('-').next().unwrap_or_default()
@@ -66,7 +67,8 @@ fn is_text(kind: &str) -> bool {
     matches!(kind, "lsearch" | "wildlsearch" | "nwildlsearch" | "iplsearch")
 }
 
-/// Joins continuation lines, which begin with a space, and leaves out comments.
+/// Returns the entries of a table. A line that begins with a space continues the entry before it; comments are left
+/// out.
 fn entries(text: &str) -> Vec<String> {
     let mut entries: Vec<String> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')) {
@@ -78,7 +80,7 @@ fn entries(text: &str) -> Vec<String> {
     entries
 }
 
-/// Parses a row: `192.0.2.1: 500`, `"2001:db8::/32": 500`, or a key alone.
+/// Parses an entry of a table: `192.0.2.1: 500`, `"2001:db8::/32": 500`, or a key without a value.
 fn row(line: &str) -> Option<(String, String)> {
     let (key, value) = match line.strip_prefix('"') {
         Some(rest) => rest.split_once('"')?,
@@ -88,7 +90,8 @@ fn row(line: &str) -> Option<(String, String)> {
     Some((key.to_owned(), value.trim_end().to_owned()))
 }
 
-/// Parses a file of the format cdb: 256 pairs of position and length, then the records up to the first hash table.
+/// Returns the records of a file in cdb format: it begins with 256 pairs (position and length of a hash table); the
+/// records follow, up to the first hash table.
 fn cdb(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
     let end = (0..256).map(|n| number(n * 8)).collect::<Option<Vec<_>>>()?.into_iter().min()?;

@@ -1,13 +1,13 @@
-//! Translation of reply texts and delays.
+//! Translation of Exim's reply texts and delays.
 
 use super::Verb;
 use crate::policy::limit::Template;
 use crate::time::{format_duration, parse_exim_duration};
 
-/// Translates the text of a reply. The error says why it is lost.
+/// Translates the text of a reply. The error says why limits cannot express it.
 pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     let mut text = message.trim().to_owned();
-    // Longer names first: sender_rate is a prefix of the others.
+    // The longer names are replaced first, because they begin with sender_rate, too.
     for (name, place) in [("sender_rate_period", "period"), ("sender_rate_limit", "limit"), ("sender_rate", "level")] {
         text = text.replace(&format!("${{{name}}}"), &format!("\u{1}{place}\u{2}"));
         text = text.replace(&format!("${name}"), &format!("\u{1}{place}\u{2}"));
@@ -17,7 +17,7 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
             "message = {message}: it uses a variable that texts of Weir do not have, so Weir's standard text is used"
         ));
     }
-    // Flatten line breaks, and replace braces: Weir's templates use them only for placeholders.
+    // Line breaks become spaces, and braces become parentheses: in Weir's templates braces enclose placeholders.
     let text = text.replace("\\n", " ").replace('{', "(").replace('}', ")").replace('\\', "");
     let text = text.replace('\u{1}', "{").replace('\u{2}', "}");
     let text = without_other_code(&text, verb);
@@ -27,7 +27,8 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     }
 }
 
-/// Removes a reply code of another class than the verb's; Exim ignores it, too. With `drop`, both classes are allowed.
+/// Removes a reply code whose class (4xx or 5xx) is not that of the verb, as Exim ignores this code, too. With `drop`,
+/// both classes are allowed.
 fn without_other_code(text: &str, verb: Verb) -> &str {
     let class = match verb {
         Verb::Defer => "4",
@@ -44,7 +45,7 @@ fn without_other_code(text: &str, verb: Verb) -> &str {
     }
 }
 
-/// Translates a delay: a duration, or the expression of Exim's documentation, which is 1 second for each event above
+/// Translates a delay: a duration, or the expression in Exim's documentation that waits 1 second for each event above
 /// the limit.
 pub fn delay(value: &str) -> Result<String, String> {
     let plain: String = value.chars().filter(|c| !c.is_whitespace()).collect();

@@ -1,4 +1,4 @@
-//! Translation of a `ratelimit` condition and its statement to a limit.
+//! Translation of a condition `ratelimit`, together with its statement, into a limit.
 
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
@@ -16,27 +16,27 @@ use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use std::collections::HashMap;
 
-/// State of the translation.
+/// State of the translation of all conditions.
 pub struct Translation<'a> {
     configuration: &'a Configuration,
     ratelimit_uses: &'a [RatelimitUse<'a>],
     report: &'a mut Report,
-    /// Limits by the name of Exim's record.
+    /// For the name of each of Exim's records, the limits that charge it.
     records: HashMap<String, ChargedRecord>,
 }
 
-/// Limits that charge one of Exim's records.
+/// Limits that charge the same record of Exim.
 struct ChargedRecord {
     line: usize,
     limits: Vec<(String, Owner)>,
-    /// The amount that they allow.
+    /// The amount that these limits allow.
     most: f64,
 }
 
-/// Amount that an argument allows.
+/// Amount that the argument of a condition allows.
 struct Most {
     most: f64,
-    /// Reason why it is not known: the limit is printed without a number.
+    /// Reason why the import cannot know the amount: the limit is printed without a number.
     unknown: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Translation<'a> {
         Self { configuration, ratelimit_uses, report, records: HashMap::new() }
     }
 
-    /// Translates the conditions that charge, then those that only read.
+    /// Translates first the conditions that charge a record, then those that only read one.
     pub fn all(mut self) {
         let ratelimit_uses = self.ratelimit_uses;
         let (looks, charges): (Vec<_>, Vec<_>) = ratelimit_uses.iter().partition(|one| one.is_read_only);
@@ -111,8 +111,8 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Returns the amount that an argument allows. A condition that only measures, with limit 0, gets the amount of the
-    /// first condition that reads its record.
+    /// Returns the amount that an argument allows. A condition with the limit 0 that only warns measures a rate for
+    /// others: it gets the amount of the first condition that reads its record.
     fn most(&self, one: &RatelimitUse<'_>) -> Result<Most, String> {
         let most = match &one.argument.limit {
             Amount::Number(number) => *number,
@@ -141,7 +141,7 @@ impl<'a> Translation<'a> {
         Ok(Most { most, unknown: None })
     }
 
-    /// Returns the number for keys that are not in a table; `None`: it is known only to Exim.
+    /// Returns the amount for keys that are not in the table of a lookup; `None` if only Exim can know it.
     fn looked_up(&self, text: &str) -> Result<Option<f64>, String> {
         let Some(lookup) = Lookup::parse(text) else { return Ok(None) };
         match lookup.default_value(&self.configuration.named.allowance).as_deref() {
@@ -199,7 +199,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Adds comments: the origin of a limit, and the differences in meaning.
+    /// Adds comments to a limit: its place in the source, and the differences between Exim and Weir.
     fn explain(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner, counted: &Counted) {
         limit.comment(format!(
             "{}: {} {}",
@@ -242,7 +242,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Adds `match`, `except` and the actions.
+    /// Adds `match`, `except` and the actions to a limit.
     fn finish(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner) {
         let place = &one.statement().place;
         one.differences.iter().for_each(|words| limit.shadow(place, words));
@@ -267,7 +267,7 @@ impl<'a> Translation<'a> {
         actions::act(limit, one);
     }
 
-    /// Adds the conditions of the statement.
+    /// Adds the conditions of the statement to `match` and `except` of the limit.
     fn narrow(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) {
         let mut is_after = false;
         for (n, condition) in one.statement().conditions.iter().enumerate() {
@@ -282,7 +282,8 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Excepts the mail that earlier statements accept.
+    /// Adds to `except` the mail that earlier statements of the ACL accept, so that Exim does not evaluate the
+    /// condition for it.
     fn except_accepted(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) {
         let allowance = &self.configuration.named.allowance;
         let statements = one.acl.statements[..one.at].iter().enumerate();
@@ -299,7 +300,7 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Returns the table that gives the limit's number.
+/// Returns the lookup whose result is the number `m` of the argument.
 fn table(argument: &Argument) -> Option<Lookup> {
     if let Amount::Expansion(text) = &argument.limit { Lookup::parse(text) } else { None }
 }

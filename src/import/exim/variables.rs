@@ -1,22 +1,22 @@
-//! Variables that an ACL sets: their values at a condition.
+//! Values that the variables set by an ACL have when Exim evaluates a condition.
 
 use super::acl::{Acl, Configuration, set};
 use super::conditions::{is_modifier, written};
 use super::constant::Scope;
 
-/// All places of an ACL that change variables.
+/// All places in one ACL at which a variable may change.
 pub struct Variables<'a> {
     configuration: &'a Configuration,
     acl: &'a Acl,
     changes: Vec<Change<'a>>,
 }
 
-/// Change of a variable.
+/// A place at which a variable may change.
 struct Change<'a> {
-    /// Index of its statement, and its index in the statement.
+    /// Index of the statement in the ACL, and index of the modifier or condition in the statement.
     at: (usize, usize),
     name: &'a str,
-    /// `None`: another ACL changes it.
+    /// The new value; `None` if another ACL, which is called here, changes the variable.
     value: Option<&'a str>,
 }
 
@@ -36,8 +36,8 @@ impl<'a> Variables<'a> {
         Self { configuration, acl, changes }
     }
 
-    /// Returns the values at a condition, by the indices of its statement and within the statement. A value counts only
-    /// if each condition before its `set` also stands before this condition: otherwise it is not always set.
+    /// Returns the values of variables at condition `n` of statement `at`. A value is known only if all conditions
+    /// before its `set` are also before this condition; otherwise Exim may come here without the `set`.
     pub fn at(&self, at: usize, n: usize) -> Scope<'a> {
         let mut scope = Scope::new(&self.configuration.named.allowance);
         let conditions = |at: usize, n: usize| {

@@ -1,34 +1,34 @@
-//! Translation of the conditions of postfwd rules to `match` and `except`.
+//! Translation of the conditions of postfwd rules into `match` and `except`.
 
 use super::super::limit::{Condition, MatchValue};
 use super::rules::Item;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Translated conditions of a rule.
+/// The conditions of one rule, translated.
 #[derive(Debug, Default)]
 pub struct Narrowed {
     pub matches: Vec<Condition>,
-    /// Tables of which none may hold.
+    /// Tables of `except`: the limit does not apply to mail that meets all conditions of one of them.
     pub except: Vec<Vec<Condition>>,
-    /// Items that limits cannot express, as written.
+    /// Items of the rule that limits cannot express, as written.
     pub unknown: Vec<String>,
-    /// Keys whose items hold for all mail.
+    /// Keys of `match` for which an item of the rule is true for all mail.
     unbounded: Vec<&'static str>,
 }
 
-/// Meaning of an item for one key.
+/// For which values of a key an item of a rule is true.
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning {
-    /// It always holds.
+    /// For every value, also for none.
     Always,
-    /// It holds if there is a value.
+    /// For every value that is not empty.
     Present,
-    /// It holds for these patterns.
+    /// For values that match one of these patterns.
     Among(Vec<String>),
 }
 
-/// Postfix attributes, and the keys of `match` for them.
+/// Attributes of Postfix requests, and the keys of `match` that mean the same.
 const KEYS: [(&str, &str); 7] = [
     ("client_address", "client"),
     ("sasl_username", "user"),
@@ -40,7 +40,7 @@ const KEYS: [(&str, &str); 7] = [
 ];
 
 impl Narrowed {
-    /// Adds an item. For postfwd, a rule holds if one of its items for an attribute does.
+    /// Adds an item. If a rule has several items for one attribute, postfwd applies the rule if one of them is true.
     pub fn add(&mut self, item: &Item) {
         let Item { key, operator, value } = item;
         let known = KEYS.into_iter().find(|(name, _)| name == key);
@@ -48,10 +48,10 @@ impl Narrowed {
         let Some((key, meaning)) = translated else { return self.unknown.push(format!("{key}{operator}{value}")) };
         match meaning {
             Meaning::Always => self.hold_always(key),
-            // Every mail has these.
+            // Every mail has a value for these keys.
             Meaning::Present if matches!(key, "client" | "recipient" | "recipient-domain") => self.hold_always(key),
             Meaning::Present => self.add_patterns(key, vec!["*".to_owned()]),
-            // The null sender has no domain.
+            // `*@*` matches every sender except the null sender.
             Meaning::Among(patterns) if key == "sender" && patterns == ["*@*"] => {
                 let null = Condition { key, value: MatchValue::Texts(vec!["<>".to_owned()]) };
                 self.except.push(vec![null]);
@@ -76,12 +76,12 @@ impl Narrowed {
     }
 }
 
-/// Returns the meaning of an item; `None`: limits cannot express it.
+/// Returns the values for which an item is true; `None` if limits cannot express them.
 fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
     match operator {
-        // The negation of a value: `=!!^$`.
+        // `!!` negates the value: `=!!^$` means that the attribute is not empty.
         "=!!" | "=~!!" | "~=!!" => empty(expression(value.trim_matches(['(', ')']))),
-        // For postfwd, = is a regular expression, except for addresses of clients.
+        // In postfwd, the value after `=` is a regular expression, except for addresses of clients.
         "=~" | "~=" => regular(key, expression(value)),
         "!~" | "~!" => empty(expression(value)),
         "=" if key != "client" => regular(key, expression(value)),
@@ -94,7 +94,7 @@ fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
                 true => item.parse::<IpAddr>().is_ok() || item.parse::<IpNet>().is_ok(),
                 false => !item.contains(['$', ':', '!', '(', ')', '*', '&', '/', '^', '\\', '|', ' ']),
             };
-            // Only lists of addresses are split at commas.
+            // postfwd splits only lists of client addresses at commas.
             ((is_address || items.len() == 1) && !items.is_empty() && items.iter().all(is_plain))
                 .then_some(Meaning::Among(items))
         }
@@ -102,17 +102,17 @@ fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
     }
 }
 
-/// Returns the meaning of the negation of `^$`.
+/// Returns the meaning of a negated regular expression; only the negation of `^$` has one: not empty.
 fn empty(expression: &str) -> Option<Meaning> {
     (expression == "^$").then_some(Meaning::Present)
 }
 
-/// Returns a regular expression without its slashes.
+/// Returns a regular expression without the slashes around it.
 fn expression(value: &str) -> &str {
     value.strip_prefix('/').and_then(|value| value.strip_suffix('/')).unwrap_or(value)
 }
 
-/// Translates a regular expression: patterns of limits have only `*`.
+/// Translates a regular expression, if patterns of limits can express it: they have no wildcard but `*`.
 fn regular(key: &str, expression: &str) -> Option<Meaning> {
     let core = expression.strip_prefix('^').unwrap_or(expression);
     let core = core.strip_suffix('$').unwrap_or(core);
@@ -134,7 +134,7 @@ fn regular(key: &str, expression: &str) -> Option<Meaning> {
     Some(Meaning::Among(patterns.collect::<Option<_>>()?))
 }
 
-/// Translates a regular expression of literal characters, `.*` and `.+` to a pattern.
+/// Translates a regular expression that has only literal characters, `.*` and `.+` into a pattern.
 fn pattern(key: &str, expression: &str) -> Option<String> {
     let (core, begin) = expression.strip_prefix('^').map_or((expression, "*"), |core| (core, ""));
     let is_ended = core.ends_with('$') && !core.ends_with("\\$");
@@ -145,7 +145,8 @@ fn pattern(key: &str, expression: &str) -> Option<String> {
         match c {
             '\\' => pattern.push(characters.next().filter(|c| matches!(c, '.' | '@' | '-' | '_' | '+'))?),
             '.' if characters.next_if(|c| matches!(c, '*' | '+')).is_some() => pattern.push('*'),
-            // An administrator who writes example.org means the dot.
+            // In a regular expression a dot matches any character, but an administrator who writes example.org means
+            // the dot.
             '.' | '@' | '-' | '_' => pattern.push(c),
             _ if c.is_ascii_alphanumeric() => pattern.push(c),
             _ => return None,
@@ -158,7 +159,8 @@ fn pattern(key: &str, expression: &str) -> Option<String> {
     }
     let fits = match key {
         "client" => is_literal && pattern.parse::<IpAddr>().is_ok(),
-        // A pattern without @ is a local part.
+        // In Weir a pattern without @ matches a local part, so that only patterns with @, or literal words, have the
+        // same meaning.
         "user" | "sender" | "recipient" => pattern.contains('@') || is_literal && !pattern.contains('*'),
         _ => true,
     };

@@ -17,28 +17,28 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Earlier rules that let mail through, so that postfwd does not reach the limit.
+/// Earlier rules that let mail through, so that postfwd does not evaluate the rule of the limit for this mail.
 #[derive(Default)]
 struct EarlierAccepts {
-    /// Conditions of those that limits can express.
+    /// Tables of `except` for the rules whose conditions limits can express.
     except: Vec<Vec<Condition>>,
-    /// The others, each with its action.
+    /// Places of the other rules, each with its action.
     unknown: Vec<(SourceLine, String)>,
 }
 
 /// Action of a rule.
 enum Action<'a> {
-    /// Command of a limit, and the text in its parentheses.
+    /// A rate limit: its command, such as `rate`, and the text in parentheses after it.
     Limit(&'static str, &'a str),
-    /// Answer for Postfix, and whether it lets mail through.
+    /// An answer for Postfix, such as DUNNO or REJECT; true if this answer lets the mail through.
     Answer(bool),
-    /// Command of a limit that postfwd does not run, and why.
+    /// A rate limit that postfwd does not evaluate, and the reason.
     BadLimit(String),
-    /// Another command.
+    /// Any other command.
     Other(&'a str),
 }
 
-/// Reads a file of rules.
+/// Reads a file of postfwd rules.
 pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
@@ -95,7 +95,7 @@ fn refuse_ignored(Ignored { place, why, is_limit }: &Ignored, report: &mut Repor
     }
 }
 
-/// Notes the rules that are no limits.
+/// Adds a note on the rules that are not rate limits.
 fn note_others(others: &[SourceLine], report: &mut Report) {
     let Some(first) = others.first().filter(|_| !report.is_empty()) else { return };
     let lines: Vec<String> = others.iter().take(20).map(|place| place.line.to_string()).collect();
@@ -107,7 +107,8 @@ impl EarlierAccepts {
     fn add(&mut self, rule: &Rule, action: &str, allowance: &Allowance) {
         let mut narrowed = Narrowed::default();
         rule.conditions().for_each(|item| narrowed.add(item));
-        // Each limit after the rule repeats its conditions.
+        // The conditions of this rule are repeated in each limit after it, so that they are counted as items of the
+        // import.
         let is_bounded = allowance.items(narrowed.matches.len()).is_ok();
         if narrowed.unknown.is_empty() && narrowed.except.is_empty() && !narrowed.matches.is_empty() && is_bounded {
             self.except.push(narrowed.matches);
@@ -124,7 +125,8 @@ impl EarlierAccepts {
     }
 }
 
-/// Parses an action. Commands are in lower case, and their parentheses reach to the end of the action.
+/// Parses an action. postfwd's commands are in lower case, and the closing parenthesis of a command is the last
+/// character of the action.
 fn action(text: &str) -> Action<'_> {
     let word_end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-').unwrap_or(text.len());
     let (word, rest) = text.split_at(word_end);
@@ -145,7 +147,7 @@ fn action(text: &str) -> Action<'_> {
     }
 }
 
-/// Translates `rate(item/max/seconds/action)`.
+/// Translates a rule with the action `rate(item/max/seconds/action)` into a limit.
 fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     let parts: Vec<&str> = arguments.splitn(4, '/').map(str::trim).collect();
     let [whose, most, seconds, action] = parts[..] else {
@@ -207,7 +209,7 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     Ok(limit)
 }
 
-/// Translates a number and a number of seconds to a rate.
+/// Translates a maximum and a number of seconds into a rate.
 fn rate(most: &str, seconds: &str) -> Result<String, String> {
     let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
     let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
@@ -220,7 +222,7 @@ fn rate(most: &str, seconds: &str) -> Result<String, String> {
     Ok(rate)
 }
 
-/// Adds the conditions of the rule.
+/// Adds the conditions of the rule to the limit.
 fn narrow(limit: &mut Limit, rule: &Rule) {
     let mut narrowed = Narrowed::default();
     for item in rule.items.iter().filter(|item| item.key != "action") {
@@ -238,7 +240,7 @@ fn narrow(limit: &mut Limit, rule: &Rule) {
     narrowed.unknown.iter().for_each(|item| limit.shadow(&rule.place, format!("{item} cannot be expressed")));
 }
 
-/// Returns the field of a Postfix attribute.
+/// Returns the field of Weir for an attribute of Postfix requests.
 fn field(name: &str) -> Option<Field> {
     Some(match name {
         "client_address" => Field::Client(Widths::default()),
@@ -252,8 +254,8 @@ fn field(name: &str) -> Option<Field> {
     })
 }
 
-/// Explains a limit whose item is no attribute of requests: postfwd 3.0 ignores it, and an administrator who wrote it
-/// meant one budget for all requests of the rule.
+/// Explains a limit whose item is no attribute of Postfix requests. postfwd 3.0 ignores this item; the administrator
+/// who wrote it meant one budget for all requests of the rule.
 fn for_all(limit: &mut Limit, place: &SourceLine, word: &str) {
     let words = format!("postfwd ignores {word}, which is no attribute of a request; one budget for all is meant");
     match word {
@@ -262,7 +264,7 @@ fn for_all(limit: &mut Limit, place: &SourceLine, word: &str) {
     }
 }
 
-/// Returns whether a word is an attribute of requests.
+/// Returns whether a word is an attribute of Postfix requests.
 fn is_attribute(name: &str) -> bool {
     const PREFIXES: [&str; 16] = [
         "ccert_",
@@ -288,7 +290,8 @@ fn is_attribute(name: &str) -> bool {
         || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@'))
 }
 
-/// Checks the protocol state: limits translate RCPT, DATA and the end of the message.
+/// Checks a condition on the protocol state. Limits can express RCPT, DATA and END-OF-MESSAGE; for other states the
+/// limit is in shadow mode.
 fn at_state(limit: &mut Limit, place: &SourceLine, item: &Item) {
     let Item { operator, value, .. } = item;
     let is_usual = value == "RCPT" || value.starts_with("END") || value == "DATA";
@@ -297,7 +300,7 @@ fn at_state(limit: &mut Limit, place: &SourceLine, item: &Item) {
     }
 }
 
-/// Adds the action on mail that exceeds the limit.
+/// Adds the action that postfwd applies to mail that exceeds the limit.
 fn act(limit: &mut Limit, place: &SourceLine, action: &str) {
     let (word, words) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
     let upper = word.to_ascii_uppercase();

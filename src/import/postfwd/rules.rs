@@ -1,27 +1,27 @@
-//! Parser of postfwd rules (postfwd 1.39): resolves continued lines, macros and items.
+//! Parser of postfwd rules (postfwd 1.39): joins continued lines, replaces macros and splits rules into items.
 
 use super::super::budget::{Allowance, Resource};
 use super::super::source_line::SourceLine;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Rule: conditions and an action.
+/// A rule of postfwd: conditions and an action.
 #[derive(Debug)]
 pub struct Rule {
     pub place: SourceLine,
     pub items: Vec<Item>,
 }
 
-/// Rule that postfwd ignores.
+/// A rule that postfwd ignores, and the reason.
 #[derive(Debug)]
 pub struct Ignored {
     pub place: SourceLine,
     pub why: String,
-    /// Whether it has the command of a limit.
+    /// Whether the rule has the command of a rate limit.
     pub is_limit: bool,
 }
 
-/// Item of a rule: `client_address=192.0.2.1`
+/// An item of a rule: key, operator and value, as in `client_address=192.0.2.1`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Item {
     pub key: String,
@@ -29,11 +29,11 @@ pub struct Item {
     pub value: String,
 }
 
-/// Maximum length of a rule after macro replacement, in octets.
+/// Maximum length of a rule in octets, after its macros are replaced.
 const MAX_RULE: usize = 1 << 20;
 
 impl Rule {
-    /// Returns the action. Of several actions, postfwd uses the last.
+    /// Returns the action of the rule. If the rule has several, postfwd uses the last.
     pub fn action(&self) -> Option<&str> {
         self.items.iter().rev().find(|item| item.key == "action").map(|item| &*item.value)
     }
@@ -43,7 +43,7 @@ impl Rule {
     }
 }
 
-/// Parses the rules of a file. The error says why postfwd ignores a rule.
+/// Parses the rules in the text of a file. The error of a rule says why postfwd ignores it.
 pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, Ignored>> {
     let mut macros = HashMap::new();
     let mut found = Vec::new();
@@ -62,8 +62,8 @@ pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Ru
     found
 }
 
-/// Joins continued lines. A line that ends with a backslash or an open brace goes on; a line that begins with a space
-/// or a closing brace adds items to the rule before.
+/// Joins continued lines. The next line continues one that ends with a backslash or an open brace; a line that begins
+/// with a space or a closing brace continues the rule before it.
 fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(SourceLine, String)> {
     let mut whole: Vec<(SourceLine, String)> = Vec::new();
     let mut begun: Option<(SourceLine, String)> = None;
@@ -112,16 +112,16 @@ fn definition(text: &str) -> Option<(&str, &str)> {
     Some((name, inner.trim().trim_end_matches(';').trim_end()))
 }
 
-/// Splits a text that begins with a macro name: returns `&&NAME`, and the rest.
+/// Splits a text that begins with a macro name. Returns `&&NAME`, and the text after it.
 fn named(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("&&")?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').unwrap_or(rest.len());
     (end > 0).then(|| text.split_at(end + 2))
 }
 
-/// Replaces the macros in a rule, and the macros in their values.
+/// Replaces the macros in a rule, and those in the values of the macros.
 fn expanded(mut text: String, macros: &HashMap<String, String>, allowance: &Allowance) -> Result<String, String> {
-    // The text before `from` has no macros left.
+    // Before the position `from`, all macros have been replaced.
     let mut from = 0;
     while let Some(at) = text[from..].find("&&") {
         from += at;
@@ -135,7 +135,7 @@ fn expanded(mut text: String, macros: &HashMap<String, String>, allowance: &Allo
         if text.len() + value.len() > MAX_RULE {
             return Err("its macros make this rule longer than 1 MiB".to_owned());
         }
-        // The replacement moves all text after it.
+        // Each replacement moves all of the text after it, so that this text counts as octets of the import, too.
         allowance.octets(text.len() - from + value.len())?;
         text.replace_range(from..from + name.len(), value);
     }

@@ -1,9 +1,10 @@
-//! Maps of rspamd: lists in files.
+//! Maps of rspamd: lists of items in files.
 
 use super::super::budget::{Allowance, Resource};
 use std::path::{Path, PathBuf};
 
-/// Returns the file that a name with rspamd's variables stands for. `config`: the configuration that names it.
+/// Returns the path of a file whose name contains variables of rspamd. `config` is the configuration file that names
+/// it.
 pub fn resolved(config: &Path, name: &str) -> PathBuf {
     let folder = config.parent().unwrap_or(Path::new(""));
     let is_part = folder.extension().is_some_and(|extension| extension == "d");
@@ -14,7 +15,7 @@ pub fn resolved(config: &Path, name: &str) -> PathBuf {
     folder.join(name.replace("${DBDIR}", "/var/lib/rspamd").replace("$DBDIR", "/var/lib/rspamd"))
 }
 
-/// Returns the items of a list, and those of the maps that it names. The error says why a map is not read.
+/// Returns the items of a list, and the items in the maps that the list names. The error says why a map is not read.
 pub fn items(names: &[String], config: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
     let mut items = Vec::new();
     for name in names.iter().filter(|name| !name.is_empty()) {

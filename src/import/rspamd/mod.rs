@@ -1,4 +1,4 @@
-//! Import of rspamd's ratelimit section, in its old and new forms (rspamd 4.1).
+//! Import of the ratelimit section of an rspamd configuration, in its old and new forms (rspamd 4.1).
 
 mod map;
 mod owner;
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::rc::Rc;
 use ucl::{Entry, Value};
 
-/// Reads a configuration file, or a file that is the section itself.
+/// Reads a configuration file with a ratelimit section, or a file that has only the content of this section.
 pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
@@ -41,7 +41,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let is_section = sections.is_empty();
     let sections =
         sections.into_iter().filter_map(|entry| if let Value::Object(all) = entry.value { Some(all) } else { None });
-    // A file without a ratelimit section is the section itself, as in local.d.
+    // A file without a ratelimit section has the content of this section, as the files in local.d do.
     let sections: Vec<Vec<Entry>> = if is_section { vec![others] } else { sections.collect() };
     for section in &sections {
         Section::new(&file, section, allowance).translate(&mut report);
@@ -58,24 +58,25 @@ fn may_exist(path: &Path, directive: &str) -> bool {
     map::resolved(path, name).exists()
 }
 
-/// Settings of a section that apply to all its limits.
+/// Settings of a ratelimit section that apply to all limits made from it.
 struct Section<'a> {
     file: &'a Rc<str>,
     entries: &'a [Entry],
     allowance: &'a Allowance,
     bounce_senders: Vec<String>,
-    /// Setting for which rspamd only marks the mail: no limit refuses.
+    /// The setting because of which rspamd only marks the mail, so that no limit refuses mail.
     marks: Option<String>,
     except: Vec<Condition>,
-    /// Settings that limits cannot express; they are printed beside each limit.
+    /// Settings that limits cannot express; they are printed with each limit.
     lost: Vec<(SourceLine, String)>,
-    /// Whether rspamd changes burst and rate by its rating of the mail (`dynamic_rate_limit`, off since rspamd 3.9).
+    /// Whether rspamd changes burst and rate according to its rating of the mail as spam or ham (`dynamic_rate_limit`,
+    /// off by default since rspamd 3.9).
     is_dynamic: bool,
 }
 
 const FACTORS: &str = "limits do not change with the rating of the mail";
 
-/// Keys about Redis and the names of buckets, which do not concern limits.
+/// Keys about Redis and about the names of buckets there, which have no effect on the limits.
 const STORAGE_KEYS: [&str; 17] = [
     "servers",
     "read_servers",
@@ -96,7 +97,7 @@ const STORAGE_KEYS: [&str; 17] = [
     "expand_keys",
 ];
 
-/// Keys that change limits by rspamd's rating of the mail.
+/// Keys with which rspamd changes limits according to its rating of the mail as spam or ham.
 const RATING_KEYS: [&str; 7] = [
     "ham_factor_rate",
     "spam_factor_rate",
@@ -134,7 +135,7 @@ impl<'a> Section<'a> {
         SourceLine::new(self.file, line)
     }
 
-    /// Reads a key about exceptions or actions.
+    /// Reads one key of the section that is about exceptions or actions.
     fn option(&mut self, entry: &Entry, recipients: &mut Vec<String>) {
         let items = texts(&entry.value);
         let key = match &*entry.key {
@@ -212,7 +213,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes one more limit from the bounds: each limit repeats all settings of the section.
+    /// Returns whether the import may add one more limit. Each limit repeats all settings of the section, so that these
+    /// count against the bounds of the import.
     fn may_add(&self) -> bool {
         let texts = self.except.iter().flat_map(|condition| match &condition.value {
             MatchValue::Texts(texts) => &texts[..],
@@ -223,7 +225,7 @@ impl<'a> Section<'a> {
         self.allowance.items(1).is_ok() && texts.all(|taken| taken.is_ok())
     }
 
-    /// Translates all buckets of a name.
+    /// Translates all buckets with the same name into limits.
     fn rates(&self, entry: &Entry, report: &mut Report) {
         let (owner, buckets) = match &entry.value {
             Value::Object(inner) if inner.iter().any(|one| one.key == "bucket") => {
@@ -273,7 +275,7 @@ impl<'a> Section<'a> {
             distinct: None,
         });
         limit.name = owner::limit_name(name);
-        // The message is charged as a whole, at DATA.
+        // rspamd charges all recipients of a message together, so that the limit does so at DATA.
         limit.stage = (count == Count::Recipients && !is_per_recipient).then_some(Stage::Data);
         limit.comment(format!("{place}: {name} = {}", bucket.written));
         bucket.comments.iter().for_each(|words| limit.comment(words));
@@ -300,7 +302,7 @@ impl<'a> Section<'a> {
         limit
     }
 
-    /// Adds the action on mail that exceeds the limit.
+    /// Adds the action for mail that exceeds the limit.
     fn act(&self, limit: &mut Limit, place: &SourceLine, bucket: &Bucket) {
         if let Some(setting) = bucket.marks.as_ref().or(self.marks.as_ref()) {
             limit.shadow(place, format!("{setting}: rspamd only marks the mail"));
@@ -331,7 +333,7 @@ fn first_line(value: &Value) -> Option<usize> {
     if let Value::Object(entries) = value { entries.first().map(|entry| entry.line) } else { None }
 }
 
-/// Returns the items of a list, in any of its forms.
+/// Returns the items of a list, in any form in which rspamd can write one.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(items) => items.iter().filter_map(Value::text).map(str::to_owned).collect(),

@@ -1,10 +1,10 @@
-//! Parser of bucket owners: rspamd's names (`to_ip_from`) and its selectors (`user.lower`).
+//! Parser of what an rspamd bucket is for: words of rspamd (`to_ip_from`), or a selector (`user.lower`).
 
 use super::super::limit::{Condition, MatchValue};
 use super::selector::{self, Selected};
 use crate::policy::matching::{Field, Widths};
 
-/// Key fields of a bucket, and the conditions for its use.
+/// Fields of `per` for a bucket, and the conditions under which rspamd uses the bucket.
 #[derive(Debug, Default, PartialEq)]
 pub struct Owner {
     pub per: Vec<Field>,
@@ -17,7 +17,7 @@ pub struct Owner {
 const LOCAL: [&str; 8] =
     ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1", "fc00::/7", "fe80::/10"];
 
-/// Parses a name: words separated by `_`. The mail must have all these facts.
+/// Parses a name: words separated by `_`. rspamd uses the bucket only for mail that has a value for each word.
 pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
     let mut owner = Owner::default();
     for word in name.split('_') {
@@ -47,7 +47,7 @@ pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
     Ok(owner)
 }
 
-/// Parses a selector, or several separated by semicolons.
+/// Parses one selector, or several selectors separated by semicolons.
 pub fn of_selector(text: &str) -> Result<Owner, String> {
     let mut owner = Owner::default();
     for one in selector::split(text) {
@@ -55,7 +55,8 @@ pub fn of_selector(text: &str) -> Result<Owner, String> {
         let Some(field) = field else { continue };
         owner.add(field);
         if let Some(values) = among {
-            // The key `client` has addresses, and those of networks have other names.
+            // A condition on `client` compares whole addresses, so that a selector of client networks cannot become
+            // one.
             let key = Some(field.word()).filter(|word| field.name() == *word);
             let key = key.ok_or_else(|| format!("the selector {one} is not understood"))?;
             owner.matches.push(Condition { key, value: MatchValue::Texts(values) });
@@ -75,7 +76,7 @@ impl Owner {
     }
 }
 
-/// Returns a valid name for a limit.
+/// Returns the name of a bucket with the characters replaced that the name of a limit cannot have.
 pub fn limit_name(name: &str) -> String {
     let fits = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     format!(

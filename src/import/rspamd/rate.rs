@@ -1,37 +1,39 @@
-//! Parser of rspamd's buckets, in all forms: burst (the capacity) and rate (the leak).
+//! Parser of rspamd's buckets in all of their forms. A bucket has a burst (its capacity) and a rate (at which it
+//! leaks).
 
 use super::ucl::{Entry, Value};
 use crate::time::{Units, format_duration, parse_rate, unambiguous};
 use std::time::Duration;
 
-/// Bucket in the syntax of limits.
+/// A bucket of rspamd, with burst and rate in the syntax of limits.
 #[derive(Debug, Default, PartialEq)]
 pub struct Bucket {
     pub burst: String,
     pub rate: String,
-    /// As in the source.
+    /// The bucket as written in the source.
     pub written: String,
     pub skip_recipients: bool,
-    /// Setting for which rspamd only marks the mail.
+    /// The setting because of which rspamd only marks mail that exceeds the bucket.
     pub marks: Option<String>,
     pub message: Option<String>,
     pub comments: Vec<String>,
-    /// Parts that are lost: line and text.
+    /// Parts of the bucket that limits cannot express: line number and text.
     pub lost: Vec<(usize, String)>,
-    /// Factors for the rating of mail; they have an effect only with `dynamic_rate_limit`.
+    /// Factors by which rspamd changes the bucket according to its rating of the mail; they have an effect only with
+    /// `dynamic_rate_limit`.
     pub factors: Vec<(usize, String)>,
 }
 
-/// Amount per number of seconds.
+/// An amount in a number of seconds.
 #[derive(Debug, PartialEq)]
 struct Rate {
     amount: f64,
     seconds: f64,
-    /// Text that rspamd does not read.
+    /// The end of the text, which rspamd ignores.
     rest: String,
 }
 
-/// Parses a bucket; `None`: it is no limit.
+/// Parses a bucket; `None` if the value sets no limit.
 pub fn bucket(value: &Value) -> Result<Option<Bucket>, String> {
     match value {
         Value::Object(entries) => of_entries(entries).map(Some),
@@ -45,12 +47,12 @@ pub fn bucket(value: &Value) -> Result<Option<Bucket>, String> {
     }
 }
 
-/// Recognizes `[burst, rate]`.
+/// Returns whether a list is a bucket in the form `[burst, rate]`.
 pub fn is_pair(values: &[Value]) -> bool {
     values.len() == 2 && values.iter().all(|value| plain(value).is_some())
 }
 
-/// Returns a number, also from a quoted text.
+/// Returns the number in a value, which may be in quotes.
 fn plain(value: &Value) -> Option<f64> {
     value.number().or_else(|| value.text()?.trim().parse().ok()).filter(|number| number.is_finite())
 }
@@ -86,7 +88,7 @@ fn of_entries(entries: &[Entry]) -> Result<Bucket, String> {
             "skip_recipients" => bucket.skip_recipients = value.is_true(),
             "skip_soft_reject" if value.is_true() => bucket.marks = Some(key.clone()),
             "skip_soft_reject" => {}
-            // rspamd 3.1 and later add the symbol instead of the refusal.
+            // rspamd 3.1 and later add this symbol to the mail instead of refusing it.
             "symbol" => bucket.marks = Some(format!("symbol = {}", name(value))),
             "ham_factor_rate" | "ham_factor_burst" | "spam_factor_rate" | "spam_factor_burst" => {
                 bucket.factors.push((*line, format!("{key} = {}: {}", name(value), super::FACTORS)));
@@ -98,7 +100,7 @@ fn of_entries(entries: &[Entry]) -> Result<Bucket, String> {
     Ok(bucket)
 }
 
-/// Parses a number of messages, such as `10k`.
+/// Parses an amount of messages, such as `10k`.
 fn amount(text: &str) -> Option<f64> {
     let units = [("k", 1e3), ("m", 1e6), ("g", 1e9)];
     let unit = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
@@ -108,7 +110,7 @@ fn amount(text: &str) -> Option<f64> {
     number.filter(|number| number.is_finite()).map(|number| number * scale)
 }
 
-/// Parses `100 / 1min` as rspamd does: it reads a number and one letter (s, m, h or d) of the time, and ignores the
+/// Parses `100 / 1min` as rspamd does: of the time rspamd reads a number and one letter (s, m, h or d), and ignores the
 /// rest.
 fn parse(text: &str) -> Result<Rate, String> {
     let bad = |why: &str| format!("\"{text}\" is not a rate: {why} (rspamd writes 100 / 1h)");
@@ -128,7 +130,8 @@ fn parse(text: &str) -> Result<Rate, String> {
     Ok(Rate { amount, seconds, rest: right[read..].to_owned() })
 }
 
-/// Ends of unit words that do not change the meaning of the first letter, by the unit's seconds.
+/// For each unit, its length in seconds, and the text that may follow its first letter in a word for this unit: rspamd
+/// reads only the letter.
 const ENDINGS: [(f64, &[&str]); 4] = [
     (1.0, &["", "ec", "econd", "econds", " s", " sec", " second", " seconds"]),
     (60.0, &["", "in", "ins", "inute", "inutes"]),
@@ -159,7 +162,7 @@ fn finished(burst: f64, leak: Rate, written: String) -> Result<Bucket, String> {
     Ok(Bucket { burst, rate, written, comments, ..Bucket::default() })
 }
 
-/// Guesses the rate that an unknown unit stands for.
+/// Guesses the rate that the administrator meant with a unit that rspamd does not know.
 fn meant(leak: &Rate) -> Option<String> {
     let unit = leak.rest.trim();
     let days = match unit {
@@ -171,7 +174,7 @@ fn meant(leak: &Rate) -> Option<String> {
         "min" | "minute" | "minutes" => 1.0 / 1_440.0,
         _ => return None,
     };
-    // rspamd reads the m of "1month" as minutes.
+    // rspamd reads only the m of "1month", as minutes.
     let number = if unit.starts_with("onth") { leak.seconds / 60.0 } else { leak.seconds };
     Some(written_rate(leak.amount, number * days * 86_400.0))
 }
@@ -181,12 +184,13 @@ fn written_rate(amount: f64, seconds: f64) -> String {
     format!("{} / {time}", decimal(amount).unwrap_or_default())
 }
 
-/// Writes a rate below 1 per second with the shortest period in which the amount is a whole number; otherwise per day.
+/// Writes a rate below 1 per second with the shortest period in which its amount is a whole number. If there is none,
+/// writes the amount per day.
 fn slow(per_second: f64) -> String {
     let times = [60.0, 3_600.0, 86_400.0];
     let whole = times.into_iter().find(|seconds| {
         let amount = per_second * seconds;
-        // Allow for rounding in the source: 0.033333333 is 2 per minute.
+        // The number in the source may be rounded: 0.033333333 per second means 2 per minute.
         amount.round() >= 1.0 && (amount - amount.round()).abs() < 1e-4 * amount
     });
     match whole {
@@ -195,7 +199,7 @@ fn slow(per_second: f64) -> String {
     }
 }
 
-/// Returns a number with at most as many digits as limits read.
+/// Returns a number as text, with no more digits than the configuration of Weir accepts.
 fn decimal(number: f64) -> Option<String> {
     let text = number.to_string();
     let text = if text.contains('.') {

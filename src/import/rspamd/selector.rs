@@ -2,23 +2,23 @@
 
 use crate::policy::matching::{Field, Widths};
 
-/// Part of a selector: a name with arguments, after `.` or `:` or at the beginning.
+/// One step of a selector: a name with arguments, at the beginning or after `.` or `:`.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     name: String,
     arguments: Vec<String>,
 }
 
-/// Meaning of a selector.
+/// The value that a selector returns for a mail.
 #[derive(Debug, Default, PartialEq)]
 pub struct Selected {
-    /// `None`: the selector is constant.
+    /// The field whose value it is; `None` if the value is the same for all mail.
     pub field: Option<Field>,
-    /// The only values for which there is a result.
+    /// The only values of the field for which the selector returns a result.
     pub among: Option<Vec<String>>,
 }
 
-/// Splits at the semicolons outside quotes and parentheses.
+/// Splits a text at the semicolons that are outside quotes and parentheses.
 pub fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut from, mut depth, mut quote) = (Vec::new(), 0, 0usize, None);
     for (at, c) in text.char_indices() {
@@ -39,7 +39,7 @@ pub fn split(text: &str) -> Vec<&str> {
     parts.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// Parses one selector. The error says why limits cannot express it.
+/// Parses one selector. The error says that limits cannot express it.
 pub fn parse(text: &str) -> Result<Selected, String> {
     let unknown = || format!("the selector {text} is not understood");
     let steps = steps(text).ok_or_else(unknown)?;
@@ -51,9 +51,10 @@ pub fn parse(text: &str) -> Result<Selected, String> {
     Ok(selected)
 }
 
-/// Returns the field of the first step; `None` within: it is constant.
+/// Returns the field of the first step. The outer `None` means that limits have no such field; the inner `None`, that
+/// the value is the same for all mail.
 fn source(step: &Step) -> Option<Option<Field>> {
-    // The address of the envelope, and not of the header.
+    // The address must be that of the envelope: limits do not know the addresses in the message header.
     let is_of_envelope = step.arguments.iter().all(|argument| matches!(&**argument, "smtp" | "orig" | "1"));
     Some(match &*step.name {
         "id" => None,
@@ -66,12 +67,13 @@ fn source(step: &Step) -> Option<Option<Field>> {
     })
 }
 
-/// Applies a method or a processor.
+/// Applies a later step of the selector to the value so far; `None` if limits cannot express the result.
 fn apply(selected: &mut Selected, step: &Step) -> Option<()> {
     let arguments: Vec<&str> = step.arguments.iter().map(String::as_str).collect();
     let field = selected.field;
     match (&*step.name, &arguments[..]) {
-        // These keep different values different.
+        // Two values that differ (apart from case) still differ after these steps, so that a budget per plain value
+        // counts the same.
         (
             "lower" | "first" | "last" | "uniq" | "sort" | "digest" | "to_string" | "id" | "tolower" | "append"
             | "prepend" | "join" | "identity" | "hex" | "base32" | "base64",
@@ -120,7 +122,7 @@ fn steps(text: &str) -> Option<Vec<Step>> {
     }
 }
 
-/// Parses arguments up to the closing parenthesis, and returns the rest.
+/// Parses the arguments up to the closing parenthesis. Returns them, and the text after the parenthesis.
 fn arguments(text: &str) -> Option<(Vec<String>, &str)> {
     let (mut arguments, mut rest) = (Vec::new(), text.trim_start());
     loop {

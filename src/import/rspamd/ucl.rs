@@ -1,8 +1,8 @@
-//! Parser of UCL, rspamd's configuration language, as far as ratelimit sections need it.
+//! Parser of UCL, the language of rspamd's configuration, limited to the syntax that ratelimit sections use.
 
 use super::super::budget::Allowance;
 
-/// Key with its value, and its line.
+/// A key with its value and its line number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub key: String,
@@ -14,19 +14,20 @@ pub struct Entry {
 pub enum Value {
     Object(Vec<Entry>),
     Array(Vec<Value>),
-    /// Quoted text, which is never a number.
+    /// Text in quotes, which is never read as a number.
     Quoted(String),
     Bare(String),
 }
 
-/// Syntax error, and its line.
+/// A syntax error and its line number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SyntaxError {
     pub line: usize,
     pub why: String,
 }
 
-/// Result of parsing: the entries up to the end or up to the first error, and the included files.
+/// Result of parsing: the entries up to the end of the text or up to the first error, and the files that the text
+/// includes.
 #[derive(Debug, Default)]
 pub struct Read {
     pub entries: Vec<Entry>,
@@ -34,11 +35,11 @@ pub struct Read {
     pub error: Option<SyntaxError>,
 }
 
-/// Maximum depth of nested sections and lists.
+/// Maximum depth of sections and lists inside one another.
 const MAX_DEPTH: usize = 50;
 
 impl Value {
-    /// Returns the text, quoted or not.
+    /// Returns the text of a value, with or without quotes.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Quoted(text) | Self::Bare(text) => Some(text),
@@ -46,7 +47,7 @@ impl Value {
         }
     }
 
-    /// Returns the number. Without quotes it may have a unit of amount or time.
+    /// Returns the number of a value without quotes. The number may have a unit of amount (`k`) or of time (`min`).
     pub fn number(&self) -> Option<f64> {
         let Self::Bare(text) = self else { return None };
         const UNITS: [(&str, f64); 14] = [
@@ -83,7 +84,7 @@ impl Value {
     }
 }
 
-/// Parses a text.
+/// Parses the text of a configuration file.
 pub fn read(text: &str, allowance: &Allowance) -> Read {
     let starts = text.match_indices('\n').map(|(at, _)| at + 1).collect();
     let mut reader = Reader { text, starts, at: 0, included: Vec::new(), allowance };
@@ -94,7 +95,7 @@ pub fn read(text: &str, allowance: &Allowance) -> Read {
 
 struct Reader<'t> {
     text: &'t str,
-    /// Offset of each line after the first.
+    /// Offsets in octets of the beginnings of all lines but the first.
     starts: Vec<usize>,
     at: usize,
     included: Vec<(usize, String)>,
@@ -122,7 +123,7 @@ impl Reader<'_> {
         is_next
     }
 
-    /// Skips spaces and comments.
+    /// Skips comments, and characters for which `is_space` is true.
     fn skip(&mut self, is_space: impl Fn(char) -> bool) -> Result<(), String> {
         loop {
             let rest = self.rest();
@@ -158,7 +159,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Parses keys up to the end of the text, or to the closing brace.
+    /// Parses entries up to the end of the text or the closing brace of the section.
     fn entries(&mut self, entries: &mut Vec<Entry>, depth: usize) -> Result<(), String> {
         if depth > MAX_DEPTH {
             return Err("sections stand too deep in each other".to_owned());
@@ -181,7 +182,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Parses `.include(try=true) "FILE"`.
+    /// Parses a directive such as `.include(try=true) "FILE"`.
     fn directive(&mut self) -> Result<(), String> {
         self.allowance.items(1)?;
         let line = self.line();
@@ -206,12 +207,12 @@ impl Reader<'_> {
             self.skip(char::is_whitespace)?;
         }
         let named = matches!(self.peek(), Some('"' | '\'')) || self.peek().is_some_and(char::is_alphanumeric);
-        // `section "name" { … }` is a section inside a section.
+        // `section "name" { … }` is a section `name` inside the section `section`.
         if named && self.is_name_of_section() {
             let inner = self.entry(depth)?;
             return Ok(Entry { key, line, value: Value::Object(vec![inner]) });
         }
-        // The brace may be in the next line.
+        // The opening brace may be on the next line.
         let before = self.at;
         self.skip(char::is_whitespace)?;
         if !matches!(self.peek(), Some('{' | '[')) {
@@ -221,7 +222,7 @@ impl Reader<'_> {
         Ok(Entry { key, line, value })
     }
 
-    /// Returns whether the next text is one word before a brace.
+    /// Returns whether the text at this position is one word followed by a brace.
     fn is_name_of_section(&self) -> bool {
         let rest = self.rest();
         let word = match rest.strip_prefix(['"', '\'']) {
