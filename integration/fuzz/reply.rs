@@ -3,8 +3,8 @@
 use crate::cut::cut;
 use weir::smtp::reply::{Garbage, Reader, Reply};
 
-/// Property: the replies do not depend on how the input is divided into pieces, and Weir passes each reply to the client
-/// as lines that follow RFC 5321.
+/// Property: the replies do not depend on how the input is divided into pieces, and Weir passes each reply on as lines
+/// that every client can read.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let read_whole = read(&[whole]);

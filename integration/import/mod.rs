@@ -92,11 +92,11 @@ enum Way {
     Limit,
     /// The trace was made with several arguments. Each becomes a limit for a sender of its own.
     Limits,
-    /// The arguments of the trace differ only in the value of `unique=`. One limit counts distinct recipients: each value
-    /// of the trace is sent as a recipient.
+    /// The arguments of the trace differ only in the value of `unique=`. One limit counts distinct recipients, and each
+    /// value of the trace becomes a recipient.
     Unique,
-    /// Only the argument with this option (first) at this stage (second) becomes a limit. The trace's other arguments do
-    /// not change its record, and are left out.
+    /// Only the argument with this option (first) at this stage (second) becomes a limit. The other arguments of the
+    /// trace do not change its record, and are left out.
     Of(&'static str, &'static str),
     /// The trace cannot be replayed, for this reason.
     No(&'static str),
