@@ -161,8 +161,8 @@ fn no_user_is_refused_while_the_users_file_is_rewritten_in_place() {
         std::fs::write(site.path("users"), text).unwrap();
         assert!(log_in(&weir, "bob", PASSWORD).starts_with("235"));
     }
-    // Just after a change, Weir cannot know whether the file is complete. Meanwhile the new user carol may get a temporary
-    // refusal, but not "wrong password" (535).
+    // Just after a change, Weir cannot know whether the file is complete. Until it does, the new user carol may get a
+    // temporary refusal, but not "wrong password" (535).
     std::fs::write(site.path("users"), format!("{whole}{}", second.replace("bob", "carol"))).unwrap();
     let reply = wait_for("settled file", || {
         let reply = log_in(&weir, "carol", PASSWORD);

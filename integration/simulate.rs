@@ -1,5 +1,5 @@
-//! Tests of `weir simulate`: the decisions on a history are compared with those of the formulas, which the tests compute
-//! by code of their own.
+//! Tests of `weir simulate`: its decisions on a history are compared with those of the documented formulas, which the
+//! tests compute by code of their own.
 
 use crate::harness::{Outcome, Site, run};
 use serde_json::Value;
@@ -19,8 +19,8 @@ fn simulate(site: &Site, arguments: &[&str], input: impl AsRef<[u8]> + Send) -> 
 const EWMA: &str = "[[limit]]\nname = \"average\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1h\"\n";
 const BUCKET: &str = "[[limit]]\nname = \"bucket\"\ncount = \"messages\"\nper = [\"user\"]\nrate = \"3 / 1h\"\nburst = 4\nalgorithm = \"token-bucket\"\n";
 
-/// Returns a history with rows of time, sender and recipient: 4000 messages of five senders, some of them in bursts. The
-/// history is the same in each run.
+/// Returns a history with rows of time, sender and recipient: 4000 messages of five senders, some of them in bursts.
+/// The history is the same in each run.
 fn history() -> Vec<(u64, String, String)> {
     let mut seed = 12345u64;
     let mut random = move |below: u64| {
@@ -319,9 +319,9 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
         ]
         .concat(),
     );
-    // User a sends 60 octets to three recipients, of which "wide" refuses the third, then messages to one recipient each.
-    // "octets" refuses the message of 50 octets, because only 40 of 100 are left. "late" refuses the last message, the
-    // fifth that was sent whole. The sizes of user b's messages are unknown.
+    // User a sends 60 octets to three recipients, of which "wide" refuses the third, then messages to one recipient
+    // each. "octets" refuses the message of 50 octets, because only 40 of 100 are left. "late" refuses the last message,
+    // the fifth that was sent whole. The sizes of user b's messages are unknown.
     let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
         7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows.as_bytes());

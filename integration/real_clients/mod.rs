@@ -40,8 +40,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Converts a message in Postfix's mailbox file back to what the client sent: removes Postfix's own header lines and all
-/// `Received:` lines, and makes line ends CRLF. Returns the `Received:` lines, newest first, and the message.
+/// Converts a message in Postfix's mailbox file back to what the client sent: removes Postfix's own header lines and
+/// all `Received:` lines, and makes line ends CRLF. Returns the `Received:` lines, newest first, and the message.
 fn unwrapped(delivered: &[u8]) -> (Vec<String>, Vec<u8>) {
     let mut headers: Vec<Vec<u8>> = Vec::new();
     let mut rest = delivered;
@@ -103,8 +103,8 @@ impl Sending<'_> {
     }
 }
 
-/// Sends all [`messages`] with a client, in both ways, and compares them with the delivered ones. `before` is the number
-/// of `Received:` lines that the client itself adds.
+/// Sends all [`messages`] with a client, in both ways, and compares them with the delivered ones. `before` is the
+/// number of `Received:` lines that the client itself adds.
 fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
     each(
         client,
