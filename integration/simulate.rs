@@ -320,8 +320,8 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
         .concat(),
     );
     // User a sends 60 octets to three recipients, of which "wide" refuses the third, then messages to one recipient
-    // each. "octets" refuses the message of 50 octets, because only 40 of 100 are left. "late" refuses the last message,
-    // the fifth that was sent whole. The sizes of user b's messages are unknown.
+    // each. "octets" refuses the message of 50 octets, because only 40 of 100 are left. "late" refuses the last
+    // message, the fifth that was sent whole. The sizes of user b's messages are unknown.
     let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
         7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows.as_bytes());

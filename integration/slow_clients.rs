@@ -1,5 +1,5 @@
-//! Tests of slow clients: Weir ends the session of a client that sends its message too slowly, or never sends it, and so
-//! frees the upstream connection.
+//! Tests of slow clients: Weir ends the session of a client that sends its message too slowly, or never sends it, and
+//! so frees the upstream connection.
 
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::io::{BufRead as _, BufReader, Write as _};

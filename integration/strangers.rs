@@ -304,8 +304,8 @@ impl Unread {
         unread
     }
 
-    /// Sends a hundred recipients that Weir refuses, as the trusted client 127.0.1.`n`. Each refusal gives a log line of
-    /// about 700 octets.
+    /// Sends a hundred recipients that Weir refuses, as the trusted client 127.0.1.`n`. Each refusal gives a log line
+    /// of about 700 octets.
     fn be_refused(&self, n: u8) {
         let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 1, n), self.submission);
         client.say("EHLO client.example", "250");
@@ -414,7 +414,7 @@ fn strangers_on_all_connections_make_room_for_the_next_client() {
         (0..88).map(|n| occupy(&weir, Ipv4Addr::new(127, 0, 0, 2 + (n / 30) as u8), n)).collect();
     let sessions = "weir_sessions{listener=\"implicit\"}";
     wait_for("all connections", || (weir.metric(sessions) == 29.0).then_some(()));
-    // Weir closes a connection of a stranger for each new client. It does not close that of a client that has logged in.
+    // Weir closes a stranger's connection for each new client, but not the connection of a client that has logged in.
     let newcomers: Vec<Client> = (0..20)
         .map(|_| {
             let began = std::time::Instant::now();

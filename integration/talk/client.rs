@@ -23,8 +23,8 @@ pub struct TalkClient {
 }
 
 impl TalkClient {
-    /// Connects from `address` if that is a loopback address. Otherwise connects from 127.0.0.1 and gives `address` to Weir
-    /// by XCLIENT. The next reply is Weir's greeting, or its refusal of the client.
+    /// Connects from `address` if that is a loopback address. Otherwise connects from 127.0.0.1 and gives `address` to
+    /// Weir by XCLIENT. The next reply is Weir's greeting, or its refusal of the client.
     pub fn connect(
         name: &str,
         address: IpAddr,
