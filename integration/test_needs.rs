@@ -37,9 +37,9 @@ impl Function {
         self.path.split("::").next().unwrap()
     }
 
-    /// Tests whether this function may use `other`: it must contain the name of `other`, and `other` must be in the same
-    /// topmost module, in the harness, or in a module that this function names. In other modules, a function of this
-    /// name is another one.
+    /// Tests whether this function may use `other`: it must contain the name of `other`, and `other` must be in the
+    /// same topmost module, in the harness, or in a module that this function names. In other modules, a function of
+    /// this name is another one.
     fn may_use(&self, other: &Self) -> bool {
         let modules = [self.topmost(), "harness"];
         let within = modules.contains(&other.topmost()) || self.names.contains(other.topmost());
@@ -268,7 +268,7 @@ fn all_functions() -> Vec<Function> {
     for folder in ["src", "integration"].map(|folder| root().join(folder)) {
         for path in rust_files(&folder) {
             let name = path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned();
-            // Leave out benchmarks and fuzz targets: `integration/test` does not run them as tests.
+            // Leave out benchmarks and fuzz targets: they are programs of their own, not part of the tests.
             if !name.starts_with("bench/") && !name.starts_with("fuzz/") {
                 files.push((name, std::fs::read_to_string(path).unwrap()));
             }

@@ -1,5 +1,5 @@
-//! Policy talks: scripts of SMTP clients that connect to a running Weir, and that check Weir's replies, log and metrics,
-//! and what upstreams get. The files `policy/*.policy` and `examples/*.policy` use this grammar.
+//! Policy talks: scripts of SMTP clients that connect to a running Weir, and that check Weir's replies, log and
+//! metrics, and what upstreams get. The files `policy/*.policy` and `examples/*.policy` use this grammar.
 //!
 //! A talk begins with the sentences of `policy/sentences.txt` that it tests, in their exact words: `#! words`. Each
 //! following line is one event. In these examples, the client's name is `a`; a name has one word:
