@@ -16,7 +16,7 @@ fn start() -> (Site, Process) {
     (site, weir)
 }
 
-/// Connects from this address.
+/// Connects to `address` from the local address `client`.
 fn connect_from(client: &str, address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&format!("{client}:0").parse::<SocketAddr>().unwrap().into()).unwrap();
@@ -25,7 +25,7 @@ fn connect_from(client: &str, address: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Waits until the connection is closed or an octet comes; returns true if it was closed.
+/// Reads until Weir closes the connection or sends nothing for [`READ_TIMEOUT`]; returns true if Weir closed it.
 fn is_closed(stream: &mut impl Read) -> bool {
     match stream.read_to_end(&mut Vec::new()) {
         Ok(_) => true,
@@ -33,34 +33,34 @@ fn is_closed(stream: &mut impl Read) -> bool {
     }
 }
 
-/// Reads the status of the next response, and nothing after it.
+/// Reads the status line of the next response up to its status code, and returns the code.
 fn status(stream: &mut impl Read) -> u16 {
     let mut line = [0; 12];
     stream.read_exact(&mut line).unwrap();
     String::from_utf8_lossy(&line[9..]).parse().unwrap()
 }
 
-/// Counts the sockets that a Weir has open.
+/// Returns the number of sockets that this Weir has open.
 fn sockets(weir: &Process) -> usize {
     let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap();
-    // A file can be closed after it was listed.
+    // Weir can close a descriptor after this test has listed it: skip those.
     let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Number of sockets that Weir opens only now and then: for signals, and to probe the upstream.
+/// Maximum number of open sockets that are no client's: for signals, and to probe the upstream. They come and go.
 const OTHERS: usize = 4;
 
 #[test]
 fn incomplete_requests_time_out_and_do_not_block_a_scraper() {
     let (_site, weir) = start();
     let (admin, before) = (weir.address("admin"), sockets(&weir));
-    // A scraper of another network that was connected before.
+    // A scraper in another network than the attackers. It connects before them.
     let mut scraper = connect_from("127.0.0.1", admin);
     let mut strangers: Vec<TcpStream> = (0..300)
         .map(|_| {
             let mut stranger = connect_from("127.0.0.2", admin);
-            // Weir closes connections above the limit at once.
+            // The write may fail: Weir closes connections above its limit at once.
             let _ = stranger.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n");
             stranger
         })
@@ -68,7 +68,7 @@ fn incomplete_requests_time_out_and_do_not_block_a_scraper() {
     wait_for("fewer connections", || (sockets(&weir) <= before + 64 + OTHERS).then_some(()));
     scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
     assert_eq!(status(&mut scraper), 200);
-    // A new connection from the network of the attackers.
+    // A new client in the network of the attackers is served too.
     let mut other = connect_from("127.0.0.2", admin);
     other.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
     assert_eq!(status(&mut other), 200);
@@ -91,7 +91,7 @@ fn the_control_socket_has_a_limit_of_connections_too() {
     let mut order = connect();
     order.write_all(b"POST /reload HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\n\r\n").unwrap();
     assert_eq!(status(&mut order), 200);
-    // The body of this request never comes.
+    // This client sends only one octet of its request's body, so the request times out.
     let mut slow = connect();
     slow.write_all(b"POST /test HTTP/1.1\r\nHost: weir\r\nContent-Length: 9\r\n\r\n{").unwrap();
     assert!(is_closed(&mut slow));
@@ -109,14 +109,14 @@ fn connections_of_clients_that_do_not_read_or_write_are_closed() {
         .map(|_| {
             let mut deaf = connect_from("127.0.0.2", weir.address("admin"));
             deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-            // Write until Weir stops reading, because this client does not read its responses.
+            // This client sends requests and reads no response. It stops when Weir no longer reads its requests.
             while deaf.write_all(&b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n".repeat(1000)).is_ok() {}
             deaf
         })
         .collect();
     assert!(sockets(&weir) >= before + 2 * OTHERS);
     assert!(is_closed(&mut idle));
-    // These clients read nothing, so they do not see the close.
+    // These clients read nothing, so they do not see that Weir closes: count Weir's sockets instead.
     wait_for("the end of their connections", || (sockets(&weir) <= before + OTHERS).then_some(()));
     drop(deaf);
 }

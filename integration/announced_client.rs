@@ -1,8 +1,8 @@
-//! Tests of an upstream that is told the client's identity: Postfix, and another Weir.
+//! Tests of `announce-client`: Weir tells the upstream, Postfix or another Weir, which client sends each message.
 
 use crate::harness::{Client, Fault, PASSWORD, Postfix, Process, Site, Stage, Upstream, field, wait_for};
 
-/// Returns a Weir that accepts XCLIENT from its clients.
+/// Returns a site whose Weir accepts XCLIENT from its clients, and announces them to the upstream by `how`.
 fn in_front_of(address: &str, how: &str, more: &str) -> Site {
     Site::builder()
         .listener("s", "tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.0/8\"]")
@@ -10,7 +10,7 @@ fn in_front_of(address: &str, how: &str, more: &str) -> Site {
         .build()
 }
 
-/// Announces a client by XCLIENT, and sends a message.
+/// Sends XCLIENT with the attributes `who`, then a message to one recipient.
 fn send(client: &mut Client, who: &str, hello: &str, recipient: &str) {
     client.say(&format!("XCLIENT {who}"), "220");
     client.say(hello, "250");
@@ -107,13 +107,13 @@ fn another_weir_is_told_address_name_and_user() {
     let received = "Received: from pc.example ([192.0.2.7])\r\n\t(authenticated user alice)\r\n\tby weir.example (Weir) with ESMTPSA";
     assert!(message.starts_with(received), "{message}");
 
-    // The next client has not logged in, and must not share the connection of the client before.
+    // The next client has not logged in, so Weir must not send its mail over alice's upstream connection.
     client.say("XCLIENT ADDR=192.0.2.8 LOGIN=[UNAVAILABLE]", "220");
     client.say("EHLO pc.example", "250");
     client.say(transaction[0], "250");
     assert!(client.ask(transaction[1]).starts_with("530"));
 
-    // Where Weir logs in at the upstream as itself, the upstream sees one user, but the address of each client.
+    // With `auth = "fixed"` Weir always logs in as alice: the upstream sees this user, and each client's own address.
     let login = "auth = \"fixed\", user = \"alice\", password-file = \"password\"";
     let site = in_front_of(&address, "xclient", &format!("{ca}, {login}"));
     std::fs::write(site.path("password"), PASSWORD).unwrap();
@@ -152,7 +152,7 @@ fn an_upstream_that_lacks_or_refuses_xclient_is_logged_once() {
     let weir = in_front_of(&address, "xclient", "tls = \"none\"").start();
     let mut client = connect(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
-    // The upstream answers XCLIENT with 250, where 220 is required.
+    // The upstream answers Weir's XCLIENT with 250, where Postfix's XCLIENT protocol requires 220.
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("it refuses to be told who the client is: 250"));
 }

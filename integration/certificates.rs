@@ -1,4 +1,4 @@
-//! Tests of TLS towards clients: versions, resumption, certificates by name, renewal.
+//! Tests of TLS with clients: TLS versions, resumed sessions, a certificate for each server name, renewed certificates.
 
 use crate::harness::{Client, Outcome, PATIENCE, Site, wait_for};
 use rustix::process::Signal;
@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Certificate verifier that accepts any certificate, to see which one is shown.
+/// Certificate verifier that accepts any certificate, so that tests can read which one Weir presents.
 #[derive(Debug)]
 struct Any;
 
@@ -55,14 +55,14 @@ impl ServerCertVerifier for Any {
     }
 }
 
-/// Returns a TLS client of one version, which keeps its session tickets.
+/// Returns the configuration of a TLS client that uses only this TLS version and keeps its session tickets.
 fn program(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
     Arc::new(builder.dangerous().with_custom_certificate_verifier(Arc::new(Any)).with_no_client_auth())
 }
 
-/// Connects with this server name, and reads the greeting: with TLS 1.3, tickets come before it.
+/// Connects with this server name (SNI), and reads the SMTP greeting: in TLS 1.3, session tickets arrive before it.
 fn greeted(program: &Arc<ClientConfig>, name: &str, address: SocketAddr) -> ClientConnection {
     let tcp = TcpStream::connect(address).unwrap();
     tcp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -82,7 +82,7 @@ const LISTENERS: &str = "listener.implicit = { address = \"127.0.0.1:0\", tls = 
     listener.starttls = { address = \"127.0.0.1:0\", tls = \"starttls\", auth = \"none\" }\n\
     upstream = [{ address = \"127.0.0.1:9\", tls = \"none\" }]\n";
 
-/// Returns a site with these further certificates.
+/// Returns a site with its default certificate and these certificates in `also`.
 fn site_with_certificates(also: &[&str], more: &str) -> Site {
     let tables: Vec<_> =
         also.iter().map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}")).collect();
@@ -90,7 +90,7 @@ fn site_with_certificates(also: &[&str], more: &str) -> Site {
     Site::builder().tls(keys).more(LISTENERS).more(more).build()
 }
 
-/// Makes a certificate for these names.
+/// Makes a certificate for these host names; writes it and its key to `NAME.pem` and `NAME.key`.
 fn make(site: &Site, name: &str, names: &[&str]) -> CertificateDer<'static> {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -99,7 +99,7 @@ fn make(site: &Site, name: &str, names: &[&str]) -> CertificateDer<'static> {
     made.cert.der().clone()
 }
 
-/// Replaces the default certificate.
+/// Replaces the files of the default certificate and its key; returns the new certificate.
 fn renew_default(site: &Site) -> CertificateDer<'static> {
     let made = make(site, "renewed", &["localhost"]);
     std::fs::rename(site.path("renewed.pem"), site.path("certificate.pem")).unwrap();
@@ -143,15 +143,15 @@ fn tls_1_1_is_refused_with_an_alert() {
     let weir = site.start();
     let mut stream = TcpStream::connect(weir.address("implicit")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // RFC 4346 §7.4.1.2: version 3.2, random, no session, two suites, no compression.
+    // ClientHello of TLS 1.1 (RFC 4346 §7.4.1.2): version 3.2, random, no session, two cipher suites, no compression.
     let mut hello = vec![0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 2];
     hello.extend([7; 32]);
     hello.extend([0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]);
     stream.write_all(&hello).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    // handshake_failure and not protocol_version: rustls first misses the signature_algorithms extension, which came
-    // with TLS 1.2.
+    // The alert is handshake_failure (40), not protocol_version: before the version, rustls checks for the extension
+    // signature_algorithms, which exists only since TLS 1.2.
     assert_eq!((answer[0], &answer[3..]), (0x15, &[0, 2, 2, 40][..]), "a fatal alert (RFC 5246 §7.2)");
     weir.logged("TLS handshake failed");
 }
@@ -178,7 +178,7 @@ fn each_server_name_gets_its_certificate() {
             assert!(shown(&asks, name, address) == *certificate, "{name}");
         }
     }
-    // The same after STARTTLS.
+    // STARTTLS presents the same certificate as implicit TLS.
     let mut client = Client::greeted(weir.address("starttls"));
     client.say("STARTTLS", "220");
     client.secure(&site.path("certificate.pem"));
@@ -218,9 +218,9 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
             site.path(file).display()
         ))
     };
-    // rcgen's default: 4096-01-01.
+    // Certificates of rcgen end on 4096-01-01 by default.
     assert_eq!((ends("certificate.pem"), ends("net.pem")), (67_090_118_400.0, 67_090_118_400.0));
-    // The command returns when the certificates have been read.
+    // `weir reload` returns after Weir has read the certificates.
     assert_eq!(site.run(&["reload"], "").code, Some(0));
     assert_eq!(weir.times_logged("certificate read again"), 0, "both are the same as before");
 
@@ -233,7 +233,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
     let line = weir.logged("certificate read again");
     assert!(line.contains("net.pem") && line.contains("until=2040-01-01T00:00:00Z"), "{line}");
     assert_eq!(weir.times_logged("certificate read again"), 1, "the other is the same as before");
-    // After an error the log says that all are good again.
+    // After a failed reload, the next successful one logs both certificates, also those that have not changed.
     std::fs::rename(site.path("net.key"), site.path("elsewhere.key")).unwrap();
     assert_eq!(site.run(&["reload"], "").code, Some(78));
     weir.logged("certificates not taken: the former ones stay");
@@ -243,7 +243,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
     assert_eq!((ends("certificate.pem"), ends("net.pem")), (67_090_118_400.0, 2_208_988_800.0));
 }
 
-/// `weir serve` checks the files once a minute; this test runs the same server code with a shorter interval.
+/// `weir serve` looks for changed certificate files once a minute; this test runs its server code every 10 ms.
 #[test]
 fn renewed_files_are_loaded_once_certificate_and_key_match() {
     use weir::server::tls::Certificates;
@@ -304,7 +304,7 @@ fn an_invalid_handshake_is_logged_in_one_line_and_ends_the_connection() {
             }
         }
         stream.write_all(bytes.as_bytes()).unwrap();
-        // The last client sends nothing, and is disconnected by the time-out.
+        // The client that sends nothing is disconnected by `command-timeout`.
         let mut answer = Vec::new();
         let end = stream.read_to_end(&mut answer);
         assert!(end.is_ok() || end.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset, "{bytes:?}");

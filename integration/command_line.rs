@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 const MINIMAL: &str = "listener.s = { address = \"127.0.0.1:0\" }\nupstream = [{ address = \"127.0.0.1:2525\" }]\n";
 
-/// Returns the outcome of a command that fails with this message.
+/// Returns the outcome of a command that exits with `code`, writes `err` to standard error, and nothing else.
 fn failure(code: i32, err: &str) -> Outcome {
     Outcome { code: Some(code), out: String::new(), err: err.to_owned() }
 }
@@ -56,7 +56,8 @@ fn check_prints_the_name_of_the_machine_and_each_limit_in_words() {
     assert!(above.last().unwrap().starts_with("# one: each user: at most 9 recipients in 1d"), "{out}");
 }
 
-/// As root, check asks whether the owner of the state's folder, which is the user of the service, can use the files.
+/// `weir check` run as root tests whether the service's user can read the files. It takes the owner of the folder of
+/// the state file for this user.
 #[test]
 fn root_is_told_of_files_that_the_user_of_the_service_cannot_read() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -74,7 +75,7 @@ fn root_is_told_of_files_that_the_user_of_the_service_cannot_read() {
     let words = format!("cannot read {}", secret.display());
     let said = || site.run(&["check"], "").err;
     assert!(!said().contains(&words), "{}", said());
-    // Only root can give a folder away; others have read the files themselves.
+    // Only root can change the owner of a folder. Another user's `weir check` only tests that it can read the files.
     if std::os::unix::fs::chown(&state, Some(65_534), Some(65_534)).is_ok() {
         assert!(said().contains(&words) && said().contains("chmod g+r"), "{}", said());
         mode(&secret, 0o604);
@@ -82,7 +83,7 @@ fn root_is_told_of_files_that_the_user_of_the_service_cannot_read() {
     }
 }
 
-/// Reads a configuration of `conf/`, without the files that it names.
+/// Reads a configuration file of `conf/`. The files that it names need not exist.
 fn shipped(name: &str) -> weir::config::Config {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf").join(name);
     match weir::config::read(&path) {
@@ -105,7 +106,8 @@ fn the_reference_has_every_key_and_states_the_defaults() {
         assert!(is_stated || is_explained(kind, asked.key), "{} {} is missing", asked.section, asked.key);
     }
     let defaults = minimal.settings.iter().filter(|setting| setting.is_default && setting.value.is_some());
-    // The default of `charge` depends on the count: the reference states that of recipients, which the first limit counts.
+    // The default of `charge` depends on `count`. The reference states it for `count = "recipients"`, which the first
+    // limit of the minimal configuration has: ignore the defaults of its other limits.
     let first_charge = minimal.settings.iter().find(|setting| setting.key == "charge").unwrap();
     for default in defaults.filter(|default| default.key != "charge" || default.place == first_charge.place) {
         let stated = reference.settings.iter().find(|s| s.section == default.section && s.key == default.key);
@@ -113,8 +115,8 @@ fn the_reference_has_every_key_and_states_the_defaults() {
     }
 }
 
-/// Returns the kind of a section. Keys can exclude each other, so it is enough that one section of a kind has a key.
-/// `except` has the keys of `match`.
+/// Returns the kind of a section: all `list.NAME` are one kind, and `except` is of the kind of `match`, as both have
+/// the same keys. One section of a kind with a key is enough for the reference, because some keys exclude each other.
 fn kind(section: &str) -> &str {
     match section.trim_matches(['[', ']']) {
         list if list.starts_with("list.") => "list",
@@ -123,8 +125,8 @@ fn kind(section: &str) -> &str {
     }
 }
 
-/// Tests whether the comments of the reference explain a key: a limit's own key as `key = `, the key of a table within
-/// a limit by its name.
+/// Tests whether a comment of the reference explains a key. A limit's own key must stand there as `key = `; for a key
+/// of a table within a limit, the name is enough.
 fn is_explained(kind: &str, key: &str) -> bool {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/weir.toml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -199,7 +201,7 @@ fn world_readable_files_are_warned_of() {
     assert!(err.contains("warning: ") && err.contains("users can be read by everybody: chmod o= it"), "{err}");
 }
 
-/// Returns the warnings about a configuration with one upstream of these keys.
+/// Returns the warnings about a configuration whose only upstream has these keys.
 fn warnings(keys: &str) -> String {
     let text = format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n[[upstream]]\n{keys}\n"
@@ -319,7 +321,7 @@ fn manual_pages_and_completions_are_made() {
     assert!(folder.path().join("weir-user-add.1").exists());
     let page = std::fs::read_to_string(folder.path().join("weir.toml.5")).unwrap();
     assert!(page.contains(".TH weir.toml 5") && page.contains("idle\\-timeout"), "{page}");
-    // The Debian package takes the pages by these patterns.
+    // Each man page must match a pattern of Cargo.toml by which the Debian package takes the pages.
     let manifest = include_str!("../Cargo.toml");
     for page in std::fs::read_dir(folder.path()).unwrap().map(|page| page.unwrap().path()) {
         let text = std::fs::read_to_string(&page).unwrap();
@@ -418,7 +420,7 @@ fn groups_of_a_user_are_given_listed_and_replaced() {
     assert_eq!(user(&["groups", "dave", "staff"], ""), failure(67, nobody));
 }
 
-/// Starts a demo; returns it with its output, up to the line that names Ctrl-C.
+/// Starts `weir demo`; returns the process, and the lines that it prints up to the line that names Ctrl-C.
 fn demo() -> (Running, Vec<String>) {
     let mut child = weir().arg("demo").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = Vec::new();
@@ -434,7 +436,7 @@ fn demo() -> (Running, Vec<String>) {
 #[test]
 fn the_demo_does_what_it_says() {
     let (mut demo, lines) = demo();
-    // The commands are the indented lines. A shell runs them unchanged.
+    // The indented lines of the output are the commands that the demo suggests. A shell runs them unchanged.
     let commands: String = lines.iter().filter(|line| line.starts_with("  ")).map(|line| format!("{line}\n")).collect();
     let Outcome { code, out, err } = run(Command::new("bash").args(["-c", &commands]), "");
     assert_eq!(code, Some(0), "{out}\n{err}");

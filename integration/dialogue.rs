@@ -1,18 +1,19 @@
-//! SMTP dialogues: the scripts `dialogues/*.smtp` drive the session itself and the real policy, without sockets and
-//! without waiting.
+//! SMTP dialogues: the scripts `dialogues/*.smtp` drive the code of the session and of the policy directly, without
+//! sockets and without real time.
 //!
 //! A script has one line per event, and `#` comments:
 //!
 //!     listener tls=starttls auth=required      the listener; also trusted=NET, xclient=NET, size=OCTETS, recipients=N
 //!     user alice sesame                        a user and the password
 //!     limit recipients user 3 / 1d             a limit: count, per, rate
-//!     upstream SIZE 500, DSN                   the upstream's extensions from now on; first 8BITMIME
+//!     upstream SIZE 500, DSN                   the upstream's extensions from now on; 8BITMIME until then
 //!     c -> EHLO pc.example                     the client sends this line; consecutive lines are sent in one piece
 //!     c => NOOP\n                              the client sends these octets, with escapes
 //!     c <- 250 2.0.0 Ok                        the client gets this reply line
 //!     c <~ 450 4.7.1 3                         the client gets a reply line with this beginning
 //!     u <- RCPT TO:<b@example.net>             the upstream gets this command
-//!     u -> 250 2.1.5 Ok                        the upstream's next reply, or "away"; stands before the client's line
+//!     u -> 250 2.1.5 Ok                        the upstream's next reply, or "away" if it is unreachable; this line
+//!                                              stands before the client's line that causes the reply
 //!     tls                                      the TLS handshake succeeds
 //!     c -- closed                              the session has closed the connection
 
@@ -59,8 +60,8 @@ fn a_dialogue_with_a_wrong_line_fails() {
     }
 }
 
-/// Plays these lines of a script, then sends RCPT this many times, `in_one` per write, until the session ends. Returns
-/// the dialogue and the number of replies by code.
+/// Plays these lines of a script, then sends up to `recipients` RCPT commands, `in_one` of them per write, until the
+/// session ends. Returns the dialogue, and how often each reply code came in answer to them.
 fn harvest(lines: &str, recipients: usize, in_one: usize) -> (Dialogue, HashMap<String, usize>) {
     let mut dialogue = Dialogue::new();
     for line in lines.lines() {
@@ -89,7 +90,7 @@ const BEGINNING: &str = "listener recipients=1000\nc -> HELO pc.example\nc -> MA
 
 #[test]
 fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() {
-    // A well-behaved client sends the message to the accepted recipients.
+    // A client with 500 recipients too many can still send its message to the accepted 1000.
     for in_one in [1, 1500] {
         let (mut dialogue, codes) = harvest(BEGINNING, 1500, in_one);
         assert_eq!((codes.get("250"), codes.get("452"), codes.len()), (Some(&1000), Some(&500), 2));
@@ -97,7 +98,7 @@ fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() 
             dialogue.line(line).unwrap();
         }
     }
-    // An abusive client is disconnected.
+    // A client that has had more than 10,000 recipients refused is disconnected.
     let (dialogue, codes) = harvest(BEGINNING, 20_000, 100);
     assert!(dialogue.closed);
     assert_eq!((codes["250"], codes["452"], codes["421"]), (1000, 10_001, 1));
@@ -111,7 +112,7 @@ fn recipients_after_a_refused_mail_are_refused_until_there_are_too_many_of_them(
         assert!(dialogue.closed && !codes.contains_key("250"), "{codes:?}");
         assert!(codes["550"] + codes.get("452").unwrap_or(&0) <= 1001 && codes["421"] == 1, "{codes:?}");
     }
-    // Where policy refuses MAIL there is no transaction, and RCPT pipelined with MAIL is refused too.
+    // If a limit refuses MAIL, there is no transaction, so the RCPTs pipelined after this MAIL are refused too.
     let by_policy = "limit recipients sender 2 / 1d\nc -> HELO pc.example\nc -> MAIL FROM:<a@example.org>\n\
         c -> RCPT TO:<b@example.net>\nc -> RSET\n";
     let run = format!("c -> MAIL FROM:<a@example.org>{}", "\nc -> RCPT TO:<b@example.net>".repeat(9));
@@ -138,12 +139,12 @@ fn an_envelope_has_a_maximum_of_octets() {
     dialogue.send(run.as_bytes());
     dialogue.run();
     let accepted = dialogue.replies.iter().filter(|reply| reply.starts_with("250")).count();
-    // Each recipient takes 502 octets: 15 of address, 7 and 480 of ORCPT. The envelope has 256 octets for each of 1000
-    // recipients.
+    // Each recipient takes 502 octets: 15 of address, and 7 + 480 of ORCPT. An envelope may have 256 octets for each
+    // recipient of the maximum, which is 1000 here.
     assert_eq!(accepted, 256_000 / 502);
     assert_eq!(dialogue.replies.len(), 1000);
     assert!(dialogue.replies.back().unwrap().starts_with("452 4.5.3 The recipients and their parameters are too long"));
-    // A shorter recipient still fits.
+    // A recipient without ORCPT still fits into the octets that are left.
     dialogue.line("c -> RCPT TO:<a@example.net>").unwrap();
     dialogue.run();
     assert_eq!(dialogue.replies.pop_back().unwrap(), "250 2.0.0 Ok");
@@ -154,24 +155,24 @@ fn an_envelope_has_a_maximum_of_octets() {
     }
 }
 
-/// The upstream's reply where the script has none.
+/// Reply of the upstream to a command for which the script gives no reply.
 const OK: &str = "250 2.0.0 Ok";
 
-/// A dialogue being played.
+/// State of one dialogue while its script is played.
 struct Dialogue {
     options: Options,
     users: Vec<(String, String)>,
     store: InMemoryStore,
     step: Option<Step>,
     input: Input,
-    /// Reply lines to the client.
+    /// Reply lines of the session to the client that the script has not yet checked.
     replies: VecDeque<String>,
-    /// Commands to the upstream.
+    /// Commands to the upstream that the script has not yet checked.
     commands: VecDeque<String>,
-    /// The upstream's next replies.
+    /// Replies of the upstream that the script has given and the session has not yet received.
     answers: VecDeque<String>,
     reader: Option<Reader>,
-    /// Reader of a message sent by BDAT.
+    /// Reader of a message that the client sends by BDAT.
     chunks: Chunks,
     message: Vec<u8>,
     offered: Extensions,
@@ -309,7 +310,7 @@ impl Dialogue {
                         break self.step = Some(Step::Read(session));
                     }
                     match session.step(&mut self.input, self.now, self.offered, false) {
-                        // Half a line: the session waits for the rest.
+                        // The input ends within a line, so the session has read nothing and waits for the rest.
                         Step::Read(session) if self.input.unused().len() == before => {
                             break self.step = Some(Step::Read(session));
                         }
@@ -331,7 +332,7 @@ impl Dialogue {
                     let verdicts = self.store.admit(self.now, asked, ledger);
                     admit.answer(verdicts, self.now)
                 }
-                // No limit of these dialogues delays.
+                // The limits of these dialogues delay nothing, so no time passes here.
                 Step::Delay(late) => late.elapsed(),
                 Step::Pause(session) => Step::Next(session),
                 Step::Relay(relay) => {
@@ -469,7 +470,7 @@ fn parameter(name: &str, value: &Option<Box<str>>) -> String {
     value.as_ref().map_or(String::new(), |value| format!(" {name}={value}"))
 }
 
-/// Parses extensions: EHLO lines, separated by commas.
+/// Parses an upstream's extensions, written as in its EHLO reply, but separated by commas.
 fn offers(words: &str) -> Extensions {
     Extensions::from_ehlo(&Reply::lines(250, [&["mx"][..], &words.trim().split(", ").collect::<Vec<_>>()].concat()))
 }

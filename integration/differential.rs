@@ -1,8 +1,9 @@
-//! Differential test: Weir and smtp-proto, the parser of another mail server, read the same commands. Each difference
-//! belongs to a class, which states the reason.
+//! Differential test: Weir and smtp-proto (the parser of another mail server) parse the same command lines. Each
+//! difference between the two results must belong to a class of [`CLASSES`], which states the reason.
 //!
-//! A difference without a class fails, and so does a class whose example is no difference. For a new parameter or
-//! command: extend [`ours`], add lines to [`HARD`] and [`PARAMETERS`], and remove or add classes until the test passes.
+//! The test fails on a difference without a class, and on a class whose example both parsers read alike. For a new
+//! parameter or command: extend [`ours`], add lines to [`HARD`] and [`PARAMETERS`], and remove or add classes until the
+//! test passes.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -14,7 +15,7 @@ use std::fmt;
 use weir::smtp::command::{self, Command};
 use weir::smtp::envelope::Body;
 
-/// A line as a parser reads it, in terms that both parsers have.
+/// Result of parsing a command line, in a form that the results of both parsers can be converted to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
     verb: &'static str,
@@ -70,14 +71,14 @@ fn ours(line: &[u8]) -> Option<Reading> {
     })
 }
 
-/// Returns the words of NOTIFY in the order of [`RCPT_FLAGS`].
+/// Returns the words of a NOTIFY parameter (RFC 3461) in the order of [`RCPT_FLAGS`], which [`theirs`] has too.
 fn in_order(notify: &str) -> String {
     let given: Vec<String> = notify.split(',').map(str::to_ascii_uppercase).collect();
     let known = RCPT_FLAGS.iter().map(|(_, _, word)| *word).filter(|word| given.iter().any(|other| other == word));
     known.collect::<Vec<_>>().join(",")
 }
 
-/// Parses a line with smtp-proto.
+/// Parses a line with smtp-proto; `None` if smtp-proto refuses it.
 fn theirs(line: &[u8]) -> Option<Reading> {
     let line = [line, b"\r\n"].concat();
     let request = Request::parse(&mut line.iter()).ok()?;
@@ -133,7 +134,8 @@ const RCPT_FLAGS: &[Flag] = &[
     (smtp_proto::RCPT_CONNEG, "CONNEG", ""),
 ];
 
-/// Returns parameters by their flags. Several words of one parameter are in a list, in the order of the table.
+/// Returns the parameters whose flags are in `set`. Several words of one parameter are joined by commas, in the order
+/// of the table.
 fn flags(set: u64, table: &[Flag]) -> BTreeMap<&'static str, String> {
     let mut parameters: BTreeMap<&'static str, String> = BTreeMap::new();
     for (_, name, word) in table.iter().filter(|(flag, ..)| set & flag != 0) {
@@ -151,7 +153,7 @@ struct Difference {
 }
 
 impl Difference {
-    /// Returns all differences on a line, each by itself.
+    /// Returns all differences on a line: one for the verb and argument, and one for each parameter that differs.
     fn all(line: &[u8]) -> Vec<Self> {
         let difference = |ours, theirs| Self { line: line.to_owned(), ours, theirs };
         let (Some(ours), Some(theirs)) = (ours(line), theirs(line)) else {
@@ -173,17 +175,17 @@ impl Difference {
         others.into_iter().map(|other| difference(Some(ours.clone()), Some(other))).collect()
     }
 
-    /// smtp-proto accepts the line, Weir refuses it.
+    /// Tests whether only smtp-proto accepts the line, and `holds` is true of its reading.
     fn only_theirs(&self, holds: impl Fn(&Reading) -> bool) -> bool {
         self.ours.is_none() && self.theirs.as_ref().is_some_and(holds)
     }
 
-    /// Weir accepts the line, smtp-proto refuses it.
+    /// Tests whether only Weir accepts the line, and `holds` is true of its reading.
     fn only_ours(&self, holds: impl Fn(&Reading) -> bool) -> bool {
         self.theirs.is_none() && self.ours.as_ref().is_some_and(holds)
     }
 
-    /// Both accept the line; `holds` gets Weir's reading, then smtp-proto's.
+    /// Tests whether both parsers accept the line, and `holds` is true of Weir's reading (first) and smtp-proto's.
     fn both(&self, holds: impl Fn(&Reading, &Reading) -> bool) -> bool {
         self.ours.as_ref().zip(self.theirs.as_ref()).is_some_and(|(ours, theirs)| holds(ours, theirs))
     }
@@ -192,7 +194,7 @@ impl Difference {
         String::from_utf8_lossy(&self.line).into_owned()
     }
 
-    /// Returns the path with the text before it, and the text after its bracket.
+    /// Splits the line after the `>` that ends the path; returns both parts.
     fn around_path(&self) -> (String, String) {
         let text = self.text();
         let mut quoted = false;
@@ -206,7 +208,7 @@ impl Difference {
         (path.to_owned(), rest.to_owned())
     }
 
-    /// Returns the names of the parameters, with repetitions.
+    /// Returns the names of the parameters in the line, also those that are repeated.
     fn parameter_names(&self) -> Vec<String> {
         let (_, parameters) = self.around_path();
         parameters
@@ -223,17 +225,17 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Reason of a difference.
+/// Class of differences that have one reason.
 struct Class {
     name: &'static str,
     why: &'static str,
-    /// A line that differs only for this reason; `{long}` stands for 253 letters.
+    /// A line that the parsers read differently only for this reason; `{long}` stands for 253 letters.
     example: &'static str,
     holds: fn(&Difference) -> bool,
 }
 
 impl Class {
-    /// Returns the class of a difference: the first that applies.
+    /// Returns the first class of [`CLASSES`] that applies to a difference.
     fn of(difference: &Difference) -> Option<&'static Self> {
         CLASSES.iter().find(|class| (class.holds)(difference))
     }
@@ -547,7 +549,7 @@ fn unquoted(address: &str) -> String {
     text
 }
 
-/// Lines on which parsers are known to fail.
+/// Command lines that SMTP parsers are known to read wrongly.
 const HARD: &[&str] = &[
     "NOOP",
     " NOOP",
@@ -636,7 +638,7 @@ const HARD: &[&str] = &[
     "RCPT TO:<a@b> ORCPT=x400;a",
 ];
 
-/// Parameters for random lines.
+/// Parameters of MAIL and RCPT from which random lines are made.
 const PARAMETERS: &[&str] = &[
     "SIZE=0",
     "SIZE=1000",
@@ -663,7 +665,7 @@ const PARAMETERS: &[&str] = &[
     "",
 ];
 
-/// Random lines: nearly valid, some with one octet changed.
+/// Generates random command lines: most are valid or have one error, and some have one random octet changed.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
     let opening = prop_oneof![
         9 => select(&["MAIL FROM:", "RCPT TO:", "mail from:", "Rcpt To:"][..]),

@@ -1,18 +1,18 @@
-//! Tests of the documents: the monitoring guide names every metric and every log message, and every link has a target.
+//! Tests of the documents: the monitoring guide names every metric and log message, and every local link has a target.
 
 use proc_macro2::TokenTree;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// Macros of `tracing` that write a log line.
+/// Macros of the crate `tracing` with which Weir writes log lines.
 const LEVELS: [&str; 3] = ["info", "warn", "error"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the files below a folder that have this ending.
+/// Returns the files in a folder and its subfolders that have this extension.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -23,12 +23,12 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Replaces all white space by single spaces: a document may break a log message over two lines.
+/// Replaces each run of white space by one space, because a document may break a log message over two lines.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Names of metrics, and log messages, in the source code.
+/// Names of metrics and texts of log messages that the source code contains.
 #[derive(Default)]
 struct Names {
     metrics: BTreeSet<String>,
@@ -57,7 +57,8 @@ impl<'ast> Visit<'ast> for Names {
                 TokenTree::Literal(literal) => syn::parse_str::<syn::LitStr>(&literal.to_string()).ok(),
                 _ => None,
             });
-            // The message is the last argument. A message in a variable is a literal at another place.
+            // The message is the macro's last argument. If the argument is a variable, the text is elsewhere in the
+            // source code, and is not found here.
             let message = literals.last().map(|literal| literal.value()).filter(|message| message != "{message}");
             self.messages.extend(message);
         }
@@ -69,7 +70,7 @@ fn the_monitoring_guide_names_every_metric_and_every_log_message() {
     let guide = std::fs::read_to_string(root().join("conf/guide/monitoring.md")).unwrap();
     let (mut names, words) = (Names::default(), flat(&guide));
     for path in files(&root().join("src"), "rs") {
-        // The path from the root of the sources: folders above may have any name.
+        // Look only at the path below the repository's root: a folder above it may be called `tests` too.
         let inside = path.strip_prefix(root()).unwrap();
         let is_test = inside.ends_with("tests.rs") || inside.components().any(|part| part.as_os_str() == "tests");
         if !is_test {
@@ -86,14 +87,14 @@ fn the_monitoring_guide_names_every_metric_and_every_log_message() {
     assert!(gone.is_empty(), "conf/guide/monitoring.md names metrics that do not exist: {gone:#?}");
 }
 
-/// Tests whether this is a metric, or one of the series of a histogram.
+/// Tests whether `name` is a metric, or one of the series of a histogram (`_bucket`, `_sum`, `_count`).
 fn is_metric(metrics: &BTreeSet<String>, name: &str) -> bool {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
     metrics.contains(name) || metrics.contains(base)
 }
 
-/// Returns the anchors of the headings, as links name them: in lower case, with hyphens for spaces and no punctuation.
-/// The second heading of the same text gets "-1".
+/// Returns the anchors of a document's headings as links name them: the heading in lower case, with hyphens for spaces
+/// and without punctuation. The second heading with the same text gets "-1" at its end.
 fn anchors(document: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in document.lines().filter(|line| line.starts_with('#')) {

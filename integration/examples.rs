@@ -1,18 +1,19 @@
-//! Tests of the example limits in `conf/examples`: each is loaded and exercised by a talk, `examples/NAME.policy`, in
-//! the grammar of `talk/mod.rs`. The transcript of clients and upstreams must equal `examples/NAME.golden`.
+//! Tests of the example limits in `conf/examples`: Weir runs with each example, and a talk (a script of SMTP clients,
+//! `examples/NAME.policy`, in the grammar of `talk/mod.rs`) tests it. The talk's transcript must equal
+//! `examples/NAME.golden`.
 //!
 //!     TALK=NAME cargo nextest run -E 'test(examples::)'       plays one talk
-//!     GOLDEN=write cargo nextest run -E 'test(examples::)'    rewrites the golden files; read the diff then
+//!     GOLDEN=write cargo nextest run -E 'test(examples::)'    writes new golden files; read their diff before a commit
 
 use crate::harness::{Outcome, Site, Upstream};
 use crate::talk::{Talk, USERS, files, head, name_of, play, play_all};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Number of talks at the same time. A talk waits most of the time.
+/// Number of talks that run at the same time. One talk needs little processor time, as it mostly waits.
 const CONCURRENT_TALKS: usize = 8;
 
-/// Configuration before the limits when an administrator tries an example.
+/// File of `conf/examples` that an administrator who tries an example puts before its limits.
 const HEAD: &str = "before-limits.toml";
 
 #[test]
@@ -52,7 +53,7 @@ fn every_example_is_valid_with_users_and_when_only_tried() {
         std::fs::write(site.path("weir.toml"), format!("{before}{limits}")).unwrap();
         let (code, said) = check();
         assert_eq!(code, Some(0), "{}: {said}", name_of(&path));
-        // This configuration has no users and certificates, so it has no logins and no groups.
+        // This configuration has no users and no certificates, so Weir may warn that there are no logins and groups.
         let is_of_users =
             |line: &str| line.ends_with("no listener has logins") || line.contains("no user is in the group");
         let mut warnings = said.lines().filter(|line| line.starts_with("warning: "));
@@ -65,7 +66,7 @@ fn recommended_policies_stop_a_flood_and_find_a_trickle() {
     std::thread::scope(|scope| {
         for name in ["university", "isp", "company"] {
             scope.spawn(move || {
-                // A flood of one a second would be refused sooner, but takes long to simulate.
+                // A flood of one message a second would be refused sooner, but its simulation takes too long.
                 let flood = simulate_flood(name, "1/5s");
                 assert!(flood["delivered"].as_u64().unwrap() <= 50, "{name}: {flood}");
                 let trickle = simulate_flood(name, "6/h");
@@ -75,8 +76,8 @@ fn recommended_policies_stop_a_flood_and_find_a_trickle() {
     });
 }
 
-/// Simulates a stolen account that sends to new recipients at this speed for a day. Returns the last line of `weir
-/// simulate --json`.
+/// Simulates a stolen account that sends a message to a new recipient at this pace for a day. Returns the last line of
+/// `weir simulate --json`, which is the summary of the flood.
 fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
     let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
     let site = Site::builder().users(&[]).build();
@@ -103,8 +104,8 @@ fn examples() -> Vec<PathBuf> {
     examples
 }
 
-/// Returns a site for an example: every client may send, [`USERS`] can log in, and limits can route to an upstream
-/// `slow`.
+/// Returns a site with the limits of an example, and its upstreams `upstream` and `slow`. Every client may send,
+/// [`USERS`] can log in, and limits can route mail to `slow`.
 fn site_for_example(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     let (upstream, slow) = (Upstream::start(), Upstream::start());
     let head = head(&upstream, Some(&slow));
@@ -114,7 +115,7 @@ fn site_for_example(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     (site, upstream, slow)
 }
 
-/// Copies the files beside an example, named `NAME-FILE`, to the site.
+/// Copies to the site the files that the example NAME uses: those named `NAME-FILE` in its folder.
 fn copy_beside(example: &str, site: &Site) {
     for entry in std::fs::read_dir(folder()).unwrap() {
         let (path, file) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();

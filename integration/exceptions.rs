@@ -18,7 +18,8 @@ const KINDS: &str = "\
     { name = \"bounced\", count = \"rejections\", of = \"recipients\", at-least = 20, per = [\"client\"], rate = \"30% / 1d\" }, \
     { name = \"watcher\", watch = \"ten\", stage = \"mail\", action = [{ at = 0.5, warn = true }] }";
 
-/// Runs a control command as the system user `night-shift`. Most names in these tests are new to Weir.
+/// Runs a control command as the system user `night-shift`, with `--force` where the command has it: Weir has no record
+/// of most names in these tests.
 fn order(site: &Site, arguments: &[&str]) -> Outcome {
     let force: &[&str] = if ["grant", "suspend"].contains(&arguments[0]) { &["--force"] } else { &[] };
     order_without_force(site, &[arguments, force].concat())
@@ -190,7 +191,7 @@ fn a_name_that_weir_does_not_know_needs_force() {
     let term = ["--for", "8h", "--reason", "x"];
     for (arguments, words) in [
         (&["suspend", "alcie"][..], "no account, no budget and no audit record has user=alcie (did you mean alice?)"),
-        // Attackers can guess any name.
+        // A failed login as "root" does not make this name known: attackers can guess any name.
         (&["suspend", "root"], "no account, no budget and no audit record has user=root"),
         (&["suspend", "user-domain=example.org"], "no account, no budget and no audit record has user-domain="),
         (&["suspend", "client=127.2.0.9"], "no budget and no audit record has client=127.2.0.9"),
@@ -213,7 +214,7 @@ fn a_name_that_weir_does_not_know_needs_force() {
         assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}: {out}");
         assert!(!out.contains("warning") && !out.contains("cannot tell"), "{out}");
     }
-    // No limit has budgets per sender that outlive the message.
+    // No limit here keeps a budget per sender longer than one message, so Weir has no list of known senders.
     let out = done(&site, &[&["suspend", "sender=bob@example.org"], &term[..]].concat());
     assert!(out.contains("cannot tell whether sender=bob@example.org is right"), "{out}");
     let out = done(&site, &[&["suspend", "alcie"], &term[..]].concat());
@@ -245,7 +246,7 @@ fn a_release_keeps_what_a_limit_has_seen_and_suspends_no_second_time() {
     let out = done(&site, &["release", "client=127.2.0.1"]);
     assert!(out.contains("reset: new for client=127.2.0.1 is empty; it was 5 of 5.5 recipients per 1d"), "{out}");
     assert_eq!(accepted(&weir, ALICE, 10), 10, "five are known, five are new");
-    // A budget that would not suspend its owner again stays.
+    // `weir release` does not reset a budget whose level would not suspend its owner again.
     assert_eq!(accepted(&weir, BOB, 2), 2);
     done(&site, &["suspend", "client=127.2.0.2", "--for", "1d", "--reason", "x"]);
     let out = done(&site, &["release", "client=127.2.0.2"]);
@@ -270,7 +271,7 @@ fn a_release_resets_each_limit_that_would_suspend_again() {
     assert_eq!(accepted(&weir, ALICE, 5), 5);
 }
 
-/// Returns the reply to MAIL.
+/// Returns the reply to MAIL in a new session of this client.
 fn mail(weir: &Process, client: Ipv4Addr) -> String {
     let mut session = Client::connect_from(client, weir.address("s"));
     session.say("EHLO client.example", "250");
@@ -281,7 +282,7 @@ fn mail(weir: &Process, client: Ipv4Addr) -> String {
 #[test]
 fn a_suspended_client_sends_nothing_and_is_charged_nothing() {
     let (_upstream, site, weir) = running(KINDS);
-    // An open session is subject to the suspension from its next command on.
+    // A suspension also applies to a session that is already open, from its next command on.
     let mut session = Client::connect_from(ALICE, weir.address("s"));
     session.say("EHLO client.example", "250");
     session.say("MAIL FROM:<a@example.org>", "250");
@@ -320,7 +321,8 @@ fn a_suspension_ends_by_itself_also_while_weir_is_not_running() {
     assert_eq!(accepted(&weir, BOB, 3), 3);
     wait_for("suspensions", || (weir.metric("weir_suspensions") == 0.0).then_some(()));
     assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
-    // The clock may be wrong in the first minutes of a process, so nothing that began before it is removed.
+    // The clock may be wrong in the first minutes after Weir's start, so during them Weir does not remove the ended
+    // suspensions that began before its start: the audit has no end of the second one.
     let trail = done(&site, &["exceptions", "--audit"]);
     let acts: Vec<&str> = trail.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(acts, ["suspended", "ended", "suspended"]);
@@ -341,11 +343,11 @@ fn a_suspension_by_a_limit_holds_before_its_reply() {
     assert!(mail(&weir, ALICE).starts_with("550 5.7.1 "));
     let list = done(&site, &["exceptions"]);
     assert!(list.contains("  client=127.2.0.0/24  ") && list.contains(" by limit ten: "), "{list}");
-    // The command takes the owner as `weir exceptions` shows it, although the limit counts networks by its own prefix
-    // widths.
+    // `weir release` takes the suspended network as `weir exceptions` shows it, although the limit has prefix widths of
+    // its own ("client/24/56").
     let out = done(&site, &["release", "client=127.2.0.0/24"]);
     assert!(out.contains("released: client=127.2.0.0/24 may send again; it was by limit ten, "), "{out}");
-    // Otherwise the next recipient would suspend the network again.
+    // The release also resets the budget: otherwise the next recipient would suspend the network again.
     let reset = "reset: ten for client=127.2.0.0/24 is empty; it was 10 of 10 recipients per 1d\n";
     assert!(out.contains(reset), "{out}");
     assert_eq!(accepted(&weir, ALICE, 5), 5);
@@ -381,7 +383,7 @@ fn a_reset_budget_is_empty() {
     assert_eq!(accepted(&weir, ALICE, 25), 20);
     done(&site, &["revoke", "ten", "127.2.0.1"]);
     assert_eq!(accepted(&weir, ALICE, 12), 10);
-    // The filter of distinct values is forgotten with the budget.
+    // `weir reset` also deletes the budget's filter of distinct recipients, so the same recipients count as new again.
     let level = |limit: &str| {
         let levels = site.levels();
         levels[&(limit.to_owned(), ALICE)].round()
@@ -431,7 +433,7 @@ fn exceptions_outlive_a_reload_and_one_without_effect_is_named() {
         assert_eq!(words.contains(&expected), !why.is_empty(), "{words}");
         assert_eq!(list.contains(&format!("without effect: {why}\n")), !why.is_empty(), "{list}");
     }
-    // An exception of a limit that no longer exists can be revoked under the name that is shown.
+    // A grant for a limit that no longer exists can be revoked with the limit's name as `weir exceptions` shows it.
     site.edit("\"ten\"", "\"other\"");
     reload();
     assert!(done(&site, &["revoke", "ten", "client=127.2.0.1"]).starts_with("revoked"));
@@ -457,7 +459,7 @@ fn a_dump_can_be_loaded_with_exceptions_and_audit() {
     let Outcome { code, out, err } = load(&dump);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.ends_with(" budgets, 2 exceptions, 4 records loaded\n"), "{out}");
-    // Loading twice has the effect of loading once.
+    // Loading the same dump a second time changes nothing.
     assert_eq!(load(&dump).code, Some(0));
     let again = state(&site, "dump", "").out;
     let sorted = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
@@ -485,7 +487,7 @@ fn a_dump_can_be_loaded_with_exceptions_and_audit() {
 fn exceptions_hold_without_a_state_file_and_are_written_once_it_exists() {
     let upstream = Upstream::start();
     let site = site_with_limits(&upstream, TEN).build();
-    // A folder takes the place of the state file.
+    // A folder with the name of the state file: Weir cannot open its state file.
     std::fs::create_dir(site.path("state.db")).unwrap();
     let weir = site.start();
     let Outcome { code, out, .. } =

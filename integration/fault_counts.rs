@@ -1,4 +1,4 @@
-//! Tests of the fault counter, for seconds: no message may be lost or doubled, nothing may leak.
+//! Runs the fault tests of `faults/` for some seconds: no message may be lost or doubled, no memory or file may leak.
 
 use crate::faults::client::Sent;
 use crate::faults::judge::Judge;
@@ -18,7 +18,7 @@ fn kills_under_load_lose_no_acknowledged_charge() {
     assert!(kill(Kills { seed: 22, count: 10 }));
 }
 
-/// Returns a message that was sent whole, with the reply that its client read.
+/// Returns the record of a client that sent its whole message; `told` is the reply that the client read after it.
 fn sent(message: &Message, told: Option<&str>) -> Sent {
     Sent {
         token: message.token,
@@ -30,7 +30,7 @@ fn sent(message: &Message, told: Option<&str>) -> Sent {
     }
 }
 
-/// Returns the message as it should arrive.
+/// Returns the record of an upstream that accepted this message, unchanged, below Weir's `Received:` line.
 fn accepted(message: &Message) -> Accepted {
     Accepted {
         token: Some(message.token),
@@ -40,7 +40,7 @@ fn accepted(message: &Message) -> Accepted {
     }
 }
 
-/// Returns the counts of lost and doubled messages for one message that upstreams accepted like this.
+/// Returns how many messages the judge calls lost and doubled, for one sent message and what upstreams accepted.
 fn judged(sent: &Sent, accepted: &[Accepted]) -> [u64; 2] {
     let mut judge = Judge::new(1);
     let findings = judge.round(std::slice::from_ref(sent), accepted);

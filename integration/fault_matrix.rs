@@ -1,5 +1,6 @@
-//! Fault matrix: every fault at every stage, over new and over reused connections, many times, with all choices random.
-//! The client reads 2xx if and only if the upstream acknowledged its message; each message arrives once; nothing leaks.
+//! Fault matrix: every fault at every stage of SMTP, over new and over reused upstream connections, many times, with
+//! clients that behave at random. A client reads 2xx for its message if and only if the upstream acknowledged the
+//! message; no message arrives twice; Weir leaks no memory and no file.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 use std::collections::HashMap;
@@ -29,13 +30,13 @@ const TROUBLES: [Trouble; 6] = [
     Trouble::Upstream(Fault::Garbage),
 ];
 
-/// Result of one client.
+/// Result of one client with its one message.
 struct ClientResult {
     id: u64,
-    /// The last reply, if the client waited for one.
+    /// The last reply that the client read; `None` if it vanished and did not wait for one.
     told: Option<String>,
-    /// Recipients that must have been charged, and recipients that may have been. After a refusal because the upstream
-    /// is lost, Weir need not ask about the remaining recipients.
+    /// `charged` is the number of recipients that Weir must have charged to the limit, `asked` the number that it may
+    /// have charged. Once Weir has refused a recipient because it lost the upstream, it need not charge the next ones.
     charged: usize,
     asked: usize,
 }
@@ -63,21 +64,22 @@ fn every_fault_at_every_stage(pool: &str) {
     let weir = site.start();
     let ids = AtomicU64::new(1);
     let good = |count: usize| batch(&weir, &ids, count, None);
-    // Warm up first: some memory grows only once.
+    // Send some messages before the measurement: some of Weir's memory grows only at first.
     let [mut least, mut most] = count_recipients(&good(4 * CONCURRENT_CLIENTS));
     settle(&weir);
     let before = Footprint::of(&weir);
     for stage in STAGES {
         for trouble in TROUBLES {
             upstream.forget();
-            // Fill the pool, so that the fault can hit waiting connections.
+            // Fill Weir's connection pool, so that the fault can also hit idle connections in it.
             let primed = good(CONCURRENT_CLIENTS);
             let outcomes = match trouble {
                 Trouble::ClientVanishes => batch(&weir, &ids, REPETITIONS, Some(stage)),
                 Trouble::Upstream(fault) => {
                     upstream.fail_once_in(2, stage, fault);
                     let outcomes = match (stage, fault) {
-                        // Weir may have sent the final dot, and then waits longer than a test can.
+                        // Weir may have sent the final dot, and then waits longer for a reply than a test can: cut the
+                        // silent connections.
                         (Stage::Body | Stage::End, Fault::Silence) => {
                             while_cutting(&upstream, || batch(&weir, &ids, REPETITIONS, None))
                         }
@@ -100,17 +102,17 @@ fn every_fault_at_every_stage(pool: &str) {
         (weir.metric("weir_upstream_connections{upstream=\"u\"}") == 0.0).then_some(())
     });
     let after = Footprint::of(&weir);
-    // The connection that read the metrics may be among the open files.
+    // The connection of this test to the metrics may be among Weir's open files.
     assert!(after.files.abs_diff(before.files) <= 1, "{} open files, then {}", before.files, after.files);
     assert!(after.octets < before.octets + 30_000_000, "{} octets of memory, then {}", before.octets, after.octets);
-    // Each recipient is charged once, whatever its reply was.
+    // Weir charges each recipient once, whether it accepts or refuses the recipient.
     let charged = charged(&site);
     let bounds = least as f64 - 1.0..=most as f64 + 1.0;
     assert!(bounds.contains(&charged), "{charged} charged, {least} to {most} asked for");
     eprintln!("{charged} charged, {least} to {most} asked for");
 }
 
-/// Open files and memory of a process.
+/// Number of open files and octets of memory of a process.
 struct Footprint {
     files: usize,
     octets: u64,
@@ -129,8 +131,8 @@ impl Footprint {
     }
 }
 
-/// Sends this many messages, many concurrently, each in its own session. With a stage given, each client vanishes
-/// there.
+/// Sends `count` messages, each in its own session, [`CONCURRENT_CLIENTS`] at a time. With `vanish`, each client
+/// disconnects at this stage.
 fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -> Vec<ClientResult> {
     let left = AtomicUsize::new(count);
     let one_after_the_other = || {
@@ -147,7 +149,7 @@ fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -
     })
 }
 
-/// One client with one message; it is sent in a random way.
+/// A client that sends one message; number of recipients, size, pipelining and DATA or BDAT are random.
 struct Sender {
     client: Client,
     id: u64,
@@ -186,7 +188,7 @@ impl Sender {
         ClientResult { id: self.id, told, charged: self.charged, asked: self.asked }
     }
 
-    /// Vanishes at this stage, if that is the plan; the reply to the last command stays unread.
+    /// Returns an empty error if the client is to vanish at this stage; it leaves the reply to its last command unread.
     fn here(&self, stage: Stage) -> Result<(), String> {
         if self.vanish == Some(stage) { Err(String::new()) } else { Ok(()) }
     }
@@ -196,7 +198,7 @@ impl Sender {
         if reply.starts_with(good) { Ok(()) } else { Err(reply) }
     }
 
-    /// Sends the message. The error is the last reply, even a positive one; empty if the client vanished.
+    /// Sends the message. Always returns an error: the last reply, even a positive one, or "" if the client vanished.
     fn dialogue(&mut self) -> Result<(), String> {
         self.here(Stage::Greeting)?;
         self.hear("220")?;
@@ -298,7 +300,7 @@ fn settle(weir: &Process) {
     wait_for("end of the sessions", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
 }
 
-/// Cuts the connections on which the upstream is silent, repeatedly.
+/// Runs `work`, and meanwhile cuts, every 100 ms, the connections on which the upstream has become silent.
 fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
     let (done, end) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -313,12 +315,12 @@ fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Returns the number of recipients that must have been charged, and of those that may have been.
+/// Returns the number of recipients that Weir must have charged, and the number that it may have charged.
 fn count_recipients(outcomes: &[ClientResult]) -> [usize; 2] {
     [outcomes.iter().map(|outcome| outcome.charged).sum(), outcomes.iter().map(|outcome| outcome.asked).sum()]
 }
 
-/// Returns the level of the only budget.
+/// Returns the level of the site's only budget.
 fn charged(site: &Site) -> f64 {
     site.dump().iter().find_map(|line| line["level"].as_f64()).unwrap()
 }

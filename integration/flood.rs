@@ -1,5 +1,5 @@
-//! Tests of a flood: the sender is refused at the limit with any interleaving of its sessions, and also after `kill
-//! -9`.
+//! Tests of a flood of recipients from one user: Weir refuses them at the limit, in whatever order the user's parallel
+//! sessions run, and also after `kill -9` of Weir and a restart.
 
 use crate::harness::{Client, Process, Site, Upstream};
 use std::sync::Barrier;
@@ -7,7 +7,7 @@ use std::sync::Barrier;
 const LIMIT: f64 = 100.0;
 const PERIOD: f64 = 86_400.0;
 
-/// Returns a site with a limit per user.
+/// Returns a site with a limit of 100 recipients a day for each user.
 fn limited_site(upstream: &Upstream) -> Site {
     Site::builder()
         .listener("s", "tls = \"none\"")
@@ -19,15 +19,15 @@ fn limited_site(upstream: &Upstream) -> Site {
         .build()
 }
 
-/// Returns the rate after one more event, `interval` seconds after the last.
+/// Returns Exim's rate after one more event, which comes `interval` seconds after the event before.
 fn next(rate: f64, interval: f64) -> f64 {
     let x = interval / PERIOD;
     let a = (-x).exp();
     f64::max((1.0 - a) / x + a * rate, 1.0)
 }
 
-/// Returns the number of events, evenly spread over these seconds, that Exim's formula admits under `leaky`, and the
-/// level at the end.
+/// Returns how many of `events` events, spread evenly over `seconds`, Exim's formula admits with the option `leaky`,
+/// and the rate at the end.
 fn admitted_by_formula(events: u32, seconds: f64) -> (u32, f64) {
     let (mut admitted, mut rate, mut last) = (0, 0.0, 0.0);
     for n in 0..events {
@@ -40,7 +40,7 @@ fn admitted_by_formula(events: u32, seconds: f64) -> (u32, f64) {
     (admitted, rate)
 }
 
-/// Runs a session that names this many recipients, pipelined or one by one; returns the number of accepted ones.
+/// Runs a session of alice that names this many recipients, pipelined or one by one; returns how many Weir accepts.
 fn try_recipients(weir: &Process, recipients: u32, pipelined: bool) -> u32 {
     let mut client = Client::logged_in(weir.address("s"), "alice");
     if !client.ask("MAIL FROM:<alice@example.org>").starts_with("250") {
@@ -55,7 +55,7 @@ fn try_recipients(weir: &Process, recipients: u32, pipelined: bool) -> u32 {
     lines.iter().map(|line| accepted(client.ask(line.trim_end()))).sum()
 }
 
-/// Returns the seconds of a wait in Weir's notation.
+/// Returns the seconds of a duration such as `1h30m`, as a reply states it.
 fn seconds(wait: &str) -> f64 {
     weir::time::parse_duration(wait).unwrap().as_secs_f64()
 }
@@ -93,7 +93,7 @@ fn parallel_sessions_get_exactly_the_count_of_the_formula_also_after_kill_9() {
     let refusal = Client::logged_in(weir.address("s"), "alice").ask("MAIL FROM:<alice@example.org>");
     assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients used, 100 more per day; try again in "), "{refusal}");
     let (wait_before, told) = (wait_in(&refusal), now());
-    // The level by the formula, with one attempt a second.
+    // The exact wait: the first whole second at which one more recipient stays below the limit by Exim's formula.
     let level = admitted_by_formula(400, took).1;
     let exact = (1..).find(|wait| next(level, f64::from(*wait)) < LIMIT).unwrap();
     assert!((wait_before - f64::from(exact)).abs() <= took + 2.0, "{wait_before} s, by the formula {exact} s");
@@ -105,7 +105,7 @@ fn parallel_sessions_get_exactly_the_count_of_the_formula_also_after_kill_9() {
     let expected = wait_before - (now() - told);
     assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients used, 100 more per day; try again in "), "{refusal}");
     assert!((wait_in(&refusal) - expected).abs() <= 2.0, "{refusal}: {expected} s expected");
-    // Another user is not affected.
+    // Alice's flood does not use up the budget of another user.
     site.add_user("bob");
     let mut bob = Client::logged_in(weir.address("s"), "bob");
     bob.say("MAIL FROM:<bob@example.org>", "250");

@@ -1,13 +1,13 @@
-//! Tests of groups in the users file, and of limits that match on groups: for users who log in, and for users that a
-//! trusted proxy names.
+//! Tests of limits that match on groups of the users file: for users who log in, and for users whose name a trusted
+//! proxy sends by XCLIENT.
 
 use crate::harness::{Client, Site, Upstream, succeed};
 
-/// Limits students to two recipients a day; other users are free.
+/// Limits each user of the group `students` to two recipients a day. Other users have no limit.
 const LIMIT: &str = "[[limit]]\nname = \"students\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"2.5 / 1d\"\n\
     match = { group = \"Students\" }\n";
 
-/// Returns a site with the limits of the groups.
+/// Returns a site with the limit [`LIMIT`].
 fn limited_site(upstream: &Upstream) -> Site {
     Site::builder()
         .listener("s", "tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.2\"]")
@@ -16,12 +16,12 @@ fn limited_site(upstream: &Upstream) -> Site {
         .build()
 }
 
-/// Puts a user into groups.
+/// Replaces a user's groups by `weir user groups`.
 fn put(site: &Site, user: &str, groups: &[&str]) {
     succeed(site.command(&["user", "groups"]).arg(user).args(groups), "");
 }
 
-/// Returns the number of accepted messages out of four.
+/// Sends four messages to one recipient each, until Weir refuses one; returns the number of accepted messages.
 fn sent(client: &mut Client) -> usize {
     let is_refused = |client: &mut Client| client.ask("MAIL FROM:<a@example.org>").starts_with("450");
     let send = |_: &usize| {
@@ -59,7 +59,7 @@ fn a_user_named_by_a_proxy_has_the_groups_of_the_users_file() {
     let weir = site.start();
     let mut client = Client::connect_from("127.0.0.2".parse().unwrap(), weir.address("s"));
     client.say("EHLO proxy.example", "250");
-    // The last client keeps its user, as XCLIENT changes only its address.
+    // The last XCLIENT changes only the client's address: the user is still bob, who has used up the limit.
     for (who, expected) in [("LOGIN=alice", 4), ("LOGIN=carol", 4), ("LOGIN=bob", 2), ("ADDR=192.0.2.7", 0)] {
         client.say(&format!("XCLIENT {who}"), "220");
         client.say("EHLO pc.example", "250");

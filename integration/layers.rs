@@ -1,10 +1,12 @@
-//! Import rules, checked against the code itself: which module may import which (DESIGN's table), and no cycles of files.
+//! Tests of the rules for imports in `src`: each module imports only those that DESIGN's table allows to it, and no
+//! files import one another in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// Modules, each with those that it may import. A pure module names no runtime, socket or clock.
+/// Modules, each with the modules that it may import, and its kind. The code of a pure module names nothing of
+/// [`IMPURE`].
 const ROOMS: [(&str, &[&str], Kind); 24] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -66,12 +68,12 @@ const ROOMS: [(&str, &[&str], Kind); 24] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Pure,
-    /// May read the wall clock.
+    /// Module that may read the wall clock.
     Clock,
     Free,
 }
 
-/// Pure files of modules that are not pure.
+/// Files that must be pure, although their module need not be.
 const PURE_FILES: [&str; 7] = [
     "relay/client.rs",
     "relay/connection/envelope.rs",
@@ -82,7 +84,7 @@ const PURE_FILES: [&str; 7] = [
     "store/journal.rs",
 ];
 
-/// Names that pure code must not contain.
+/// Names that pure code must not contain: runtime, sockets, files, processes, threads, clocks, database and log.
 const IMPURE: [&str; 12] = [
     "tokio",
     "std::net::TcpStream",
@@ -98,11 +100,11 @@ const IMPURE: [&str; 12] = [
     "tracing",
 ];
 
-/// All paths that code names: in `use` trees and in expressions, types and attributes.
+/// All paths (such as `crate::a::B`) that a file's code contains: in `use`, expressions, types, attributes and macros.
 #[derive(Default)]
 struct Paths {
     all: BTreeSet<String>,
-    /// Imported names, each with its path.
+    /// Names that `use` brings into the file, each with its path.
     imports: BTreeMap<String, String>,
 }
 
@@ -118,7 +120,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
-        // The tokens of a macro are not parsed: paths are found in its text.
+        // `syn` does not parse the tokens of a macro: look for paths in its text.
         let text = invocation.tokens.to_string().replace(' ', "");
         let is_name = |c: char| c.is_alphanumeric() || "_:".contains(c);
         for path in
@@ -148,12 +150,13 @@ impl Paths {
     }
 }
 
-/// Modules by their paths, such as `policy::limit`, each with the paths that its production code names. A file is one module.
+/// Modules by their paths, such as `policy::limit`, each with the paths that its code contains, without its unit tests.
+/// Each file is one module.
 #[derive(Default)]
 struct Modules(BTreeMap<String, Paths>);
 
 impl Modules {
-    /// `files` are names below `src`, each with its code.
+    /// Parses `files`: paths below `src`, each with its code.
     fn new<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut modules, mut tests) = (BTreeMap::new(), Vec::new());
         for (file, code) in files {
@@ -172,7 +175,8 @@ impl Modules {
         Self(modules)
     }
 
-    /// A path from the crate's root; `None` if it leads out of the crate, or no further than what is imported elsewhere.
+    /// Converts a path in `module` to one from the crate's root. `None` if it leads to another crate, or begins with a
+    /// name that a `use` of the module imports: the path of the `use` is enough.
     fn absolute(&self, path: &str, module: &str) -> Option<String> {
         let mut place: Vec<&str> = module.split("::").collect();
         let mut parts = path.split("::").peekable();
@@ -190,7 +194,7 @@ impl Modules {
         Some(place.join("::"))
     }
 
-    /// The module in which a name is defined. Re-exports are followed.
+    /// Returns the module that defines the item of a path. Follows re-exports, up to 8 of them.
     fn definition(&self, path: &str, depth: usize) -> Option<&str> {
         let mut ends: Vec<usize> = path.match_indices("::").map(|(at, _)| at).chain([path.len()]).collect();
         ends.reverse();
@@ -203,8 +207,8 @@ impl Modules {
         imported.and_then(|path| self.definition(&further(path), depth + 1)).or(Some(module))
     }
 
-    /// For each folder the imports between what is in it: files, and subfolders as a whole. A file that imports what its folder's own
-    /// file (`mod.rs`) defines, or the reverse, is not among them.
+    /// Returns for each folder the pairs (A, B) of which A imports B. A and B are files or whole subfolders of the
+    /// folder. Imports between a file and the `mod.rs` of its folder are left out.
     fn imports(&self) -> BTreeMap<String, BTreeSet<(String, String)>> {
         let mut imports: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
         for (module, paths) in &self.0 {
@@ -221,7 +225,7 @@ impl Modules {
         imports
     }
 
-    /// The files that import themselves by way of others: for each folder, in groups that reach one another.
+    /// Returns for each folder the groups of files that import one another in a cycle, directly or through other files.
     fn cycles(&self) -> BTreeMap<String, BTreeSet<Vec<String>>> {
         let mut cycles: BTreeMap<String, BTreeSet<Vec<String>>> = BTreeMap::new();
         for (folder, mut reached) in self.imports() {
@@ -247,7 +251,7 @@ impl Modules {
     }
 }
 
-/// The rules that a file's imports break.
+/// Returns a text for each rule that the code of a file breaks.
 fn violations(file: &str, code: &str) -> Vec<String> {
     let room = file.split(['/', '.']).next().unwrap();
     let Some((_, allowed, kind)) = ROOMS.iter().find(|(name, ..)| *name == room) else {
@@ -280,12 +284,12 @@ fn violations(file: &str, code: &str) -> Vec<String> {
     wrong
 }
 
-/// The module, and the item in it, that a path leads to; `None` if it stays within its module.
+/// Returns the path from the crate's root; `None` if it stays within the module of `file`.
 fn target(path: &str, file: &str) -> Option<String> {
     if let Some(rest) = path.strip_prefix("crate::").or_else(|| path.strip_prefix("weir::")) {
         return Some(rest.to_owned());
     }
-    // `super` leads out of a module only from its topmost file.
+    // `super` leads out of the module only if there are as many of them as the file has levels below `src`.
     let depth = file.matches('/').count() + usize::from(!file.ends_with("/mod.rs"));
     let supers = path.split("::").take_while(|part| *part == "super").count();
     (supers > 0 && supers >= depth).then(|| path.split("::").skip(supers).collect::<Vec<_>>().join("::"))
@@ -319,7 +323,7 @@ fn source_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// All source files: their names below `src`, and their code.
+/// Returns all source files: their paths below `src`, and their code.
 fn sources() -> Vec<(String, String)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -351,7 +355,7 @@ fn a_cycle_of_files_is_found_however_it_is_written() {
         ("use super::second::Second;", "use super::first::First;", true),
         ("use crate::room::{second::Second};", "fn f() { super::first::f() }", true),
         ("use super::second;", "fn f() { matches!(1, super::first::ONE) }", true),
-        // By way of a re-export in mod.rs, and of a third file.
+        // The cycle leads through a re-export in mod.rs, and through a third file.
         ("use super::Alias;", "use super::third::Third;", true),
         ("use super::second::Second;", "", false),
         ("use super::second::Second;", "use super::Own; use std::fmt;", false),

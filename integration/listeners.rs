@@ -1,4 +1,4 @@
-//! Tests of listeners: TLS, time-outs, limits of connections, shutdown.
+//! Tests of listeners: TLS, time-outs of clients, maximum numbers of connections, shutdown.
 
 use crate::harness::{Client, PASSWORD, Site, Upstream, field, wait_for};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ fn plain_text_pipelined_after_starttls_is_discarded() {
     let mut client = Client::greeted(weir.address("starttls"));
     client.send(b"STARTTLS\r\nNOOP\r\n");
     client.expect("220");
-    // The octets after STARTTLS are no handshake. Weir must discard them: with them the handshake would fail.
+    // Weir must discard the plain text that follows STARTTLS: if it read the text as TLS, the handshake would fail.
     client.secure(&site.path("certificate.pem"));
     client.say("EHLO client.example", "250-weir.example");
     client.log_in("alice", PASSWORD);
@@ -80,7 +80,7 @@ fn silent_and_dripping_clients_time_out() {
     assert!(idle.is_closed());
 
     let mut dripping = Client::connect(weir.address("plain"));
-    // Each octet comes well within a time-out, but the command does not end in time.
+    // The client sends an octet much more often than every 0.3 s, but its command is not complete after 0.3 s.
     while dripping.try_send(b"x").is_ok() && weir.metric("weir_sessions{listener=\"plain\"}") > 0.0 {}
     assert!(dripping.reply().starts_with("421 4.4.2"));
 
@@ -100,7 +100,7 @@ fn an_endless_line_is_refused_and_in_the_end_disconnected() {
     client.send(b"\r\n");
     client.expect("500 5.5.2 Line too long");
     client.say("NOOP", "250");
-    // A megabyte without an end of line. The server may close before all of it is sent.
+    // A megabyte without an end of line. The write may fail: Weir may close the connection before it gets all octets.
     let _ = client.try_send(&vec![b'x'; 1 << 20]);
     client.expect("500 5.5.2 Line too long");
     client.expect("421 4.7.0");
@@ -152,7 +152,7 @@ fn clients_and_upstream_may_have_either_kind_of_address() {
 fn one_connection_too_many_gets_421() {
     let (_upstream, site) = site_with_listeners("session = { max-connections = 1 }\n");
     let weir = site.start();
-    // A trusted client keeps its session.
+    // This client is trusted, so Weir does not end its session to make room for the second one.
     let first = Client::connect(weir.address("trusting"));
     let mut second = Client::connect_silently(weir.address("plain"));
     second.expect("421 4.3.2");
@@ -163,7 +163,7 @@ fn one_connection_too_many_gets_421() {
     });
 }
 
-/// Connects through a proxy that announces this client; returns the client and its first reply.
+/// Connects as a proxy that announces `client` in a PROXY header; returns the connection and Weir's first reply.
 fn connect_as(client: &str, address: SocketAddr) -> (Client, String) {
     let family = if client.contains(':') { ("TCP6", "::1") } else { ("TCP4", "127.0.0.1") };
     let mut connection = Client::connect_silently(address);
@@ -180,7 +180,7 @@ fn the_limit_of_connections_per_client_spans_listeners_and_spares_others() {
     ));
     let weir = site.start();
     let (a, b) = (weir.address("a"), weir.address("b"));
-    // One IPv4 address is one client, and so is one IPv6 /64.
+    // All connections from one IPv4 address, or from one IPv6 /64, count as one client.
     for [first, second, third, other] in [
         ["192.0.2.7", "192.0.2.7", "::ffff:192.0.2.7", "192.0.2.8"],
         ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"],
@@ -219,8 +219,8 @@ fn a_connection_slot_is_free_after_every_kind_of_end() {
             client.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(client)
         })
     };
-    // Sessions end by QUIT, by disconnecting, within a command, within a message, by a failed handshake, and by a
-    // handshake that never comes.
+    // Each session ends in another way: by QUIT, by a disconnection at once, within a command, within a message, by a
+    // failed TLS handshake, and because the client never begins the handshake.
     next("plain").say("QUIT", "221");
     drop(next("plain"));
     next("plain").send(b"NOO");
@@ -264,7 +264,7 @@ fn two_hundred_concurrent_connections_never_exceed_the_limit() {
                 })
             })
             .collect();
-        // All connections stay open until the last one has its reply.
+        // Keep all connections open until each one has its reply.
         let held: Vec<(String, Client)> = connecting.into_iter().map(|thread| thread.join().unwrap()).collect();
         let count = |words: &str| held.iter().filter(|(heard, _)| heard.starts_with(words)).count();
         assert_eq!((count("220"), count(reply)), (greeted, 200 - greeted), "{limit}");
@@ -289,11 +289,11 @@ fn a_refusal_before_implicit_tls_sends_nothing() {
     assert_eq!(weir.metric(refused), 1.0);
 }
 
-/// Sends these octets repeatedly until the server ends the session; returns the last reply.
+/// Sends these octets every 10 ms until Weir ends the session; returns Weir's last reply.
 fn drip(client: &mut Client, what: &[u8]) -> String {
     let mut last = String::new();
     while client.try_send(what).is_ok() {
-        // Pace of the drip: with less, there would be too many commands before the time-out.
+        // A shorter pause would give so many commands that Weir would end the session before the time-out.
         std::thread::sleep(Duration::from_millis(10));
         if what.ends_with(b"\n") {
             match client.try_reply() {
@@ -315,7 +315,7 @@ fn a_client_that_must_log_in_is_disconnected_at_the_login_timeout() {
     let mut silent = Client::connect(weir.address("open"));
     let mut authenticating = Client::greeted(weir.address("open"));
     authenticating.say("AUTH LOGIN", "334");
-    // The handshake counts towards the same time-out.
+    // The time of a TLS handshake is part of the same `login-timeout`.
     let mut shaking_hands = Client::greeted(weir.address("starttls"));
     shaking_hands.say("STARTTLS", "220");
     let mut mute = Client::connect_silently(weir.address("implicit"));
@@ -343,7 +343,7 @@ fn a_client_without_need_for_a_login_may_stay() {
     let weir = site.start();
     let mut staying = vec![Client::logged_in(weir.address("open"), "alice")];
     staying.extend(["plain", "trusting", "optional"].map(|listener| Client::connect(weir.address(listener))));
-    // This client connected last, so the login time-out of the others has passed too.
+    // When this last client reaches its login time-out, that time has also passed for the clients before it.
     let mut last = Client::connect(weir.address("open"));
     last.expect("421 4.7.0");
     for mut client in staying {

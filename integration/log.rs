@@ -1,10 +1,10 @@
-//! Tests of the log and of the counters beside it: the line of a message tells who wrote to whom, numbers are numbers,
-//! and counters count what their help says.
+//! Tests of the log and of the counters of the same events: a message's log line names its sender and recipients, JSON
+//! has numbers as numbers, and counters count what their help text says.
 
 use crate::harness::{Client, PASSWORD, Process, Site, Upstream, wait_for};
 use serde_json::{Value, json};
 
-/// Waits for the first line in JSON that contains this text, and returns its object.
+/// Waits for the first log line that contains this text, and returns its JSON object.
 fn object(weir: &Process, what: &str) -> Value {
     let line = weir.logged(what);
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
@@ -20,7 +20,7 @@ fn site(upstream: &Upstream, more: &str) -> Site {
         .build()
 }
 
-/// Names recipients `r0` to `r(count - 1)`. Returns how many were accepted.
+/// Sends RCPT for the recipients `r0` to `r(count - 1)`; returns how many Weir accepts.
 fn name_recipients(client: &mut Client, count: usize) -> usize {
     (0..count).filter(|n| client.ask(&format!("RCPT TO:<r{n}@example.net>")).starts_with("250")).count()
 }
@@ -52,7 +52,7 @@ fn the_line_of_a_message_tells_who_wrote_to_whom_and_how() {
     }
     assert_eq!(line.get("more_recipients"), None);
 
-    // In pieces, cut within the field; without TLS and login.
+    // A client without TLS and login sends the message in two BDAT chunks, divided within the field Message-ID.
     let mut client = Client::greeted_by(&weir);
     client.begin_transaction();
     client.send(b"BDAT 17\r\nMessage-ID: <two@BDAT 13 LAST\r\nb>\r\n\r\nhello\r\n");
@@ -125,7 +125,8 @@ fn a_command_that_a_limit_refuses_is_not_counted_as_let_through_by_it() {
     let over = || weir.metric("weir_over_total{limit=\"l\",mode=\"enforce\",stage=\"rcpt\"}");
     let refused = || weir.metric("weir_refusals_total{limit=\"l\",stage=\"rcpt\"}");
     client.say("RSET", "250");
-    // The fourth to the tenth; the last three of them are over the lower rung of the second rate, too.
+    // Weir accepts recipients 4 to 10 above the first rate's warning level (0.35 × 10.5). Recipients 8 to 10 are also
+    // above the second rate's (0.35 × 20.5), and are counted only once.
     assert_eq!((over(), refused()), (7.0, 5.0));
     assert_eq!(weir.times_logged("\"over\""), 12 + 8, "each rung that is reached warns, of each rate");
 }

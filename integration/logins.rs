@@ -1,4 +1,5 @@
-//! Tests of logins while others guess passwords, while the users file is rewritten, and with passwords beyond ASCII.
+//! Tests of logins while attackers guess passwords, while the users file is rewritten, and with passwords that contain
+//! letters beyond ASCII.
 
 use crate::harness::{Client, Outcome, PASSWORD, PATIENCE, Process, Site, Upstream, wait_for};
 use argon2::PasswordHasher as _;
@@ -30,7 +31,7 @@ fn slow_site() -> (Upstream, Site) {
     (upstream, site)
 }
 
-/// Returns the number of concurrent password checks.
+/// Returns the number of passwords that Weir checks at the same time: one per processor.
 fn at_once() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
@@ -65,7 +66,7 @@ fn a_correct_login_waits_for_few_checks_of_another_network() {
                     let password = format!("guess {}", guess.fetch_add(1, Ordering::Relaxed));
                     let reply = client.try_log_in("alice", &password);
                     match &reply[..3] {
-                        // Weir refuses the login while others wait.
+                        // Weir refuses this login because too many others wait: try again.
                         "454" => std::thread::sleep(Duration::from_millis(20)),
                         _ => client = greeted(&weir, GUESSER),
                     }
@@ -82,8 +83,8 @@ fn a_correct_login_waits_for_few_checks_of_another_network() {
         let (checks, busy) = (weir.metric(WRONG) - before, weir.metric(BUSY));
         ends.store(true, Ordering::Relaxed);
         assert!(reply.starts_with("235"), "{reply}");
-        // Checks before this login: those that run when it comes, one of the other network, and those that run beside
-        // its own.
+        // The wrong passwords that Weir checks before it replies to this login: those in progress when the login
+        // arrives, one from the queue of the other network, and those that are checked at the same time as this one.
         assert!(checks <= (3 * at_once() + 2) as f64, "{checks} checks came first");
         assert!(busy > 0.0);
     });
@@ -97,7 +98,7 @@ fn a_client_that_leaves_the_queue_costs_no_check() {
     for (n, client) in guesses.iter_mut().enumerate() {
         client.send(format!("{}\r\n", auth("alice", &format!("guess {n}"))).as_bytes());
     }
-    // Some are checked, 16 wait, and one is told to retry.
+    // Weir checks `at_once()` guesses, 16 more wait in the queue, and Weir tells the last one to retry (454).
     wait_for("full queue", || (weir.metric(BUSY) >= 1.0).then_some(()));
     drop(guesses);
     let mut last = greeted(&weir, GUESSER);
@@ -113,7 +114,8 @@ fn the_minimal_configuration_limits_guesses_per_address() {
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
     let (_upstream, site) = site_with_users(&[("alice", PASSWORD, "")], limits);
     let weir = site.start();
-    // Concurrent, as each reply takes a second. Logins that find too many others waiting retry.
+    // The guesses run concurrently, as Weir delays each reply by a second. A guess that gets 454, because too many
+    // others wait, is sent again.
     std::thread::scope(|scope| {
         for n in 0..20 {
             let guess = auth("alice", &format!("guess {n}"));
@@ -123,7 +125,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
     });
     let reply = greeted(&weir, GUESSER).try_log_in("alice", PASSWORD);
     assert!(reply.starts_with("454 4.7.0 20 of 20 failed logins used, 20 more per hour; try again in "), "{reply}");
-    // Right passwords are not charged, and other addresses have their own budget.
+    // The limit does not charge right passwords, and clients of another address have another budget.
     for _ in 0..25 {
         assert!(log_in(&weir, "alice", PASSWORD).starts_with("235"));
     }
@@ -141,7 +143,7 @@ fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
         wait_for("check", || (weir.metric(WRONG) == f64::from(n)).then_some(()));
     }
     let began = Instant::now();
-    // The right password comes too late.
+    // After three failures Weir refuses even the right password.
     assert!(greeted(&weir, GUESSER).try_log_in("alice", PASSWORD).starts_with("454 4.7.0 3 of 3 failed logins"));
     assert!(began.elapsed() >= FAILED_LOGIN_PAUSE);
     let began = Instant::now();
@@ -159,7 +161,8 @@ fn no_user_is_refused_while_the_users_file_is_rewritten_in_place() {
         std::fs::write(site.path("users"), text).unwrap();
         assert!(log_in(&weir, "bob", PASSWORD).starts_with("235"));
     }
-    // Carol is new, and Weir cannot know yet whether the file is complete.
+    // Just after a change, Weir cannot know whether the file is complete. Until it does, the new user carol may get a
+    // temporary refusal, but not "wrong password" (535).
     std::fs::write(site.path("users"), format!("{whole}{}", second.replace("bob", "carol"))).unwrap();
     let reply = wait_for("settled file", || {
         let reply = log_in(&weir, "carol", PASSWORD);

@@ -1,10 +1,10 @@
-//! Tests of the bound on new budgets: a client that invents senders uses up its limit's new budgets of the hour, and no
-//! more memory or disk. Known senders are not affected.
+//! Tests of `max-new-budgets`: a client that invents senders can use up the new budgets that a limit may make in an
+//! hour, but no more memory or disk space. Senders that already have a budget are not affected.
 
 use crate::harness::{Client, PASSWORD, Process, Site, Upstream, succeed, wait_for};
 use std::net::Ipv4Addr;
 
-/// Returns the reply to MAIL in a new session, as a session without a message has few commands.
+/// Returns the reply to MAIL. Uses a new session each time, as Weir allows few commands in a session without a message.
 fn send(server: &Process, sender: &str) -> String {
     let mut client = Client::greeted(server.address("s"));
     client.ask(&format!("MAIL FROM:<{sender}>"))
@@ -29,16 +29,17 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     let server = site.start();
     assert!(send(&server, "known@example.org").starts_with("250"));
     let passed = (0..500).filter(|n| send(&server, &format!("{n}@example.net")).starts_with("250")).count();
-    // 49 messages count in budgets of their own, 30 in the shared budget; a few more pass as the levels decay.
+    // 49 invented senders get budgets of their own. All others share one budget of 30 messages. Up to six more messages
+    // pass because the shared level decays meanwhile.
     assert!((79..=85).contains(&passed), "{passed}");
     assert!(shared(&server) >= 415.0, "{}", shared(&server));
     let line = server.logged("max-new-budgets");
     assert!(line.contains("level=warn") && line.contains("limit=per-sender"), "{line}");
-    // The 30 messages a day of the known sender stay available.
+    // The known sender can still send its 30 messages a day.
     for _ in 0..29 {
         assert!(send(&server, "known@example.org").starts_with("250"));
     }
-    // A reload raises the bound; the additional part is available a moment later.
+    // A reload with a higher bound allows more new budgets a moment later.
     site.edit("max-new-budgets = 50", "max-new-budgets = 100000");
     server.signal(rustix::process::Signal::HUP);
     let mut others = (500..).map(|n| format!("{n}@example.net"));
@@ -50,7 +51,7 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     assert!((51..60).contains(&dump.lines().count()), "{} budgets", dump.lines().count());
 }
 
-/// Returns the reply to a login from this address.
+/// Returns the reply to a login from the address 127.0.0.`host`.
 fn log_in(server: &Process, host: u8, user: &str, password: &str) -> String {
     let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, host), server.address("s"));
     client.say("EHLO client.example", "250");
@@ -75,7 +76,7 @@ fn users_with_an_account_share_no_budget_with_invented_ones() {
     let codes: Vec<&str> = replies.iter().map(|reply| &reply[..3]).collect();
     assert_eq!(codes, ["535", "535", "535", "454", "454"], "one of its own, and two that all others share");
     assert!(log_in(&server, 1, "alice", PASSWORD).starts_with("235"));
-    // The budget of alice still applies.
+    // Alice has a budget of her own with the limit's two failures; the third is refused.
     let codes: Vec<String> = (0..3).map(|_| log_in(&server, 2, "alice", "guess")[..3].to_owned()).collect();
     assert_eq!(codes, ["535", "535", "454"]);
 }

@@ -1,4 +1,4 @@
-//! Tests of a low limit of open files: Weir logs it, and no client waits for a reply that never comes.
+//! Tests of a low limit of open files (`ulimit -n`): Weir logs it, and answers every client that can connect.
 
 use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -17,7 +17,8 @@ fn trusting_site(upstream: &Upstream, more: &str) -> Site {
 
 #[test]
 fn a_low_limit_of_open_files_reduces_sessions_and_others_get_421() {
-    // Reserved: 64 files, 65 for each of two admin listeners, one for the client listener, and 50 idle connections.
+    // Weir reserves 64 files, 65 for each of the two admin listeners, one for the listener `s`, and one for each of 50
+    // idle upstream connections. The rest is for sessions.
     for (limit, sessions) in [(100, 1), (300, 27)] {
         let upstream = Upstream::start();
         let site = trusting_site(&upstream, "session = { max-connections-per-client = 4000 }\n");
@@ -61,11 +62,11 @@ fn a_sufficient_limit_of_open_files_reduces_nothing() {
     assert_eq!(weir.times_logged("open files"), 0);
 }
 
-/// Returns the response to `GET /readyz` on a persistent connection.
+/// Sends `GET /readyz` on a connection that stays open, and returns the response.
 fn readiness(admin: &mut TcpStream) -> String {
     admin.write_all(b"GET /readyz HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
     let (mut answer, mut space) = (String::new(), [0; 1024]);
-    // Only the last lines of the head and of the body end like this.
+    // The response is complete when it ends with the line end of its body, not with the empty line after its head.
     while !answer.contains("\r\n\r\n") || !answer.ends_with("\n") || answer.ends_with("\r\n\r\n") {
         let length = admin.read(&mut space).unwrap();
         assert!(length > 0, "closed after {answer:?}");
@@ -80,7 +81,7 @@ fn without_file_descriptors_weir_is_not_ready_and_says_so() {
     let site = trusting_site(&upstream, "");
     let weir = site.start();
     let pid = Pid::from_raw(i32::try_from(weir.id()).unwrap());
-    // Weir has the hard limit of this process, and has raised its own soft limit to it.
+    // Weir has inherited the hard limit of this process, and at its start has raised its own soft limit to it.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limited = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap();
     let mut admin = TcpStream::connect(weir.address("admin")).unwrap();

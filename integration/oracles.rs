@@ -1,4 +1,5 @@
-//! Oracle test: decisions of the real Exim and rspamd, replayed through the engine (`oracles/README.md`).
+//! Oracle test: replays recorded decisions of the real Exim and rspamd with Weir's algorithms, and compares the results
+//! (`oracles/README.md`).
 
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +9,7 @@ use weir::engine::distinct::{self, Filter};
 use weir::engine::{Receipt, Rule, State, bucket, ewma};
 use weir::time::Timestamp;
 
-/// Result of the comparison with one source.
+/// Result of the comparison with one program, Exim or rspamd.
 #[derive(Default)]
 struct Tally {
     compared: usize,
@@ -38,7 +39,7 @@ fn text<'a>(record: &'a Value, name: &str) -> &'a str {
     record[name].as_str().unwrap_or_else(|| panic!("no text {name} in {record}"))
 }
 
-/// Exim's rate records by name, and the results that it keeps for a while.
+/// Exim's rate records by their keys, and the rates that Exim caches during a connection, message or ACL.
 #[derive(Default)]
 struct Exim {
     records: HashMap<String, (State, Option<Filter>)>,
@@ -60,13 +61,14 @@ impl Exim {
         let limit = number(record, "limit");
         let period = Duration::from_secs_f64(number(record, "period"));
         let (rate, over) = (number(record, "rate"), text(record, "decision") == "over");
-        // Events that cannot be counted yet are only checked.
+        // At these stages Exim has no message or recipient to count yet, so it only reads the record.
         let early = matches!(
             (text(record, "mode"), text(record, "stage")),
             ("per_mail" | "per_byte" | "per_rcpt" | "per_addr", "connect" | "helo") | ("per_rcpt" | "per_addr", "mail")
         );
         let readonly = early || text(record, "op") == "readonly";
-        // A repeated check of the same event is not counted again: a connection, a message, or a check.
+        // Exim counts an event only once, even if several statements check it: an event is a connection, a message, or
+        // a run of an ACL.
         let scope = match mode {
             _ if readonly => format!("look {}", record["acl"]),
             "per_conn" => format!("connection {}", record["conn"]),
@@ -94,7 +96,7 @@ impl Exim {
             }
         }
         let (mut after, outcome) = rule.step(state, now, count);
-        // Exim treats a clock that goes back as an interval of zero.
+        // Exim treats an interval of zero, or a clock that goes back, in a way of its own: use Exim's rate.
         if state.is_some_and(|state| now <= state.at) {
             tally.except("intervals of zero");
             after.level = rate;
@@ -110,16 +112,16 @@ impl Exim {
     }
 }
 
-/// rspamd's buckets by name.
+/// rspamd's buckets by their identifiers.
 #[derive(Default)]
 struct Rspamd(HashMap<String, Bucket>);
 
 #[derive(Default)]
 struct Bucket {
     state: Option<State>,
-    /// Accepted mail that is not sent yet: its time, and the charge.
+    /// Time and charge of the mail that rspamd has checked and accepted, and that is not yet sent.
     scanned: Option<(Timestamp, Receipt)>,
-    /// The recorded state is unknown until the next record of a whole state.
+    /// Whether the bucket's exact state is unknown, until a record contains all of it.
     lost: bool,
 }
 
@@ -129,7 +131,7 @@ impl Rspamd {
         let now = Timestamp::from_micros(record["t"].as_i64().unwrap() * 1000);
         let (burst, rate) = (number(&record["bucket"], "burst"), number(&record["bucket"], "rate"));
         let result = &record["result"];
-        // Redis removes a bucket that was not used for its expiry time.
+        // The bucket is new or Redis has deleted it, because it was unused for its expiry time.
         let existed = record["existed"].as_bool().unwrap();
         if !existed {
             (*state, *scanned, *lost) = (None, None, false);
@@ -156,9 +158,9 @@ impl Rspamd {
                     *state = Some(after);
                     return;
                 }
-                // The level of a refusal is reported without the mail.
+                // For a refusal, rspamd reports the level without the refused mail.
                 let level = if outcome.over { outcome.level - amount } else { outcome.level };
-                // rspamd reports 0 for a bucket that it has just made.
+                // rspamd reports the level 0 for a bucket that it has just made: do not compare that level.
                 let same = outcome.over == limited && (!existed || near(level, number(result, "level")));
                 tally.compare(place, same, || format!("{level}, over {}; rspamd {result}", outcome.over));
                 if limited {
@@ -180,7 +182,7 @@ impl Rspamd {
             }
             "cleanup" => {
                 if let (Some((_, receipt)), Some(own)) = (scanned.take(), *state) {
-                    // The mail was not sent: refund its charge.
+                    // The accepted mail was not sent: refund its charge.
                     *state = Rule::Bucket(bucket::Rule::new(burst, rate)).refund(own, &receipt);
                     *lost |= !existed;
                 }
@@ -216,10 +218,10 @@ fn decisions_equal_those_of_the_real_exim_and_rspamd() {
         let (mut exim, mut rspamd) = (Exim::default(), Rspamd::default());
         for (n, line) in content.lines().enumerate() {
             let place = format!("{name}:{}", n + 1);
-            // Python writes Infinity, for which JSON has no number.
+            // The recorder, in Python, writes an infinite number as Infinity, which is not valid JSON.
             let record: Value = serde_json::from_str(&line.replace(": Infinity", ": \"inf\""))
                 .unwrap_or_else(|error| panic!("{place}: {error}"));
-            // Each kind has fields that no other kind has.
+            // Tell the two kinds of record apart by fields that only one kind has.
             if record["t_us"].is_i64() && record["decision"].is_string() {
                 exim.replay(&place, &record, &mut exim_tally);
             } else if record["bucket"].is_object() && record["op"].is_string() {

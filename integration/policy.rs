@@ -1,5 +1,6 @@
-//! Tests of the policy language, sentence by sentence: talks with a running Weir in `policy/NAME.policy`, under the
-//! limits of `policy/NAME.toml` and the files beside it named `NAME-FILE`. `talk/mod.rs` describes the grammar.
+//! Tests of the policy language, one sentence of its description after the other. Each test is a talk, a script of SMTP
+//! clients of a running Weir: `policy/NAME.policy`, in the grammar of `talk/mod.rs`. Weir has the limits of
+//! `policy/NAME.toml` and the files `policy/NAME-FILE`.
 //!
 //!     TALK=NAME cargo nextest run -E 'test(policy::)'     plays one talk
 
@@ -8,7 +9,7 @@ use crate::talk::{Talk, USERS, files, head, name_of, play, play_all, today};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Number of talks at the same time. Most of the time a talk waits, for a second or two.
+/// Number of talks that run at the same time. One talk needs little processor time, as it mostly waits.
 const CONCURRENT_TALKS: usize = 12;
 
 #[test]
@@ -80,12 +81,12 @@ fn talks() -> Vec<PathBuf> {
     files(&folder(), "policy")
 }
 
-/// Plays a script under the limits of `policy/NAME.toml`. The error names the line that failed, and the reason.
+/// Plays a script with a Weir that has the limits of `policy/NAME.toml`. The error names the line that failed, and why.
 fn play_under(name: &str, script: &str) -> Result<(), String> {
     play(|| start(name), name, script).map(drop)
 }
 
-/// Starts Weir under the limits of `policy/NAME.toml`.
+/// Starts a Weir that has the limits of `policy/NAME.toml`.
 fn start(name: &str) -> Talk {
     let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
     let upstream = Upstream::start();

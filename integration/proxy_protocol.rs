@@ -1,12 +1,12 @@
-//! Tests of the PROXY protocol, by which a load balancer announces its clients.
+//! Tests of the PROXY protocol, in which a load balancer tells Weir the address of each client.
 
 use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
 use std::net::Ipv4Addr;
 
-/// Address of the proxy. The tests themselves use 127.0.0.1, which is no proxy.
+/// Source address from which Weir accepts PROXY headers. Clients without a proxy connect from 127.0.0.1.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Returns a site with a listener of each kind, all behind the proxy.
+/// Returns a site with a listener of each kind. All accept PROXY headers from [`PROXY`].
 fn site_behind_proxy(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
     let mut site = Site::builder().upstream(upstream.address(), "").more(more);
@@ -21,13 +21,13 @@ fn site_behind_proxy(more: &str) -> (Upstream, Site) {
     (upstream, site.build())
 }
 
-/// Returns a header of version 1.
+/// Returns a PROXY header of version 1 for this client.
 fn line(client: &str) -> Vec<u8> {
     let (family, server) = if client.contains(':') { ("TCP6", "2001:db8::1") } else { ("TCP4", "198.51.100.1") };
     format!("PROXY {family} {client} {server} 56712 587\r\n").into_bytes()
 }
 
-/// Returns a header of version 2, with an extension after the addresses.
+/// Returns a PROXY header of version 2 for this client, with an extension after the addresses.
 fn block(client: &str) -> Vec<u8> {
     let (protocol, mut rest) = match client.parse().unwrap() {
         std::net::IpAddr::V4(client) => (0x11, [client.octets(), [198, 51, 100, 1]].concat()),
@@ -42,14 +42,14 @@ fn binary(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
     [b"\r\n\r\n\0\r\nQUIT\n", &[command, protocol, 0, rest.len() as u8][..], rest].concat()
 }
 
-/// Connects as the proxy, and sends only the header.
+/// Connects from [`PROXY`], and sends these octets.
 fn connect(weir: &Process, listener: &str, header: &[u8]) -> Client {
     let mut client = Client::try_connect_from(PROXY, weir.address(listener)).unwrap();
     client.send(header);
     client
 }
 
-/// Returns the address in the topmost `Received:` of the one message that has arrived.
+/// Returns the client address in the topmost `Received:` of the only message that the upstream has got.
 fn received_from(upstream: &Upstream) -> String {
     let message = String::from_utf8(upstream.acknowledged().remove(0)).unwrap();
     upstream.forget();
@@ -125,7 +125,7 @@ fn octets_after_a_header_belong_to_the_session() {
         for reply in ["220", "250-weir.example", "250 2.0.0"] {
             client.expect(reply);
         }
-        // A second header is an invalid command, as it would be from any client.
+        // Weir reads only one header per connection: a second one is an invalid command.
         let mut client =
             connect(&weir, "plain", &[&header[..], b"PROXY TCP4 192.0.2.9 198.51.100.1 1 587\r\n"].concat());
         client.expect("220");
@@ -172,7 +172,8 @@ fn a_header_from_an_untrusted_address_is_an_invalid_command() {
     client.expect("421 4.5.2");
     assert!(client.is_closed());
 
-    // A header of version 2 contains lines that end in LF alone: after them Weir accepts no command.
+    // Read as commands, a header of version 2 contains lines that end in LF alone. After such a line Weir accepts no
+    // command.
     let mut client = Client::connect(weir.address("plain"));
     client.send(&block("192.0.2.7"));
     let mut replies = Vec::new();
@@ -232,12 +233,12 @@ fn a_connection_without_a_valid_header_is_closed_silently() {
         for header in wrong {
             assert!(connect(&weir, listener, header).is_closed(), "{:?}", header.escape_ascii().to_string());
         }
-        // These headers do not end before the time-out of headers.
+        // Clients that send no complete header before the time-out.
         let slow: [&[u8]; 4] = [b"", b"PROXY TCP4 192.0.2.7", b"\r\n\r\n\0\r\nQUIT\n\x21", &block("192.0.2.7")[..30]];
         for header in slow {
             assert!(connect(&weir, listener, header).is_closed());
         }
-        // A connection that only checks the listener gets no log line.
+        // Weir does not log a connection that the proxy closes without a header, as a health check does.
         drop(connect(&weir, listener, b""));
         drop(connect(&weir, listener, b"PROXY"));
         wait_for("the last of them", || (refused(listener) == 11.0).then_some(()));

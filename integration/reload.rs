@@ -1,4 +1,4 @@
-//! Tests of reloading the configuration: by SIGHUP, after a change of the file, by `weir reload`.
+//! Tests of reloads of the configuration: by SIGHUP, by Weir itself after a change of the file, and by `weir reload`.
 
 use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, run, wait_for};
 use crate::state::{TEN, accepted, running, site_with_limits};
@@ -49,7 +49,8 @@ fn wait_for_metric(weir: &Process, name: &str, least: f64) {
     wait_for(name, || (weir.metric(name) >= least).then_some(()));
 }
 
-/// Changes the configuration, and waits until Weir has read it: accepted or refused, as `metric` tells.
+/// Changes `from` to `to` in the configuration, and waits until Weir has reloaded it and counted this in `metric`
+/// ([`TAKEN`] or [`REFUSED`]).
 fn take(way: Way, site: &Site, weir: &Process, (from, to): (&str, &str), metric: &str) {
     let before = weir.metric(metric);
     change(site, from, to);
@@ -68,7 +69,7 @@ fn begin(weir: &Process) -> Client {
     client
 }
 
-/// Names recipients until one is refused; returns the number of accepted ones.
+/// Sends RCPT until Weir refuses a recipient; returns the number of accepted ones.
 fn until_refused(client: &mut Client) -> usize {
     let recipient = |n| {
         client.send(format!("RCPT TO:<r{n}@example.net>\r\n").as_bytes());
@@ -133,7 +134,7 @@ fn a_bad_file_is_reported_as_by_check() {
     let (drawn, _) = checked.err.rsplit_once("\n\n").unwrap();
     assert!(drawn.contains("20 / 1x") && err.starts_with(drawn), "{err}\n{}", checked.err);
     assert!(err.ends_with("weir.toml: not taken: the former limits and upstreams stay\n"), "{err}");
-    // A missing file is an error too, and is logged.
+    // Weir also logs an error if the file does not exist.
     std::fs::remove_file(site.path("weir.toml")).unwrap();
     assert!(weir.logged("No such file").contains("limits and upstreams not taken"));
     assert_eq!(reload(&site).code, Some(66));
@@ -147,12 +148,12 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
     inotify::add_watch(&watching, site.path("weir.toml"), inotify::WatchFlags::OPEN).unwrap();
     let mut space = [MaybeUninit::uninit(); 1024];
     let mut opened = inotify::Reader::new(&watching, &mut space);
-    // Weir has opened the file twice more, so the first of these two reloads has finished.
+    // When Weir has opened the unchanged file twice, the first of these two reads is complete: it is not counted.
     opened.next().unwrap();
     opened.next().unwrap();
     assert_eq!(weir.metric(REFUSED), 1.0);
     take(Way::File, &site, &weir, ("20 / 1x", "20 / 1y"), REFUSED);
-    // The log line is written by a thread, some time after the metric changes.
+    // A separate thread writes the log line, some time after the metric has changed.
     let reported = || weir.times_logged("limits and upstreams not taken");
     wait_for("second report", || (reported() >= 2).then_some(()));
     assert_eq!(reported(), 2);
@@ -263,7 +264,8 @@ fn only_weirs_own_user_and_root_may_use_the_control_socket() {
     let (_upstream, site, weir) = running(TEN);
     let mode = std::fs::metadata(site.path("state.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Only the socket has restricted permissions. Unless this is root, the owner is this user.
+    // Let every user read all other files, so that only the socket's permissions matter. A test that is not root cannot
+    // change its user: it removes its own permission for the socket.
     let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     open(&site.path(""), 0o755);
     open(&site.path("weir.toml"), 0o644);

@@ -1,17 +1,18 @@
-//! Tests that no secret leaks: not to the log, the metrics, a file, or the process list.
+//! Tests that Weir writes no password to the log, the metrics, a file, or the process list.
 
 use crate::harness::{Client, PASSWORD, Site, Upstream, run, weir};
 use base64::Engine as _;
 use std::path::Path;
 
-/// A wrong password is a secret too: it may be right elsewhere.
+/// Wrong password of the tests. Weir must keep it secret too: it may be the user's password at another service.
 const WRONG: &str = "the-password-of-another-place";
 
 fn encoded(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// Returns all forms of a secret to search for: plain, and encoded as in AUTH at each of the three offsets of base64.
+/// Returns all forms of a secret to search for: plain, and in base64 as within AUTH, where the octets before the secret
+/// shift it by 0, 1 or 2 octets.
 fn traces(secret: &str) -> Vec<String> {
     let at = |offset: usize| {
         let padded = encoded(&format!("{}{secret}", "x".repeat(offset)));
@@ -25,7 +26,7 @@ fn files_under(folder: &Path) -> Vec<std::path::PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
 }
 
-/// Logs in by every mechanism, with right, wrong and malformed passwords; also where no password should be sent at all.
+/// Sends right, wrong and malformed passwords by every mechanism, and also at places where a client should send none.
 fn use_passwords(weir: &crate::harness::Process, site: &Site) {
     let certificate = site.path("certificate.pem");
     for password in [PASSWORD, WRONG] {
@@ -33,7 +34,7 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
         let mut early = Client::greeted(weir.address("starttls"));
         early.say(&format!("AUTH PLAIN {plain}"), "538");
         early.say("AUTH LOGIN", "538");
-        // A client that sends on without waiting for the reply.
+        // This client does not wait for the reply to AUTH LOGIN before it sends the password.
         early.say(&encoded(password), "500");
         early.say(password, "500");
         early.say(&format!("MAIL FROM:<{password}>"), "");
@@ -59,7 +60,7 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
         let mut cut = open("implicit");
         cut.send(format!("AUTH PLAIN {}", &plain[..plain.len() - 4]).as_bytes());
     }
-    // One message, so that the log contains its lines.
+    // Send a message, so that the log also contains the lines of a message.
     let mut client = Client::connect_silently(weir.address("implicit"));
     client.secure(&certificate);
     client.expect("220");

@@ -1,4 +1,4 @@
-//! Tests of Weir as a service: signals, systemd, the log.
+//! Tests of Weir as a service: signals, sockets of systemd, the log in JSON and for journald.
 
 use crate::harness::{Client, PASSWORD, Process, Site, Upstream, wait_for};
 use rustix::process::Signal;
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 
-/// Returns a site with a listener without TLS and one within TLS.
+/// Returns a site with a listener `s` without TLS, and a listener `tls`.
 fn site_with_two_listeners(upstream: &Upstream, more: &str) -> Site {
     Site::builder()
         .open_listener()
@@ -25,7 +25,7 @@ fn sigterm_under_load_loses_nothing() {
     let site = site_with_two_listeners(&upstream, "");
     let weir = site.start();
     let address = weir.address("s");
-    // All sessions are in mid-message when the signal comes.
+    // Send SIGTERM when each session has sent the first half of its message.
     let (sent_half, signalled) = (Barrier::new(SESSIONS + 1), Barrier::new(SESSIONS + 1));
     let (told, code) = std::thread::scope(|scope| {
         let sessions: Vec<_> = (0..SESSIONS)
@@ -151,7 +151,7 @@ fn a_socket_of_systemd_is_served_by_the_listener_of_its_name() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let serve = site.serve();
-    // The process that serves must have its id in LISTEN_PID, and the socket as descriptor 3.
+    // systemd's protocol: LISTEN_PID contains the process id of Weir, and the socket is file descriptor 3.
     let mut command = Command::new("bash");
     command.args(["-c", "exec 3<&0 </dev/null; export LISTEN_PID=$$; exec \"$0\" \"$@\""]);
     command.arg(serve.get_program()).args(serve.get_args());
@@ -190,8 +190,8 @@ fn journald_gets_the_level_of_each_log_line() {
     let upstream = Upstream::start();
     let site = site_with_two_listeners(&upstream, "");
     let log = site.path("log");
-    // The log goes to journald if the environment names the device and inode of standard error. Any file can take that
-    // role.
+    // Weir writes its log for journald if JOURNAL_STREAM contains the device and inode of standard error. Here standard
+    // error is a plain file.
     let file = std::fs::File::create(&log).unwrap();
     let id = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
     let device = std::os::unix::fs::MetadataExt::dev(&file.metadata().unwrap());

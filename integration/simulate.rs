@@ -1,4 +1,5 @@
-//! Tests of `weir simulate`: history in, decisions out, compared with an independent copy of the formulas.
+//! Tests of `weir simulate`: its decisions on a history are compared with those of the documented formulas, which the
+//! tests compute by code of their own.
 
 use crate::harness::{Outcome, Site, run};
 use serde_json::Value;
@@ -18,8 +19,8 @@ fn simulate(site: &Site, arguments: &[&str], input: impl AsRef<[u8]> + Send) -> 
 const EWMA: &str = "[[limit]]\nname = \"average\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1h\"\n";
 const BUCKET: &str = "[[limit]]\nname = \"bucket\"\ncount = \"messages\"\nper = [\"user\"]\nrate = \"3 / 1h\"\nburst = 4\nalgorithm = \"token-bucket\"\n";
 
-/// Returns a history: time, sender, recipient. It has some thousands of messages of a few senders, some in bursts, and
-/// is the same every time.
+/// Returns a history with rows of time, sender and recipient: 4000 messages of five senders, some of them in bursts.
+/// The history is the same in each run.
 fn history() -> Vec<(u64, String, String)> {
     let mut seed = 12345u64;
     let mut random = move |below: u64| {
@@ -46,7 +47,8 @@ fn lines_of_json(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Computes Exim's leaky ratelimit by the formula of its documentation.
+/// Returns for each row whether Exim's `ratelimit` of `m` per `p` seconds, with the option `leaky`, refuses it, by the
+/// formula of Exim's documentation.
 fn refused_by_average(rows: &[(u64, String, String)], m: f64, p: f64) -> Vec<bool> {
     let mut states: HashMap<&str, (f64, f64)> = HashMap::new();
     rows.iter()
@@ -81,7 +83,7 @@ fn decisions_are_those_of_an_independent_formula() {
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let mut decisions = lines_of_json(&out);
     let summary = decisions.pop().unwrap();
-    // Rows of one message are decided together; the recipient identifies each row.
+    // Weir decides the rows of one message together, so find the decision on a row by its recipient, which is unique.
     let decided: HashMap<&str, &Value> =
         decisions.iter().map(|decision| (decision["recipient"].as_str().unwrap(), decision)).collect();
     for (row, expected) in rows.iter().zip(&expected) {
@@ -108,7 +110,7 @@ fn limits_on_messages_and_on_recipients_combine() {
         };
         let refused = decisions.iter().filter(named);
         let refused = match name {
-            // A refused message is counted once, for any number of recipients.
+            // A limit on messages counts a refused message once, whatever its number of recipients.
             "bucket" => refused
                 .map(|d| (d["t"].to_string(), d["user"].to_string()))
                 .collect::<std::collections::HashSet<_>>()
@@ -164,13 +166,13 @@ fn errors_in_a_history_are_reported() {
     let rows = csv(&history()) + "x,a,b\n";
     let Outcome { code, err, .. } = simulate(&site, &["-"], rows.as_bytes());
     assert!(code == Some(0) && err.contains("1 bad rows of "), "{err}");
-    // The report covers the rows before the place where the input breaks off.
+    // If the compressed input ends too early, Weir reports an error, and the results for the rows before that place.
     let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     zipped.write_all(rows.as_bytes()).unwrap();
     let zipped = zipped.finish().unwrap();
     let Outcome { code, out, err } = simulate(&site, &["-"], &zipped[..zipped.len() / 2]);
     assert!(code == Some(74) && err.contains("rows before") && out.contains("average: 10 recipients"), "{err}\n{out}");
-    // A limit that applied to no message has no figures, and cannot be drawn.
+    // A limit that applied to no message of the history has no figures and no panel in the plot.
     let clients = site_with_limits(&EWMA.replace("[\"user\"]", "[\"client\"]"));
     let Outcome { out, .. } = simulate(&clients, &["-"], rows.as_bytes());
     assert!(out.contains("average: held for no message"), "{out}");
@@ -200,13 +202,13 @@ fn errors_in_a_history_are_reported() {
 #[test]
 fn a_flood_is_bounded_and_the_history_of_others_is_not() {
     let site = site_with_limits(EWMA);
-    // Alice sent to 5 recipients an hour ago, and Bob sends now and then.
+    // Alice sent to 5 recipients an hour before the flood, and Bob sends to one recipient an hour.
     let mut rows: Vec<(u64, String, String)> = (0..5).map(|n| (0, "alice".into(), format!("friend{n}"))).collect();
     rows.extend((1..24).map(|hour| (hour * 3600, "bob".into(), "friend".into())));
     let flood = ["--flood", "alice 1/s 3rcpt from 3600", "-"];
     let Outcome { code, out, err } = simulate(&site, &flood, csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    // After an hour 5/e of the level 5 is left; the recipient that raises the level to 10 is refused.
+    // An hour after 5 recipients, alice's level is 5/e. Weir refuses the recipient that would raise it to 10.
     assert!(out.contains("8 got mail before the first refusal, after 2s;"), "{out}");
     let Outcome { out, .. } = simulate(&site, &[&["--json"][..], &flood].concat(), csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
@@ -216,7 +218,7 @@ fn a_flood_is_bounded_and_the_history_of_others_is_not() {
         .filter(|line| line["user"] == "alice" && line["decision"] == "pass" && line["t"].as_f64() >= Some(3600.0));
     assert_eq!(flood["delivered"], strangers.count());
     assert_eq!(flood["tried"], 3 * 86_400);
-    // E(24 h) of 10 / 1h.
+    // E(24 h), the maximum that the limit 10 / 1h lets through in 24 hours.
     assert!((240..=250).contains(&flood["delivered"].as_u64().unwrap()), "{flood}");
     assert!(lines.iter().all(|line| line["user"] != "bob" || line["decision"] == "pass"));
 }
@@ -291,7 +293,7 @@ fn vertical_line(line: &str) -> Option<f64> {
     (points.len() == 2 && points[0] == points[1]).then(|| points[0].parse().unwrap())
 }
 
-/// Returns a limit with this name and these further keys.
+/// Returns a `[[limit]]` table with this name and the keys `rest`.
 fn limit(name: &str, rest: &str) -> String {
     format!("[[limit]]\nname = \"{name}\"\n{rest}\n")
 }
@@ -332,7 +334,7 @@ fn facts_missing_in_the_history_are_named_for_each_limit() {
     assert!(lines.iter().filter(|line| line["recipient"].is_string()).all(|line| line["decision"] == "pass"));
     let both = lines.iter().find(|line| line["limit"] == "both").unwrap();
     assert_eq!(both["unknown"], serde_json::json!(["client", "helo"]));
-    // A limit whose conditions match no message lacks no fact of the history.
+    // If a limit's conditions match no message, Weir does not report that the history lacks a fact for this limit.
     let site = site_with_limits(&limit(
         "others",
         &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]"),
@@ -341,7 +343,7 @@ fn facts_missing_in_the_history_are_named_for_each_limit() {
     assert!(out.contains("\nothers: held for no message: its conditions match none\n"), "{out}");
 }
 
-/// Returns the summary of a limit.
+/// Returns the lines about this limit in the output of `weir simulate`.
 fn summary_of<'a>(out: &'a str, name: &str) -> &'a str {
     let begin = out.find(&format!("\n{name}: ")).unwrap_or_else(|| panic!("no {name} in\n{out}")) + 1;
     let end = out[begin..].find("\n\n").map_or(out.len(), |end| begin + end);
@@ -374,9 +376,9 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
         ]
         .concat(),
     );
-    // A message of 60 octets to three recipients, the third of which is one too many, then messages to one. The one of
-    // 50 octets is too large for the rest of 100; the last is the fifth that is sent whole. The sizes of the other
-    // user's messages are unknown.
+    // User a sends 60 octets to three recipients, of which "wide" refuses the third, then messages to one recipient
+    // each. "octets" refuses the message of 50 octets, because only 40 of 100 are left. "late" refuses the last
+    // message, the fifth that was sent whole. The sizes of user b's messages are unknown.
     let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
         7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows.as_bytes());

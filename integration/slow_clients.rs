@@ -1,12 +1,12 @@
-//! Tests of slow clients: a client that sends a message slowly, or never, does not hold an upstream connection for
-//! long.
+//! Tests of slow clients: Weir ends the session of a client that sends its message too slowly, or never sends it, and
+//! so frees the upstream connection.
 
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// Returns a site with these keys of `[session]`.
+/// Returns a site whose section `[session]` has these keys.
 fn site_with_session(upstream: SocketAddr, session: &str) -> Site {
     Site::builder()
         .open_listener()
@@ -15,7 +15,8 @@ fn site_with_session(upstream: SocketAddr, session: &str) -> Site {
         .build()
 }
 
-/// Sends these octets 20 times a second until Weir replies anything but 250; returns that reply.
+/// Sends these octets 20 times a second until Weir sends a reply other than 250; returns that reply. `is_answered` says
+/// whether Weir replies to the octets each time.
 fn drip(client: &mut Client, octets: &[u8], is_answered: bool) -> String {
     let began = Instant::now();
     loop {
@@ -59,7 +60,7 @@ fn a_message_below_the_minimum_rate_is_ended() {
         none_left(&weir);
     }
     assert_eq!(weir.metric("weir_messages_total{result=\"too-slow\"}"), 2.0);
-    // A client that is fast enough succeeds.
+    // The message of a client that is fast enough is accepted.
     Client::connect(weir.address("s")).send_message();
     assert_eq!(upstream.acknowledged().len(), 1);
 }
@@ -72,7 +73,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
     for (begin, octets, is_answered) in [
         ("DATA\r\n", &b"x"[..], false),
         ("BDAT 1\r\nx", b"BDAT 1\r\nx", true),
-        // No message at all: the upstream waits for DATA.
+        // The client never sends DATA, so that the upstream waits for it.
         ("NOOP\r\n", b"NOOP\r\n", true),
         ("RCPT TO:<c@example.net>\r\n", b"RCPT TO:<c@example.net>\r\n", true),
     ] {
@@ -84,7 +85,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
         assert!(client.is_closed());
         none_left(&weir);
     }
-    // A session may last longer than one message.
+    // `message-timeout` is for one message only: a session of several messages may last longer.
     let mut client = Client::connect(weir.address("s"));
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(3) {
@@ -99,7 +100,8 @@ fn time_in_which_the_upstream_is_slow_does_not_count_for_the_client() {
     let weir = site.start();
     let mut client = Client::in_transaction(&weir);
     client.say("DATA", "354");
-    // More octets than the buffers of both connections hold.
+    // The message is larger than the buffers of the client's and the upstream's connection together, so Weir must wait
+    // for the upstream.
     let line = [&[b'x'; 998][..], b"\r\n"].concat();
     let message = line.repeat(20_000);
     client.send(&message);
@@ -107,7 +109,7 @@ fn time_in_which_the_upstream_is_slow_does_not_count_for_the_client() {
     assert!(received.recv().unwrap() > message.len());
 }
 
-/// Starts an upstream that at first reads nothing of a message; the receiver gets the size of the message.
+/// Starts an upstream that waits for `pause` before it reads a message. The receiver gets the size of the message.
 fn slow_upstream(pause: Duration) -> (SocketAddr, std::sync::mpsc::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,10 +1,10 @@
-//! Tests of SMTP smuggling (CVE-2023-51764 to 51766): whatever octets a server could take for the end of a message, the
-//! upstream sees one message or none, with any division of the octets into packets. Nor can a message add to the
-//! `Received:` line before it.
+//! Tests of SMTP smuggling (CVE-2023-51764 to 51766): a client sends octets that some servers take for the end of a
+//! message. The upstream must get one message or none, however the octets are divided into packets. Another attack is a
+//! message that begins with white space, to continue Weir's `Received:` line above it: Weir refuses such messages.
 
 use crate::harness::{Client, Site, Upstream};
 
-/// Sequences that servers have taken for the end of data, other than the correct one.
+/// Wrong sequences of octets that some mail servers have taken for the end of a message.
 const ENDS: [&[u8]; 18] = [
     b"\n.\n",
     b"\n.\r\n",
@@ -46,7 +46,7 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
                     false => _ = client.say("DATA", "354"),
                 }
                 client.send(&text[..cut]);
-                // Weir may have closed the connection by then.
+                // The write may fail, as Weir may have closed the connection after the first part.
                 let _ = client.try_send(&text[cut..]);
                 let reply = client.try_reply().unwrap_or_default();
                 assert!(reply.is_empty() || reply.starts_with("550 5.6.11"), "{end:?} cut at {cut}: {reply}");
@@ -60,8 +60,8 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
     }
 }
 
-/// Beginnings of a message that continue the header line above them, as the upstream reads them; and whether they do so
-/// over BDAT too, where no dot is removed.
+/// Beginnings of a message that an upstream would read as a continuation of the header line above them. The flag says
+/// whether the same is true if the client sends them by BDAT, where no leading dot is removed.
 const CONTINUATIONS: [(&[u8], bool); 6] = [
     (b" (authenticated user director)\r\n\tby other; Thu, 1 Jan 1970 00:00:00 +0000\r\n", true),
     (b"\t(authenticated user director)\r\n", true),
@@ -100,13 +100,13 @@ fn no_message_continues_the_received_line() {
             upstream.forget();
             assert_eq!(acknowledged.len(), usize::from(!is_refused), "{beginning:?}");
             for message in acknowledged {
-                // The dot is part of the message, and stuffed.
+                // By BDAT the dot is part of the message, so Weir adds a second dot before it (dot-stuffing).
                 let message = String::from_utf8(message).unwrap();
                 assert!(message.contains("\r\n..") && !message.contains("\r\n. "), "{message}");
             }
         }
     }
-    // Refused once; the session continues normally.
+    // Weir has counted each of the ten refused messages once, and the session can still send messages.
     assert_eq!(weir.metric("weir_messages_total{result=\"continuation\"}"), 10.0);
     for text in ["\r\n body\r\n.", "hello\r\n there\r\n."] {
         client.begin_transaction();

@@ -1,4 +1,5 @@
-//! Tests of unauthenticated clients (strangers): their effect on the log and on other clients' connections.
+//! Tests of strangers, which are clients that have not authenticated: they cannot fill the log, and cannot keep other
+//! clients from connecting.
 
 use crate::harness::{Client, PASSWORD, Process, Running, Site, Upstream, field, free_port, get, wait_for};
 use base64::Engine as _;
@@ -8,10 +9,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Number of events per log message.
+/// Number of events in the flood of each log message.
 const LINES: u64 = 1_000;
 
-/// The proxy that names clients in a PROXY header; the tests use 127.0.0.1.
+/// Source address from which Weir accepts PROXY headers. Clients without a proxy connect from 127.0.0.1.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn flooded_site(upstream: &Upstream) -> Site {
@@ -57,14 +58,14 @@ match = { recipient = "refused@example.net" }
         .build()
 }
 
-/// Connects through the proxy as this client.
+/// Connects from [`PROXY`], and announces this client in a PROXY header.
 fn connect_for(weir: &Process, client: &str) -> Client {
     let mut connection = Client::try_connect_from(PROXY, weir.address("behind")).unwrap();
     connection.send(format!("PROXY TCP4 {client} 198.51.100.1 56712 587\r\n").as_bytes());
     connection
 }
 
-/// Connects to the listener without logins, once there is room.
+/// Connects to the listener `plain`, where a login is optional; repeats this until Weir has a free connection.
 fn connect_plainly(weir: &Process) -> Client {
     connect_plainly_from(Ipv4Addr::LOCALHOST, weir)
 }
@@ -105,7 +106,7 @@ fn connect_too_often(weir: &Process) {
     }
 }
 
-/// Guesses passwords from ten hosts with ten connections each, as each reply takes a second.
+/// Guesses passwords from ten hosts with ten connections each: so many, because Weir delays each reply by a second.
 fn guess_passwords(weir: &Process) {
     std::thread::scope(|scope| {
         for n in 0..100 {
@@ -125,7 +126,7 @@ fn guess_passwords_from(source: Ipv4Addr, weir: &Process, guesses: u64) {
             let Ok(reply) = client.try_reply() else { break };
             match &reply[..3] {
                 "535" => guessed += 1,
-                // Too many concurrent guesses, or too many in this session.
+                // Weir refuses to check: too many guesses at the same time (454), or too many in this session (421).
                 "454" | "421" => {}
                 _ => panic!("{reply}"),
             }
@@ -179,7 +180,7 @@ fn give_up_messages(weir: &Process) {
     }
 }
 
-/// Sends recipients that are refused, many per session: not every refusal gets a log line.
+/// Sends recipients that a limit refuses, 200 per session: more than a session may log.
 fn be_refused_recipients(weir: &Process) {
     for _ in 0..LINES / 200 {
         let mut client = connect_plainly(weir);
@@ -212,7 +213,7 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
         ("over, in shadow", LINES, exceed_in_shadow),
         ("left before a late answer", LINES, leave_early),
         ("client named by XCLIENT", LINES, be_named),
-        // The messages with refused recipients are abandoned too.
+        // The last LINES / 200 are the messages of `be_refused_recipients`, which also end without being sent.
         ("message ended", LINES + LINES / 200, give_up_messages),
         ("refused", LINES, be_refused_at_connect),
     ];
@@ -221,7 +222,8 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
         flood(&weir);
     }
     be_refused_recipients(&weir);
-    // Connections of the other floods are refused too now and then, and made again.
+    // The other floods sometimes exceed the maximum of connections too, and connect again: take all refusals from the
+    // metric.
     let (_, metrics) = weir.get("/metrics");
     let too_many = metrics.lines().filter(|line| line.contains("reason=\"max-connections-per-client\""));
     let too_many: f64 = too_many.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
@@ -244,11 +246,12 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
             counted +=
                 of("message", "refused more often than is logged").iter().map(|l| number(l, "refusals")).sum::<u64>();
         }
-        // Weir may see that a client has left before there is a delayed reply.
+        // Weir logs no such line if it notices that the client has left before it has a delayed reply: allow for 20.
         let fewest = if message == "left before a late answer" { events - 20 } else { events };
         let lines_said = lines.len();
         assert!((fewest..=events).contains(&counted), "{message}: {lines_said} lines, {left_out} left out");
-        // The log has room for fifty lines at once, then ten a second; for one network, as mostly here, twenty and one.
+        // Of each message Weir logs at most 50 lines at once, then 10 a second. For one network, as in most floods
+        // here, it logs at most 20 at once, then one a second.
         assert!((1..=60 + 10 * seconds).contains(&(lines.len() as u64)), "{message}: {} lines", lines.len());
     }
 }
@@ -270,7 +273,8 @@ fn a_user_may_cause_more_log_lines_than_a_stranger() {
     });
 }
 
-/// A Weir with fixed addresses, whose standard error is a pipe that nobody reads.
+/// Running Weir whose standard error (the log) is a pipe that the test does not read while Weir serves. Its ports are
+/// chosen before its start, because the test cannot read them in the log.
 struct Unread {
     process: Running,
     submission: SocketAddr,
@@ -300,7 +304,8 @@ impl Unread {
         unread
     }
 
-    /// Makes the n-th trusted client get a hundred refusals, with log lines of about 700 octets each.
+    /// Sends a hundred recipients that Weir refuses, as the trusted client 127.0.1.`n`. Each refusal gives a log line
+    /// of about 700 octets.
     fn be_refused(&self, n: u8) {
         let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 1, n), self.submission);
         client.say("EHLO client.example", "250");
@@ -318,7 +323,7 @@ impl Unread {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.process.0), Signal::TERM).unwrap();
     }
 
-    /// Reads all lines up to the end of the process.
+    /// Reads all log lines until the process ends.
     fn read(&mut self) -> Vec<String> {
         BufReader::new(self.process.0.stderr.take().unwrap()).lines().map_while(Result::ok).collect()
     }
@@ -332,7 +337,7 @@ fn an_unread_log_blocks_no_session_and_reports_lost_lines() {
         let _ = client.try_send(b"EHLO client.example\r\n");
         assert!(client.try_reply().is_err());
     }
-    // More than the queue holds.
+    // These log lines are more than Weir's queue of log lines can hold.
     for n in 0..100 {
         weir.be_refused(n);
     }
@@ -346,7 +351,7 @@ fn an_unread_log_blocks_no_session_and_reports_lost_lines() {
         lines.iter().filter(|line| line.contains("log lines lost")).map(|line| number(line, "lines")).sum();
     assert!(reported >= counted.parse().unwrap() && reported > 100, "{reported} reported, {counted} counted");
     let refused = lines.iter().filter(|line| field(line, "message").as_deref() == Some("refused")).count() as u64;
-    // Lines of failed handshakes may be lost too.
+    // The lost lines can include up to 500 lines of the failed handshakes.
     assert!(refused > 1_000 && (10_000..=10_500).contains(&(refused + reported)), "{refused} lines, {reported} lost");
 }
 
@@ -356,7 +361,7 @@ fn an_orderly_stop_loses_no_log_line() {
     for n in 0..20 {
         weir.be_refused(n);
     }
-    // A megabyte is queued, far more than the pipe holds.
+    // A megabyte of log lines waits in Weir's queue, much more than the pipe can hold.
     weir.terminate();
     let lines = weir.read();
     let refused = lines.iter().filter(|line| field(line, "message").as_deref() == Some("refused")).count();
@@ -365,17 +370,18 @@ fn an_orderly_stop_loses_no_log_line() {
     assert!(!lines.iter().any(|line| line.contains("log lines lost")));
 }
 
-/// Opens an unauthenticated connection from this address, of one of several kinds.
+/// Opens a connection from this address that does not authenticate. `n` chooses one of three listeners and where the
+/// client stops.
 fn occupy(weir: &Process, host: Ipv4Addr, n: usize) -> Client {
     let listener = ["plain", "implicit", "starttls"][n % 3];
     let mut client = Client::try_connect_from(host, weir.address(listener)).unwrap();
     match n % 3 {
-        // Inside a command, which is sent slowly.
+        // The client stops within a command.
         0 => {
             client.expect("220");
             client.send(b"EHLO cl");
         }
-        // Nothing: the server waits for a handshake.
+        // The client sends nothing, so Weir waits for its TLS handshake.
         1 => {}
         _ => {
             client.expect("220");
@@ -400,7 +406,7 @@ fn strangers_on_all_connections_make_room_for_the_next_client() {
         .build();
     let weir = site.start();
     let mut known = Client::logged_in(weir.address("plain"), "alice");
-    // A client that sends without a login, from a small network, is spared.
+    // Weir must not close the connection of this client: it has no login, but its network has only one connection.
     let mut sending = Client::connect_from(Ipv4Addr::new(127, 0, 0, 9), weir.address("open"));
     sending.say("EHLO client.example", "250");
     sending.say("MAIL FROM:<a@example.org>", "250");
@@ -408,7 +414,7 @@ fn strangers_on_all_connections_make_room_for_the_next_client() {
         (0..88).map(|n| occupy(&weir, Ipv4Addr::new(127, 0, 0, 2 + (n / 30) as u8), n)).collect();
     let sessions = "weir_sessions{listener=\"implicit\"}";
     wait_for("all connections", || (weir.metric(sessions) == 29.0).then_some(()));
-    // As many new clients as connections: each is greeted, and stays once it has logged in.
+    // Weir closes a stranger's connection for each new client, but not the connection of a client that has logged in.
     let newcomers: Vec<Client> = (0..20)
         .map(|_| {
             let began = std::time::Instant::now();
@@ -417,7 +423,7 @@ fn strangers_on_all_connections_make_room_for_the_next_client() {
             client
         })
         .collect();
-    // The first connection of the largest network was told the reason.
+    // Weir has told the reason to the first client whose connection it closed.
     held[0].expect("421 4.3.2 weir.example Too many connections; try again");
     assert!(held[0].is_closed() && held[1].is_closed());
     wait_for("the count", || {

@@ -1,5 +1,5 @@
-//! Tests of `weir test`: it explains limit by limit what would happen, in the words of the decision, and charges
-//! nothing.
+//! Tests of `weir test`: for a session that the administrator describes, it explains what each limit would do and which
+//! replies the client would get. It charges no budget.
 
 use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, run};
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ fn each_limit_explains_its_decision() {
     let Outcome { code, out, err } = test(&site, session);
     assert_eq!((code, err.as_str()), (Some(1), ""));
     assert_eq!(out, EXPLAINED);
-    // The same result again, as nothing is stored.
+    // A second test has the same result, as the first one has charged nothing.
     assert_eq!(test(&site, session).out, EXPLAINED);
     let Outcome { code, out, .. } = test(&site, &format!("{session} --stage mail"));
     assert!(code == Some(0) && out.contains("MAIL FROM") && !out.contains("RCPT TO"), "{out}");
@@ -246,7 +246,7 @@ fn a_time_without_an_offset_is_in_the_time_zone_of_the_configuration() {
     let session = "--client 192.0.2.7 --mail-from a@example.org --rcpt-to c@example.net";
     for live in ["", "--live"] {
         for (at, shown, holds) in [
-            // The first of March 2026 is a Sunday.
+            // The limit applies on Mondays; 2026-03-02 is a Monday.
             ("2026-03-02T03:00", "at 2026-03-02T03:00:00-05:00, with", true),
             ("2026-03-02T03:00Z", "at 2026-03-01T22:00:00-05:00, with", false),
             ("2026-03-02T12:00+04:00", "at 2026-03-02T03:00:00-05:00, with", true),
@@ -286,7 +286,7 @@ fn invalid_arguments_of_weir_test_are_named() {
     assert_eq!(test(&site, "--client ::1 --live").code, Some(66));
 }
 
-/// Posts this body to the control socket of the running Weir; returns the response.
+/// Sends `POST /test` with this body to the control socket of the running Weir; returns the response.
 fn post(site: &Site, body: &str) -> String {
     let mut stream = UnixStream::connect(site.path("state.sock")).unwrap();
     let length = body.len();
@@ -297,7 +297,7 @@ fn post(site: &Site, body: &str) -> String {
     answer
 }
 
-/// Returns all budgets of the state file, and the number of entries in its journal.
+/// Returns a dump of all budgets in the state file, and the number of entries in its journal.
 fn kept(site: &Site) -> (String, u64) {
     let said = |command| site.run(&["state", command], "").out;
     let info = said("info");
@@ -336,7 +336,7 @@ fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
             out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients used, 3 more per 1000 days;"),
             "{out}"
         );
-        // The command makes no budget for an owner that has none.
+        // The command makes no budget for bob, who has none: his level is the same in each test.
         let Outcome { code, out, .. } = test(&site, &format!("{session} --user bob"));
         assert!(code == Some(0) && out.contains("in user=bob: 1 -> 2 of 3"), "{out}");
     }
@@ -344,9 +344,9 @@ fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["live"], &report["refused"]), (&json!(true), &json!(true)));
     let after = kept(&site);
-    // The journal may have been folded meanwhile.
+    // The journal may have become shorter, because Weir sometimes folds its entries into the budgets.
     assert!(after.0 == before.0 && after.1 <= before.1, "{after:?}, and before {before:?}");
-    // There is room for one more, as the command said.
+    // A real client now gets what the command said: one more recipient, then a refusal.
     let replies = send(&weir, 2);
     assert!(replies[0].starts_with("250") && replies[1].starts_with("450"), "{replies:?}");
     assert_ne!(kept(&site).0, before.0);
@@ -377,7 +377,7 @@ fn a_test_shows_the_replies_that_a_real_client_gets() {
     let replies = recipients.map(|recipient| client.ask(&format!("RCPT TO:<{recipient}>")));
     let codes = replies.each_ref().map(|reply| &reply[..3]);
     assert_eq!((codes, &report["by-listener"]), (["250", "250", "452"], &json!(["RCPT: max-recipients is 2"])));
-    // The reference differs.
+    // Compare the replies without the reference at their end, which differs.
     let words = |reply: &str| reply.rsplit_once(" (").unwrap().0.to_owned();
     let refused = words(&client.ask("DATA"));
     assert!(refused.contains(" 8 of 8 commands used, 8 more per 1000 days"), "{refused}");

@@ -1,5 +1,5 @@
-//! Tests of the command `integration/test`: its list of needs has each test that starts a program, and apt-get waits for
-//! its locks.
+//! Tests of the script `integration/test`: its list of needs has a line for each test that starts a program, and
+//! `integration/apt` waits for apt's locks.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -7,26 +7,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use syn::visit::{self, Visit};
 
-/// Programs that are always there: the shell that runs `integration/test`, and coreutils. `program` is a copy of Weir.
+/// Programs that need no line in the list: the shell that runs `integration/test`, coreutils, and `program`, which is a
+/// variable for a copy of Weir.
 const ALWAYS_THERE: [&str; 4] = ["bash", "sh", "mkfifo", "program"];
 
-/// Tests whose programs are started by another program: commands that Weir prints, and a script.
+/// Tests that start a program through another program, and this program. A search of the code does not find them: the
+/// first runs commands that Weir prints, the second a script.
 const STARTED_BY_OTHERS: [(&str, &str); 2] =
     [("command_line::the_demo_does_what_it_says", "curl"), ("test_needs::apt_waits_for_its_lock", "apt-get")];
 
-/// A function of the tests, or of the code with its unit tests.
+/// A function of the integration tests, or of `src` with its unit tests.
 #[derive(Default)]
 struct Function {
     /// Path, such as `upstream_tls::pin`.
     path: String,
-    /// Name by which other functions use this one: `name`, `.name` of a method, or in the harness its type.
+    /// Name by which other functions use this one: `name`, for a method `.name`, for a method of the harness its type.
     key: String,
     is_test: bool,
-    /// Names that it uses, in the same forms, and the modules that its file imports.
+    /// Names that this function uses, in the forms of `key`, and the modules that its file imports.
     names: BTreeSet<String>,
-    /// Programs that it starts itself.
+    /// Programs that this function starts directly.
     programs: BTreeSet<String>,
-    /// Words of its texts: the commands that a shell runs.
+    /// Words of this function's string literals: some are commands that a shell runs.
     words: BTreeSet<String>,
 }
 
@@ -35,8 +37,9 @@ impl Function {
         self.path.split("::").next().unwrap()
     }
 
-    /// Returns whether this function may use `other`, judged by names. `other` is of the same topmost module, of the
-    /// harness, or of a module that this function names: elsewhere functions have the same names by chance.
+    /// Tests whether this function may use `other`: it must contain the name of `other`, and `other` must be in the
+    /// same topmost module, in the harness, or in a module that this function names. In other modules, a function of
+    /// this name is another one.
     fn may_use(&self, other: &Self) -> bool {
         let modules = [self.topmost(), "harness"];
         let within = modules.contains(&other.topmost()) || self.names.contains(other.topmost());
@@ -47,9 +50,9 @@ impl Function {
         match argument {
             syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(name), .. }) => drop(self.programs.insert(name.value())),
             syn::Expr::Reference(reference) => self.start(&reference.expr),
-            // A path in a variable, which has the program's name.
+            // The program's path is in a variable, which has the same name as the program.
             syn::Expr::Path(path) => self.programs.extend(path.path.get_ident().map(ToString::to_string)),
-            // The program under test, or the test program itself.
+            // Other expressions start Weir, or the test program itself.
             _ => {}
         }
     }
@@ -89,7 +92,7 @@ impl<'ast> Visit<'ast> for Function {
     }
 
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
-        // Most macros take expressions, such as `assert!` and `vec!`; others have no calls of functions.
+        // Most macros, such as `assert!` and `vec!`, contain expressions; the other macros contain no function calls.
         let parser = syn::punctuated::Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated;
         for expression in invocation.parse_body_with(parser).unwrap_or_default() {
             visit::visit_expr(self, &expression);
@@ -97,17 +100,17 @@ impl<'ast> Visit<'ast> for Function {
     }
 }
 
-/// Functions of files, in their modules.
+/// Functions that are found in files of Rust code.
 #[derive(Default)]
 struct Functions {
     module: Vec<String>,
-    /// Topmost modules that the file imports.
+    /// Topmost modules that the current file imports.
     imports: BTreeSet<String>,
     found: Vec<Function>,
 }
 
 impl Functions {
-    /// `files` are paths below their root, such as `harness/mod.rs`, each with its code.
+    /// Returns the functions in `files`: paths such as `harness/mod.rs`, each with its code.
     fn of<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Function> {
         let mut this = Self::default();
         for (file, code) in files {
@@ -120,7 +123,7 @@ impl Functions {
     }
 
     fn add(&mut self, key: String, name: &syn::Ident, attributes: &[syn::Attribute], body: &syn::Block) {
-        // Both `#[test]` and `#[tokio::test]`.
+        // The attribute is `#[test]` or `#[tokio::test]`.
         let is_test =
             |attribute: &syn::Attribute| attribute.path().segments.last().is_some_and(|last| last.ident == "test");
         let is_test = attributes.iter().any(is_test);
@@ -170,13 +173,13 @@ impl<'ast> Visit<'ast> for Functions {
     }
 }
 
-/// A line of the list of needs in `integration/test`.
+/// A line of the list `needs` in `integration/test`: tests, and a check for the program that they need.
 struct Need {
-    /// Part of the names of tests; empty for the build.
+    /// Part of the paths of the tests that need the program; empty if the build needs it.
     tests: String,
-    /// Program of a check `has PROGRAM`.
+    /// PROGRAM, if the check is `has PROGRAM`.
     program: Option<String>,
-    /// Words of the check, and of the function that it calls.
+    /// Words of the check, and of the shell function that the check calls.
     check: BTreeSet<String>,
 }
 
@@ -185,11 +188,11 @@ fn words(text: &str) -> impl Iterator<Item = String> {
     text.split(move |c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_owned)
 }
 
-/// Returns the list of needs of the script.
+/// Returns the lines of the list `needs` in the script.
 fn needs(script: &str) -> Vec<Need> {
     let body = |name: &str| {
         let text = script.split_once(&format!("\n{name}() {{")).unwrap_or_else(|| panic!("{name} is no function")).1;
-        // A function ends with its line, or with a line of its own.
+        // A shell function is one line that ends in `}`, or ends at the next line that begins with `}`.
         text.lines().next().filter(|line| line.ends_with('}')).unwrap_or(text.split("\n}").next().unwrap())
     };
     let list = script.split_once("\nneeds=(\n").unwrap().1.split_once("\n)").unwrap().0;
@@ -204,8 +207,8 @@ fn needs(script: &str) -> Vec<Need> {
     list.lines().map(need).collect()
 }
 
-/// Returns the programs that each function starts, itself or by others. Commands of a shell are found only if they are
-/// among the `listed` programs.
+/// Returns the programs that each function starts, directly or through functions that it calls. Of the commands in a
+/// shell's script, only the `listed` programs are found.
 fn programs(functions: &[Function], listed: &BTreeSet<String>) -> Vec<BTreeSet<String>> {
     let own = |function: &Function| {
         let mut programs = function.programs.clone();
@@ -216,7 +219,7 @@ fn programs(functions: &[Function], listed: &BTreeSet<String>) -> Vec<BTreeSet<S
         programs
     };
     let mut programs: Vec<BTreeSet<String>> = functions.iter().map(own).collect();
-    // From the functions that start programs to their users, and to the users of these.
+    // Pass the programs of each function to the functions that use it, and from these to their users.
     let mut next: Vec<usize> = (0..functions.len()).filter(|at| !programs[*at].is_empty()).collect();
     while let Some(used) = next.pop() {
         for user in (0..functions.len()).filter(|user| functions[*user].may_use(&functions[used])) {
@@ -230,7 +233,7 @@ fn programs(functions: &[Function], listed: &BTreeSet<String>) -> Vec<BTreeSet<S
     programs
 }
 
-/// Returns the tests that start a program without a line in the list, each with the program.
+/// Returns the tests that start a program for which the list has no line, each with the program.
 fn missing(functions: &[Function], needs: &[Need]) -> Vec<String> {
     let listed: BTreeSet<String> = needs.iter().filter_map(|need| need.program.clone()).collect();
     let mut missing = Vec::new();
@@ -265,7 +268,7 @@ fn all_functions() -> Vec<Function> {
     for folder in ["src", "integration"].map(|folder| root().join(folder)) {
         for path in rust_files(&folder) {
             let name = path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned();
-            // Benchmarks and fuzz targets are programs of their own.
+            // Leave out benchmarks and fuzz targets: they are programs of their own, not part of the tests.
             if !name.starts_with("bench/") && !name.starts_with("fuzz/") {
                 files.push((name, std::fs::read_to_string(path).unwrap()));
             }
@@ -327,7 +330,7 @@ fn apt_waits_for_its_lock() {
     let lock = std::fs::File::create(folder.path().join("lock")).unwrap();
     rustix::fs::fcntl_lock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
     let mut command = Command::new(root().join("integration/apt"));
-    // Lists of its own, of no package: nothing is fetched.
+    // Give apt-get an empty list of sources, so that it downloads nothing, and a folder for lists that this test locks.
     command.args(["update", "-qq", "-o", "Dir::Etc::SourceList=/dev/null", "-o", "Dir::Etc::SourceParts=/dev/null"]);
     command.arg("-o").arg(format!("Dir::State::Lists={}", folder.path().display()));
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -336,7 +339,7 @@ fn apt_waits_for_its_lock() {
     said.read_line(&mut line).unwrap();
     assert!(line.starts_with("waiting for the lock ") && line.contains("It is held by process"), "{line}");
     assert!(child.try_wait().unwrap().is_none());
-    // The lock ends with the file.
+    // To close the file releases the lock.
     drop(lock);
     said.read_to_string(&mut line).unwrap();
     assert!(child.wait().unwrap().success(), "{line}");

@@ -1,5 +1,5 @@
-//! Tests of an upstream's maximum of connections: clients wait for one briefly, in order, and no client gets all of
-//! them.
+//! Tests of `max-connections` of an upstream: when all connections are in use, clients wait some seconds for a free
+//! one, in order of arrival, and no client can keep all of them.
 
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::net::Ipv4Addr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const HONEST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Returns a site that uses these upstreams with these keys, and accepts many connections of a client.
+/// Returns a site with these upstreams and their keys, whose Weir accepts 1000 connections from one client.
 fn site_with_upstreams(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
     Site::builder()
         .open_listener()
@@ -17,7 +17,7 @@ fn site_with_upstreams(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
         .build()
 }
 
-/// Waits until Weir has probed the extensions of the upstreams, which takes a connection each.
+/// Waits until Weir has probed the extensions of the upstreams and closed the connections that this takes.
 fn settled(weir: &Process, upstreams: usize) {
     for n in 0..upstreams {
         weir.logged(&format!("\"upstream offers\" upstream=u{n}"));
@@ -27,7 +27,7 @@ fn settled(weir: &Process, upstreams: usize) {
     }
 }
 
-/// Returns a client that has sent MAIL, and its reply to RCPT.
+/// Connects from this address, sends MAIL and RCPT; returns the client and Weir's reply to RCPT.
 fn with_recipient(weir: &Process, from: Ipv4Addr) -> (Client, String) {
     let mut client = Client::connect_from(from, weir.address("s"));
     client.say("EHLO client.example", "250");
@@ -53,7 +53,7 @@ fn more_clients_than_upstream_connections_all_deliver() {
                 .map(|_| {
                     scope.spawn(|| {
                         let (mut client, reply) = with_recipient(&weir, HONEST);
-                        // Time for which the transaction holds the connection.
+                        // Meanwhile the transaction holds its upstream connection.
                         std::thread::sleep(Duration::from_millis(300));
                         match reply.starts_with("250") {
                             true => {
@@ -87,7 +87,7 @@ fn a_client_with_slow_messages_leaves_connections_for_others() {
         assert!(reply.starts_with("250"), "{reply}");
         client.say("DATA", "354");
     }
-    // The sixth one waits only for a connection of the same client; other clients are not held up.
+    // The sixth transaction of the greedy client waits until one of its own ends. Other clients do not wait for it.
     let began = Instant::now();
     std::thread::scope(|scope| {
         let sixth = scope.spawn(|| with_recipient(&weir, GREEDY).1);
@@ -98,7 +98,7 @@ fn a_client_with_slow_messages_leaves_connections_for_others() {
         for (client, _) in &mut slow {
             client.expect("421 4.4.2");
         }
-        // Transactions that are ended for their slowness free their connections.
+        // Weir has ended the slow transactions (421), which frees their upstream connections for the sixth.
         let reply = sixth.join().unwrap();
         assert!(reply.starts_with("250"), "{reply}");
     });
@@ -122,7 +122,7 @@ fn a_client_that_waits_in_vain_is_refused_after_another_upstream_was_tried() {
     assert!(reply.starts_with("451 4.3.2 Too many messages at once"), "{reply}");
     assert!(began.elapsed() >= Duration::from_secs(5), "{:?}", began.elapsed());
     assert!(is_up(&weir));
-    // A client that ends its transaction, or loses its connection, frees its upstream connection.
+    // A client that ends its transaction frees its upstream connection; so does the loss of this connection.
     holding[0].0.say("RSET", "250");
     assert_eq!(&third.ask("RCPT TO:<b@example.net>")[..3], "451", "the upstream is lost to this transaction");
     third.say("RSET", "250");
@@ -143,7 +143,7 @@ fn a_client_gives_connections_back_when_the_maximum_becomes_known() {
     let weir = site.start();
     settled(&weir, 1);
     upstream.serve_at_most(6);
-    // Half of them in mid-message, half before it.
+    // Three of the greedy client's transactions are in mid-message, three have not sent DATA.
     let mut slow: Vec<_> = (0..6).map(|_| with_recipient(&weir, GREEDY)).collect();
     for (n, (client, reply)) in slow.iter_mut().enumerate() {
         assert!(reply.starts_with("250"), "{reply}");
@@ -153,7 +153,7 @@ fn a_client_gives_connections_back_when_the_maximum_becomes_known() {
     }
     let (_, reply) = with_recipient(&weir, GREEDY);
     assert!(reply.starts_with("451 4.3.2 Too many messages at once"), "{reply}");
-    // The honest client has waited so long that the other transactions are old.
+    // While the honest client waits, the greedy client's transactions become so old that Weir ends some of them.
     let mut honest: Vec<_> = (0..2).map(|_| with_recipient(&weir, HONEST)).collect();
     for (client, reply) in &mut honest {
         assert!(reply.starts_with("250"), "{reply}");

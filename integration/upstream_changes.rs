@@ -1,4 +1,4 @@
-//! Tests of upstreams that are added, removed and changed during deliveries: no client may notice.
+//! Tests of reloads that add, remove and change upstreams while clients send: no message may fail.
 
 use crate::harness::{
     Client, Fault, NameServer, Outcome, PASSWORD, Process, SetOnDrop, Site, Stage, Upstream, wait_for,
@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Returns a site with this upstream `u`, and its further keys.
+/// Returns a site whose only upstream is `u`, with this address and these keys.
 fn site_with_upstream(address: impl Display, keys: &str) -> Site {
     Site::builder().open_listener().upstream(address, &format!("name = \"u\"{keys}")).build()
 }
@@ -27,7 +27,7 @@ fn pair() -> ([Upstream; 2], Site) {
     (upstreams, site)
 }
 
-/// Returns a client that has sent a part of its message.
+/// Returns a client that has sent DATA and a part of its message.
 fn in_message(weir: &Process) -> Client {
     let mut client = Client::in_transaction(weir);
     client.say("DATA", "354");
@@ -35,7 +35,7 @@ fn in_message(weir: &Process) -> Client {
     client
 }
 
-/// Ends both transactions successfully, one before its message and one within.
+/// Sends the message of the first client and the rest of the second client's message; both must be accepted.
 fn end(mut begun: Client, mut in_message: Client) {
     begun.say("RCPT TO:<c@example.net>", "250");
     begun.say("DATA", "354");
@@ -92,7 +92,8 @@ fn a_session_sends_its_next_message_to_another_upstream() {
     let weir = site.start();
     let mut client = Client::in_transaction(&weir);
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled");
-    // In one write, so that the connection is idle in the pool when the next transaction begins.
+    // Send all in one write, so that the next transaction begins right after RSET, when the former connection has just
+    // become idle in the pool.
     client.send(b"RSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\n");
     for reply in ["250", "250", "250", "354"] {
         client.expect(reply);
@@ -139,7 +140,7 @@ fn a_removed_upstream_finishes_its_transactions() {
     wait_for("the first to be known", || (weir.upstream_metric("up", "u0") == 1.0).then_some(()));
     Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [4, 1]);
-    // Connections of the former upstream are not counted.
+    // The metrics of the added upstream begin at zero: they do not count connections of the removed one.
     assert!(weir.upstream_metric("connections_opened_total", "u0") <= 2.0);
 }
 
@@ -195,7 +196,8 @@ fn a_session_without_login_must_log_in_once_the_upstream_needs_it() {
     site.reload(&weir, "name = \"u\"", "name = \"u\", auth = \"client\"", "upstream changed");
     client.say("DATA", "354");
     client.say("hello\r\n.", "250");
-    // Weir replies 451 itself: the upstream might refuse permanently a client without a login.
+    // Weir has no password of this client for the new login, and replies 451 itself: the upstream might refuse mail
+    // without a login permanently.
     client.say("MAIL FROM:<a@example.org>", "250");
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("it has to come again"));
@@ -237,7 +239,7 @@ fn an_invalid_change_keeps_the_former_upstreams() {
         (messages(&upstreams), upstreams[1].connections(), weir.upstream_metric("up", "u")),
         (vec![5, 0], 0, 1.0)
     );
-    // All messages went over one connection, which the invalid changes did not close.
+    // All messages went over one upstream connection, which the invalid changes of the configuration did not close.
     assert!(weir.upstream_metric("connections_reused_total", "u") >= 4.0);
 }
 
@@ -286,7 +288,7 @@ fn changed_name_servers_apply_at_once_and_connections_are_kept() {
     assert_eq!(messages(&upstreams), [2, 1]);
 }
 
-/// Connections that were begun under the former configuration must not be used under the new one.
+/// Weir must not use a connection that it began to open under the former configuration of the upstream.
 #[test]
 fn a_connection_begun_under_former_options_is_not_used_after_a_change() {
     let upstreams = [Upstream::start_on("127.0.0.2:0"), Upstream::start()];
@@ -332,9 +334,10 @@ fn frequent_changes_of_upstreams_fail_no_message() {
             sent
         };
         let clients: Vec<_> = (0..8).map(|_| scope.spawn(sending)).collect();
-        // Runs also after a failure, so that the clients end.
+        // Sets `done` also after a panic, so that the clients' threads end.
         let _end = SetOnDrop(&done);
-        // Only one upstream gets mail at any time: it is replaced, and the other takes over in one step, and back.
+        // Only one upstream is enabled at any time. In turn, a reload changes options, and the next reload disables the
+        // enabled upstream and enables the other.
         let list = |first: bool, max: u32| {
             [table("u0", &upstreams[0], &keys(first, max)), table("u1", &upstreams[1], &keys(!first, max))].join(", ")
         };

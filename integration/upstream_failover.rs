@@ -1,9 +1,9 @@
-//! Tests of several upstreams: the selection, and the failover when one fails.
+//! Tests of several upstreams: which one Weir selects, and failover to another when one fails.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
 use std::net::TcpListener;
 
-/// Returns two upstreams and a site that uses them with these keys.
+/// Returns two upstreams, and a site that uses them as u0 and u1 with these keys.
 fn pair(keys: [&str; 2]) -> ([Upstream; 2], Site) {
     let upstreams = [Upstream::start(), Upstream::start()];
     let [first, second] = upstreams.each_ref().map(Upstream::address);
@@ -38,7 +38,7 @@ fn a_lower_priority_upstream_serves_only_while_the_other_is_down() {
     assert!(line.contains("upstream=u0") && line.contains("421 4.3.2 Shutting down"), "{line}");
     assert!(!is_up(&weir, "u0") && is_up(&weir, "u1"));
     first.fail(None);
-    // Weir probes the upstream, so it notices the recovery without mail.
+    // Weir probes the failed upstream, so it notices the recovery even if no client sends.
     weir.logged("upstream back");
     Client::greeted_by(&weir).send_message();
     assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (6, 5));
@@ -121,8 +121,8 @@ fn ehlo_announces_the_common_extensions_and_mail_goes_where_its_needs_are_met() 
         let said = Client::connect(weir.address("s")).ask("EHLO client.example");
         (said.contains("250-SIZE 2000\n") && !said.contains("DSN")).then_some(())
     });
-    // Once the second has failed, Weir announces the first one's extensions; if the second returns, it gets no mail
-    // that needs more than it offers.
+    // After the second upstream has failed, Weir announces the extensions of the first. When the second is back, Weir
+    // must not send it mail that needs an extension that only the first offers.
     second.fail(Some((Stage::Greeting, Fault::Cut)));
     let mut client = Client::connect(weir.address("s"));
     wait_for("DSN", || {
@@ -147,7 +147,7 @@ fn one_421_does_not_disable_an_upstream_but_a_row_of_failures_does() {
     let weir = site.start();
     weir.logged("upstream offers");
     for fault in [Fault::SayAndClose("421 4.7.0 Too many errors"), Fault::Cut] {
-        // Other clients send meanwhile.
+        // After each fault another message succeeds, so that the faults are not consecutive.
         for _ in 0..5 {
             first.fail(Some((Stage::Rcpt, fault)));
             Client::greeted_by(&weir).send_message();
@@ -167,7 +167,7 @@ fn one_421_does_not_disable_an_upstream_but_a_row_of_failures_does() {
 
 #[test]
 fn an_upstream_that_is_weir_itself_is_refused() {
-    // Ports below those that the system assigns to other connections, on any address.
+    // Choose a port that is free on all addresses, below those that the system assigns to outgoing connections.
     let offset = u16::try_from(std::process::id() % 10_000).unwrap();
     let port = (20_000 + offset..32_000).find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap();
     for (listens, host) in [("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.5")] {
@@ -178,7 +178,7 @@ fn an_upstream_that_is_weir_itself_is_refused() {
         client.say("MAIL FROM:<a@example.org>", "250");
         client.say("RCPT TO:<b@example.net>", "451 4.4.1");
         assert!(weir.logged("upstream away").contains("is Weir itself"));
-        // The probe has ended, and this client is connected.
+        // Weir does not connect to itself again and again: there are only the connections of the probe and this client.
         assert!(weir.metric("weir_connections_total{listener=\"s\"}") < 10.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of upstream faults: the replies to clients when the upstream fails or sends invalid replies. `fault_matrix`
-//! has every fault at every stage.
+//! Tests of Weir's replies to clients when the upstream fails or sends invalid replies. `fault_matrix` tests every
+//! fault at every stage.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
 use std::fmt::Display;
@@ -7,12 +7,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// Returns a site whose upstream must answer within a second.
+/// Returns a site with `upstream-timeout` of one second.
 fn impatient_site(upstream: impl Display) -> Site {
     Site::builder().open_listener().upstream(upstream, "").more("session = { upstream-timeout = \"1s\" }\n").build()
 }
 
-/// Starts an upstream, and a Weir that requires its answers within a second.
+/// Starts an upstream, and a Weir with `upstream-timeout` of one second.
 fn impatient() -> (Upstream, Site, Process) {
     let upstream = Upstream::start();
     let site = impatient_site(upstream.address());
@@ -34,7 +34,7 @@ fn send(client: &mut Client, body: &[u8]) -> String {
     client.reply()
 }
 
-/// Sends the same in two BDAT chunks.
+/// Sends MAIL, RCPT and a message in two BDAT chunks until a step fails; returns the last reply.
 fn send_in_pieces(client: &mut Client, body: &[u8]) -> String {
     client.say("MAIL FROM:<a@example.org>", "250");
     let reply = client.ask("RCPT TO:<b@example.net>");
@@ -62,7 +62,7 @@ fn after_the_final_dot_weir_waits_for_the_outcome_and_reports_it_truthfully() {
     client.say("DATA", "354");
     let began = Instant::now();
     client.send(b"hello\r\n.\r\n");
-    // Three times `upstream-timeout`, which does not apply after the final dot.
+    // Wait three times as long as `upstream-timeout`: this time-out does not apply after the final dot.
     assert!(client.is_silent(Duration::from_secs(3)));
     upstream.cut_silent();
     client.expect("451 4.4.1");
@@ -132,7 +132,7 @@ fn half_a_message_by_bdat_is_never_delivered() {
     let [message] = &upstream.acknowledged()[..] else { panic!("not one message") };
     assert!(message.ends_with(BODY) && message.starts_with(b"Received: "));
     assert_eq!(message.windows(9).filter(|part| part == b"Received:").count(), 1);
-    // All in one write.
+    // The client sends a chunk, RSET and the next transaction in one write.
     client.send(
         b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nBDAT 7\r\nhello\r\nRSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\n",
     );
@@ -181,12 +181,12 @@ fn an_extension_that_the_upstream_lost_is_neither_ignored_nor_announced() {
     assert!(upstream.commands()[said..].iter().all(|line| !line.contains('>') || line.ends_with('>')));
     let announced = Client::connect(weir.address("s")).ask("EHLO client.example");
     assert!(!announced.contains("DSN") && !announced.contains("8BITMIME"), "{announced}");
-    // The upstream is back: the next client sees its extensions.
+    // The upstream offers DSN again: Weir offers it to the next clients.
     upstream.offer(&["PIPELINING", "DSN"]);
     wait_for("DSN", || Client::connect(weir.address("s")).ask("EHLO client.example").contains("250-DSN").then_some(()));
 }
 
-/// Sends the rest of a message after MAIL was accepted.
+/// Sends RCPT and the message after MAIL was accepted; returns the reply to the message.
 fn send_rest(client: &mut Client) -> String {
     client.say("RCPT TO:<c@example.net>", "250");
     client.say("DATA", "354");
@@ -202,7 +202,7 @@ fn a_late_reply_of_the_upstream_is_never_taken_for_the_reply_to_the_next_message
         upstream.fail(Some((Stage::End, odd)));
         let mut client = Client::greeted_by(&weir);
         assert!(send(&mut client, BODY).starts_with("451 4.4.1"));
-        // If the connection were reused, the late 250 would be taken for this message's reply.
+        // Weir must not reuse the connection: it would take the late 250 on it for the reply to this message.
         upstream.fail(Some((Stage::End, Fault::Say("554 5.7.1 refused"))));
         assert!(send(&mut client, BODY).starts_with("554 5.7.1 refused"));
         upstream.fail(Some((Stage::Data, Fault::Say("250 2.0.0 what?"))));
@@ -219,7 +219,7 @@ fn the_upstreams_reply_in_mid_message_reaches_the_client() {
     let long = [BODY, &b"0123456789abcdefghijklmnopqrstuvwxyz\r\n".repeat(500_000)].concat();
     upstream.fail(Some((Stage::Body, Fault::SayAndClose("552 5.3.4 Too big for me"))));
     assert!(send(&mut Client::greeted_by(&weir), &long).starts_with("552 5.3.4 Too big for me"));
-    // Weir passes on the upstream's words also where it closes the connection at another stage.
+    // Weir also passes on the text of the upstream's last reply if the upstream closes the connection at another stage.
     upstream.fail(Some((Stage::Rcpt, Fault::SayAndClose("421 4.3.2 Shutting down at noon"))));
     assert!(send(&mut Client::greeted_by(&weir), BODY).starts_with("451 4.3.2 Shutting down at noon"));
 }
@@ -242,7 +242,7 @@ fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
     assert!(log < 5_000, "{log} octets of log");
 }
 
-/// Starts an upstream that answers a recipient with a gigabyte: in many lines, or in one.
+/// Starts an upstream that answers RCPT with a gigabyte: `reply` again and again, which is one long line or many lines.
 fn endless(reply: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -312,11 +312,11 @@ fn an_address_harvester_is_disconnected_and_does_not_fill_the_log() {
     assert!(client.is_closed());
     let line = weir.logged("refused more often than is logged");
     assert!(line.contains("refusals=901"), "{line}");
-    // A session logs at most a hundred refusals; for a client without a login twenty come at once, then one a second.
+    // A session logs at most 100 refusals. For a client without a login, Weir logs 20 at once, then one a second.
     let lines = weir.times_logged("refused by upstream");
     assert!((20..50).contains(&lines), "{lines} lines");
     assert_eq!(weir.metric("weir_recipients_total{result=\"upstream-refused\"}"), 1001.0);
-    // Repeated DATA ends the session in the same way.
+    // Weir also ends a session in which DATA is refused too often.
     upstream.fail(Some((Stage::Data, Fault::Say("451 4.3.0 not now"))));
     let mut client = Client::in_transaction(&weir);
     let replies = (0..300).map_while(|_| client.try_send(b"DATA\r\n").ok().and_then(|()| client.try_reply().ok()));
@@ -352,7 +352,7 @@ fn a_slow_message_by_bdat_times_out() {
         .more("session = { data-timeout = \"1s\", idle-timeout = \"1m\" }\n")
         .build();
     let weir = site.start();
-    // One octet of a chunk now and then, each in its own packet; and nothing at all after the first.
+    // The client sends a chunk of one octet every 50 ms; or, in the second round, nothing after the first chunk.
     for drips in [true, false] {
         let mut client = Client::in_transaction(&weir);
         let began = Instant::now();
@@ -364,7 +364,7 @@ fn a_slow_message_by_bdat_times_out() {
                 break;
             }
         }
-        // The session was ended within a chunk, or between two.
+        // Weir has ended the session within a chunk, or between two chunks.
         let words: Vec<String> = std::iter::from_fn(|| client.try_reply().ok()).collect();
         assert!(drips || words.iter().any(|reply| reply.starts_with("421 4.4.2")), "{words:?}");
     }

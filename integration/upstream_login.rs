@@ -1,15 +1,15 @@
-//! Tests of upstreams that require a login: another Weir or a Dovecot, in front of an upstream that accepts everything.
+//! Tests of upstreams that require a login from Weir: another Weir, a Dovecot, or an upstream of the test harness.
 
 use crate::harness::{Client, Dovecot, Outcome, PASSWORD, Process, Site, Upstream};
 
-/// Starts the Weir that requires a login; its users are those of its site.
+/// Starts a second Weir that requires a login and is the upstream of the Weir under test; returns it with its site.
 fn guarded(upstream: &Upstream) -> (Site, Process) {
     let site = Site::builder().listener("s", "tls = \"starttls\"").upstream(upstream.address(), "").build();
     let weir = site.start();
     (site, weir)
 }
 
-/// Returns a Weir in front of it that logs in with this password.
+/// Returns a site whose upstream is the `guarded` Weir, at which it logs in as alice with this password.
 fn in_front_of(guarded: &(Site, Process), tls: &str, password: &str) -> Site {
     let (other, weir) = guarded;
     let upstream = format!(
@@ -27,7 +27,7 @@ fn send(weir: &Process) -> String {
     send_as(weir, None)
 }
 
-/// Sends as this user, or without a login; returns the reply to the recipient or to the message.
+/// Sends a message as this user, or without a login, until a step fails; returns the last reply.
 fn send_as(weir: &Process, user: Option<&str>) -> String {
     let mut client = Client::greeted_by(weir);
     if let Some(user) = user {
@@ -82,13 +82,13 @@ fn no_password_goes_to_an_upstream_without_tls_unless_configured() {
         let site = Site::builder().open_listener().upstream_tables([table]).build();
         std::fs::write(site.path("password"), "sesame").unwrap();
         let weir = site.start();
-        // The upstream of these tests says 250 to AUTH, which is no success (RFC 4954 §6).
+        // This upstream answers AUTH with 250. Success is only 235 (RFC 4954 §6).
         assert!(send(&weir).starts_with("451 4.4.1"));
         assert_eq!(upstream.commands().iter().any(|line| line == "AUTH PLAIN AGFsaWNlAHNlc2FtZQ=="), goes, "{tls}");
     }
 }
 
-/// Returns a Weir that logs in at an upstream on localhost as alice, with these further keys.
+/// Returns a site whose Weir logs in as alice at the upstream on this port of localhost, with these keys.
 fn logging_in(port: u16, keys: &str) -> Site {
     let upstream = format!(
         "{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", max-idle-connections = 0, {keys} }}"
@@ -121,7 +121,7 @@ mod dovecot {
         let log = dovecot.log();
         assert!(log.contains("method=SCRAM-SHA-256") && !log.contains("method=PLAIN"), "{log}");
 
-        // The password changes at one end, then at the other: no restart is needed.
+        // Change the password first at Dovecot, then in Weir's password file: Weir needs no restart.
         dovecot.set_password("alice", "a new password");
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1") && !reply.contains("535"), "{reply}");
@@ -129,7 +129,7 @@ mod dovecot {
         site.put("password", "a new password\n");
         let reply = send(&weir);
         assert!(reply.ends_with("Queued"), "{reply}");
-        // The file is missing: that is logged, and not told to the client.
+        // If the password file does not exist, Weir logs this, and does not tell it to the client.
         std::fs::remove_file(site.path("password")).unwrap();
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1") && !reply.contains("password"), "{reply}");
@@ -184,7 +184,7 @@ fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
     }
     weir.logged("login refused; the same is not tried again for a while");
     let logins = || upstream.commands().iter().filter(|line| line.starts_with("AUTH")).count();
-    // Weir stops after some refusals; further logins may be under way at that moment.
+    // Weir stops to log in after some refusals; a few more logins may already have begun at that moment.
     assert!((4..=6).contains(&logins()), "{}", logins());
     upstream.answer_login(&["235 2.7.0 Welcome"]);
     site.put("password", "another");
@@ -215,7 +215,7 @@ fn an_upstream_without_a_valid_scram_signature_gets_no_mail() {
     upstream.offer(&["AUTH PLAIN LOGIN SCRAM-SHA-256"]);
     for replies in [
         &["235 2.7.0 Welcome"][..],
-        // A nonce that is not Weir's, and one iteration.
+        // A SCRAM challenge whose nonce does not begin with Weir's nonce, and with only one iteration.
         &["334 cj1ub25lLHM9QUE9PSxpPTE=", "235 2.7.0 Welcome"],
     ] {
         upstream.answer_login(replies);
@@ -255,11 +255,12 @@ fn each_client_is_logged_in_with_its_own_credentials_and_connection() {
         assert!(message.contains(&format!("(authenticated user {user})")), "{message}");
         assert_eq!(opened() - before, connections, "{user}");
     }
-    // Only the first Weir knows Bob: he gets the upstream's refusal, and the upstream does not count as failed.
+    // Bob is a user of Weir, but not of the upstream: he gets the upstream's refusal of his login, and Weir does not
+    // take the upstream for failed.
     let reply = send_as(&weir, Some("bob"));
     assert!(reply.starts_with("550 5.7.8 The mail server behind this one does not take your login: 535"), "{reply}");
     assert_eq!(weir.metric("weir_upstream_up{upstream=\"u\"}"), 1.0);
-    // A client without a login does not use the connection of a client that has logged in.
+    // Weir does not send the mail of a client without a login over a connection with the login of another client.
     let reply = send_as(&weir, None);
     assert!(reply.starts_with("530 5.7.0"), "{reply}");
     assert_eq!(upstream.acknowledged().len(), 5);
@@ -276,14 +277,14 @@ fn a_token_goes_by_xoauth2_and_is_read_again_for_each_connection() {
     let weir = site.start();
     assert!(send(&weir).starts_with("250 2.0.0 Queued"));
     site.put("token", "ya29.another\n");
-    // `{"status":"401"}`
+    // The base64 text of the reply 334 is `{"status":"401"}`.
     upstream.answer_login(&["334 eyJzdGF0dXMiOiI0MDEifQ==", "535 5.7.8 Username and Password not accepted"]);
     let reply = send(&weir);
     assert!(reply.starts_with("451 4.4.1") && !reply.contains("401") && !reply.contains("Username"), "{reply}");
     let line = weir.logged("login: 535 5.7.8");
     assert!(line.contains("not accepted; before that: ") && line.contains("401"), "{line}");
     let commands = upstream.commands();
-    // `user=alice^Aauth=Bearer ya29.one^A^A`, and the other.
+    // The base64 texts are `user=alice^Aauth=Bearer ya29.one^A^A`, and the same with `ya29.another`.
     let said = |line: &str| commands.iter().position(|command| command == line);
     assert!(said("AUTH XOAUTH2 dXNlcj1hbGljZQFhdXRoPUJlYXJlciB5YTI5Lm9uZQEB").is_some(), "{commands:?}");
     let other = said("AUTH XOAUTH2 dXNlcj1hbGljZQFhdXRoPUJlYXJlciB5YTI5LmFub3RoZXIBAQ==").unwrap();

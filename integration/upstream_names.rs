@@ -1,4 +1,5 @@
-//! Tests of upstream names: several addresses, names that change, mail exchangers, and name servers that fail.
+//! Tests of upstreams given by name: names with several addresses, names whose addresses change, mail exchangers (MX),
+//! and name servers that fail.
 
 use crate::harness::{Client, Fault, NameServer, Outcome, Process, Site, Stage, Upstream, free_port, wait_for};
 use std::net::{SocketAddr, UdpSocket};
@@ -73,7 +74,7 @@ fn the_next_address_serves_after_any_fault_of_the_first() {
         (Stage::Greeting, Fault::Say("HTTP/1.1 400 Bad Request")),
         (Stage::Greeting, Fault::Cut),
         (Stage::Ehlo, Fault::SayAndClose("421 4.3.2 Shutting down")),
-        // A silent address must not use up the time of the addresses after it.
+        // The wait for a silent address must leave time to try the next address.
         (Stage::Greeting, Fault::Silence),
     ] {
         upstreams[0].fail(None);
@@ -105,7 +106,7 @@ fn an_address_that_failed_is_asked_last_for_a_while() {
     upstreams[1].fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy"))));
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 4]);
-    // The failure is logged once, although the address failed for many clients.
+    // Weir logs the failure of 127.0.0.2 and its recovery once each, not for each message.
     assert_eq!((weir.times_logged("address=127.0.0.2"), weir.times_logged("address is well again")), (2, 1));
     let line = weir.logged("address fails; trying the next");
     assert!(line.contains(&format!("address=127.0.0.2:{port} reason=\"it does not answer")), "{line}");
@@ -131,7 +132,7 @@ fn ipv6_is_tried_first_and_a_working_address_of_either_kind_is_enough() {
          2001:db8::1 four.example\n127.0.0.2 four.example\n",
         &[],
     );
-    // 2001:db8::1 may be unreachable at once, or never answer.
+    // A connection to 2001:db8::1 fails at once or times out, depending on the host: shorten the time-out.
     let quick = ", connect-timeout = \"1s\"";
     for (name, expected) in [("both", [1, 0]), ("six", [1, 0]), ("four", [0, 1])] {
         let site = site_with_upstream_name(&format!("{name}.example"), port, quick, &[names.address()]);

@@ -1,5 +1,5 @@
-//! Tests of the connection pool: connections to the upstream are reused, within bounds, and a connection that has died
-//! in the pool costs no client anything.
+//! Tests of the connection pool: Weir reuses connections to the upstream within the configured bounds, and no message
+//! fails because a connection in the pool has died.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 
@@ -16,12 +16,13 @@ fn opened(weir: &Process) -> f64 {
     weir.upstream_metric("connections_opened_total", "u")
 }
 
-/// Returns the number of connections to the upstream.
+/// Returns the number of open connections to the upstream.
 fn connections(weir: &Process) -> f64 {
     weir.upstream_metric("connections", "u")
 }
 
-/// Waits until Weir has probed the upstream's extensions, which takes one connection; returns the number opened.
+/// Waits until Weir has probed the upstream's extensions and closed that connection; returns the number of connections
+/// that Weir has opened so far.
 fn settled(weir: &Process) -> f64 {
     weir.logged("upstream offers");
     wait_for("end of the first look", || (connections(weir) == 0.0).then_some(()));
@@ -105,7 +106,7 @@ fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
         }
         assert_eq!(opened(&weir) - before, connections, "{pool}");
     }
-    // The upstream's own maximum counts too (RFC 9422).
+    // Weir also obeys the maximum of messages per connection that the upstream states in EHLO (MAILMAX, RFC 9422).
     upstream.offer(&["PIPELINING", "LIMITS MAILMAX=1"]);
     let one_each = site_with_pool(&upstream, "");
     let weir = one_each.start();
@@ -114,7 +115,7 @@ fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
     send(&weir);
     assert_eq!(opened(&weir) - before, 2.0);
     upstream.offer(&["PIPELINING"]);
-    // No connection waits longer than the idle time-out, or beyond its age; of two, one may wait.
+    // Of two connections only one may stay idle in the pool, and only until `idle-timeout` or `max-age`.
     for pool in ["max-idle-connections = 1, idle-timeout = \"2s\"", "max-idle-connections = 1, max-age = \"2s\""] {
         one_may_wait_for_a_while(&site_with_pool(&upstream, pool));
     }
@@ -151,7 +152,7 @@ fn a_connection_that_died_in_the_pool_fails_no_message() {
         Fault::Say("nonsense"),
         Fault::Say("354 odd"),
     ] {
-        // The connection dies while it is idle, then when it is reused.
+        // First the upstream cuts the idle connection, then it fails at RSET when Weir reuses the connection.
         send(&weir);
         upstream.cut_all();
         send(&weir);

@@ -1,8 +1,9 @@
-//! Tests of routes: mail that a limit routes to an upstream goes through no other, whatever the state of that upstream.
+//! Tests of routes: Weir sends mail that a limit routes to an upstream to no other upstream, even if that one fails.
 
 use crate::harness::{Client, Fault, Process, Site, SiteBuilder, Stage, Upstream, wait_for};
 
-/// Begins a site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of "slow".
+/// Returns the builder of a site whose limit routes all mail to "slow". `keys` are first those of the usual upstream,
+/// then those of "slow".
 fn site_with_route(usual: &Upstream, slow: &Upstream, keys: [&str; 2]) -> SiteBuilder {
     Site::builder()
         .open_listener()
@@ -76,7 +77,7 @@ fn ehlo_counts_upstreams_that_limits_route_to_and_no_unused_ones() {
     let promised = || Client::connect(weir.address("s")).ask("EHLO client.example");
     let said = promised();
     assert!(said.contains("250-SIZE 900000\n") && !said.contains("8BITMIME") && !said.contains("RCPTMAX=3"), "{said}");
-    // A limit in shadow mode routes nothing.
+    // In shadow mode the limit routes no mail, so EHLO need not announce the extensions of "slow".
     site.reload(&weir, "mode = \"enforce\"", "mode = \"shadow\"", "limits read again");
     wait_for("8BITMIME", || {
         let said = promised();

@@ -1,12 +1,12 @@
-//! Tests of TLS towards the upstream: another Weir, and for client certificates Postfix.
+//! Tests of TLS between Weir and its upstream, which is another Weir, or Postfix for client certificates.
 
 use crate::harness::{Client, Fault, Outcome, Postfix, Process, Site, Stage, Upstream, run};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// A Weir with a certificate for localhost, by STARTTLS and by implicit TLS, in front of an upstream that accepts
-/// everything.
+/// Second Weir, which is the upstream of the Weir under test. It has a certificate for localhost, listeners with
+/// STARTTLS and with implicit TLS, and an upstream that accepts everything.
 struct Guarded {
     site: Site,
     weir: Process,
@@ -25,7 +25,7 @@ impl Guarded {
         Self { site, weir, upstream }
     }
 
-    /// Returns the keys of an upstream at one of its listeners.
+    /// Returns the keys of `[[upstream]]` with which the Weir under test uses one of its listeners.
     fn at(&self, host: &str, listener: &str) -> String {
         let tls = if listener == "implicit" { "implicit" } else { "required" };
         format!("address = \"{host}:{}\"\ntls = \"{tls}\"", self.weir.address(listener).port())
@@ -35,13 +35,13 @@ impl Guarded {
         format!("ca = \"{}\"", self.site.path("certificate.pem").display())
     }
 
-    /// Computes the pin with the documented command.
+    /// Returns the pin of its certificate.
     fn pin(&self) -> String {
         pin(&self.site.path("certificate.pem"))
     }
 }
 
-/// Returns the pin of a certificate's key.
+/// Returns the pin of a certificate's public key, computed by the documented command.
 fn pin(certificate: &Path) -> String {
     let commands = "openssl x509 -in \"$1\" -noout -pubkey | openssl pkey -pubin -outform der | sha256sum";
     let Outcome { out, .. } = run(Command::new("sh").args(["-c", commands, "sh"]).arg(certificate), "");
@@ -150,7 +150,7 @@ fn lost_tls_is_logged_once_and_check_tells_the_reason() {
     let (code, said) = check(&site);
     assert!(code == Some(0) && said.contains("\n  TLS: no, because it offers no STARTTLS\n"), "{said}");
     upstream.offer(&["STARTTLS"]);
-    // The upstream closes the connection where TLS should begin.
+    // The upstream offers STARTTLS, but closes the connection when the TLS handshake should begin.
     let (code, said) = check(&site);
     assert!(code == Some(0) && said.contains("\n  TLS: no, because TLS: tls handshake eof\n"), "{said}");
     let weir = site.start();

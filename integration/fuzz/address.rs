@@ -1,8 +1,9 @@
-//! Fuzz target of paths: read and written again.
+//! Fuzz target of the parser of paths (the addresses of MAIL and RCPT): parses a path and writes it again.
 
 use weir::smtp::address::{Path, is_address_literal, is_domain, parse_path};
 
-/// An accepted path is passed on unchanged, and is one path to every reader.
+/// Property: Weir passes an accepted path to the upstream unchanged except for a source route, and no parser can take
+/// another place in the text for the path's end.
 pub fn target(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let Some((path, rest)) = parse_path(&text) else { return };
@@ -24,13 +25,13 @@ pub fn target(input: &[u8]) {
             let (local, domain) = (mailbox.local_part(), mailbox.domain());
             assert_eq!(format!("{local}@{domain}"), written);
             assert!(!local.is_empty());
-            // Letters beyond ASCII make an IDNA domain.
+            // A domain with letters beyond ASCII is an internationalized domain (IDNA).
             assert!(is_domain(domain) || is_address_literal(domain) || !domain.is_ascii(), "{domain:?}");
         }
     }
 }
 
-/// Asserts that only a quoted string contains a space, a bracket, or an @ besides the one before the domain.
+/// Asserts that a space, `<`, `>`, or an @ other than the one before the domain stands only in a quoted string.
 fn assert_ends_nowhere_else(written: &str) {
     let (mut quoted, mut escaped, mut ats) = (false, false, 0);
     for c in written.chars() {

@@ -5,7 +5,8 @@ use crate::data::assert_unambiguous;
 use weir::smtp::data::{Chunks, Piece, Reader};
 use weir::smtp::line::Ambiguity;
 
-/// Any division of the input gives the same result. The output ends where the message ends, and has the same content.
+/// Property: the result does not depend on how the input is divided into pieces. The message that Weir passes on has
+/// the same content as the client's, and an upstream that gets it by DATA finds its end at the same place.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let converted = convert(&[whole]);

@@ -1,4 +1,4 @@
-//! Fuzz target of lines in a stream, and of commands in lines.
+//! Fuzz target of the reader that finds lines in a client's octets, and of the parser of commands in these lines.
 
 use crate::cut::cut;
 use crate::reply;
@@ -9,11 +9,11 @@ use weir::smtp::extensions::Extensions;
 use weir::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND};
 use weir::smtp::xclient::Attribute;
 
-/// Any division of the stream gives the same lines, and an accepted command is passed on as a line with the same
-/// meaning.
+/// Property: the lines do not depend on how the octets are divided into pieces, and the line that Weir writes to the
+/// upstream for an accepted command has the same meaning as the client's line.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
-    // Use a small maximum too: overlong lines are rare with the usual one.
+    // Test a small maximum length too: inputs with a line longer than the usual maximum are rare.
     for max in [MAX_COMMAND, 40] {
         let lines = lines(&[whole], max);
         assert_eq!(lines, self::lines(&pieces, max), "max {max}");
@@ -23,14 +23,14 @@ pub fn target(input: &[u8]) {
             check(&line);
         }
     }
-    // The strictness does not depend on the reader of the lines.
+    // The parser must also be safe for octets that the line reader would never give to it.
     check(whole);
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     complete: Vec<Vec<u8>>,
-    /// Number of complete lines before each refused one, and the reason.
+    /// For each refused line: the number of complete lines before it, and the reason; `None` if the line is too long.
     refused: Vec<(usize, Option<Ambiguity>)>,
     left: Vec<u8>,
 }
@@ -70,7 +70,7 @@ fn check(line: &[u8]) {
             assert_eq!(parse(upstream.as_bytes()), Ok(command.clone()), "{upstream}");
         }
         Command::Hello(hello) => {
-            // The name is written into a header, beside a comment.
+            // Weir writes this name into the `Received:` header, next to a comment in parentheses.
             assert!(hello.name.bytes().all(|b| b.is_ascii_graphic() && !b"()<>\"\\,;@".contains(&b)));
             let verb = if hello.extended { "EHLO" } else { "HELO" };
             assert_eq!(parse(format!("{verb} {}", hello.name).as_bytes()), Ok(command.clone()));
@@ -90,7 +90,7 @@ fn check(line: &[u8]) {
     }
 }
 
-/// Returns the one line that an upstream gets, without its CRLF.
+/// Returns the one command line, without its CRLF, that Weir writes to an upstream for this envelope.
 fn upstream_line(mut envelope: Envelope) -> String {
     let text = envelope.next_write().expect("a command to send");
     let line = text.strip_suffix("\r\n").expect("a CRLF at the end");

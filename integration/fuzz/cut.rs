@@ -1,9 +1,10 @@
-//! Division of an input into pieces, as a connection delivers it.
+//! Division of an input into pieces, such as the reads from a TCP connection return.
 
-/// Octets of an input that give the lengths of the pieces.
+/// Number of octets at the beginning of an input that give the lengths of the pieces.
 const LENGTHS: usize = 4;
 
-/// Returns an input whole, and divided into pieces of 1 to 256 octets, whose lengths repeat in turn.
+/// Returns the input after its first [`LENGTHS`] octets twice: whole, and divided into pieces of 1 to 256 octets, for
+/// which the same lengths are used again and again.
 pub fn cut(input: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let (lengths, whole) = input.split_at(input.len().min(LENGTHS));
     let mut rest = whole;

@@ -1,10 +1,11 @@
-//! Fuzz target of messages after DATA.
+//! Fuzz target of the reader of messages that a client sends after DATA.
 
 use crate::cut::cut;
 use weir::smtp::data::{Piece, Reader};
 use weir::smtp::line::Ambiguity;
 
-/// Any division of the input gives the same result, and no passed-on octets let an upstream end the message early.
+/// Property: the result does not depend on how the input is divided into pieces, and the octets that Weir passes on
+/// contain nothing that an upstream could take for the end of the message.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let (passed, outcome) = read(&[whole]);
@@ -37,19 +38,19 @@ pub fn target(input: &[u8]) {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Size, and the octets after the end mark.
+    /// The message has ended: its size, and the octets after the final dot's line.
     Ended {
         size: u64,
         left: Vec<u8>,
     },
-    /// Octets held back when the input ended.
+    /// The input ended within the message: the octets that the reader has not yet passed on.
     Open {
         left: Vec<u8>,
     },
     Refused(Ambiguity),
 }
 
-/// Feeds the pieces like a connection; also returns the octets that were passed on.
+/// Gives the pieces to the reader one after the other; returns the octets that it passes on, and the outcome.
 fn read(pieces: &[&[u8]]) -> (Vec<u8>, Outcome) {
     let (mut reader, mut passed, mut waiting) = (Reader::default(), Vec::new(), Vec::new());
     for (n, piece) in pieces.iter().enumerate() {
@@ -70,7 +71,7 @@ fn read(pieces: &[&[u8]]) -> (Vec<u8>, Outcome) {
     (passed, Outcome::Open { left: waiting })
 }
 
-/// Tests whether the message would continue a header line before it.
+/// Tests whether the reader says that the message's first line would continue the header line above it.
 fn is_continuation(pieces: &[&[u8]]) -> bool {
     let (mut reader, mut waiting) = (Reader::default(), Vec::new());
     for piece in pieces {
@@ -81,7 +82,7 @@ fn is_continuation(pieces: &[&[u8]]) -> bool {
     reader.is_continuation()
 }
 
-/// Asserts: no NUL, CR and LF only as CRLF, and no line of a single dot.
+/// Asserts that the octets contain no NUL, no CR or LF outside CRLF, and no line that is only a dot.
 pub fn assert_unambiguous(passed: &[u8]) {
     let mut lines = passed.split(|b| *b == b'\n').peekable();
     while let Some(line) = lines.next() {

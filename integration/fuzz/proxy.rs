@@ -2,7 +2,7 @@
 
 use weir::server::proxy::{Header, parse};
 
-/// The octets after a header do not change its reading, and no reading goes beyond the header's end.
+/// Property: the octets after a header do not change the result, and the parser uses no octet after the header's end.
 pub fn target(input: &[u8]) {
     let header = parse(input);
     let followed = parse(&[input, b"EHLO pc.example\r\n"].concat());

@@ -1,14 +1,15 @@
-//! Fuzz target of upstream replies.
+//! Fuzz target of the reader of upstreams' replies.
 
 use crate::cut::cut;
 use weir::smtp::reply::{Garbage, Reader, Reply};
 
-/// Any division of the input gives the same replies, and each is passed on as lines that every client can read.
+/// Property: the replies do not depend on how the input is divided into pieces, and Weir passes each reply on as lines
+/// that every client can read.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let read_whole = read(&[whole]);
     assert_eq!(read_whole, read(&pieces));
-    // Four are enough: many short replies take long and show nothing new.
+    // Check only the first four: an input can contain many short replies, which take long and show nothing new.
     for reply in read_whole.0.iter().take(4) {
         check(reply);
         assert!(reply.texts().count() <= 16 && reply.texts().all(|text| text.len() <= 500));
@@ -16,7 +17,7 @@ pub fn target(input: &[u8]) {
         reply.write_to(&mut written);
         assert_eq!(read(&[&written]), (vec![reply.clone()], None), "read again");
         check(&reply.recoded(451, "4.4.1"));
-        // RFC 2034 §4 defines enhanced codes for these classes only; no other reply is passed on.
+        // RFC 2034 §4 defines enhanced status codes only for replies 2xx, 4xx and 5xx; Weir passes on no other reply.
         if matches!(reply.code() / 100, 2 | 4 | 5) {
             let enhanced = reply.enhanced();
             check(&enhanced);
@@ -25,8 +26,8 @@ pub fn target(input: &[u8]) {
     }
 }
 
-/// Asserts that a reply has lines of printable ASCII, at most 512 octets each with CRLF, all but the last marked by a
-/// hyphen.
+/// Asserts that each line of a reply is printable ASCII and has at most 512 octets with its CRLF, and that a hyphen
+/// follows the code in every line except the last.
 pub fn check(reply: &Reply) {
     let mut written = Vec::new();
     reply.write_to(&mut written);
@@ -46,7 +47,7 @@ fn is_printable(text: &str) -> bool {
     text.bytes().all(|b| (b' '..=b'~').contains(&b))
 }
 
-/// Reads the replies in these pieces, up to the first that is invalid.
+/// Reads replies from these pieces up to the first invalid one; returns the replies, and why that one is invalid.
 fn read(pieces: &[&[u8]]) -> (Vec<Reply>, Option<Garbage>) {
     let (mut reader, mut replies) = (Reader::default(), Vec::new());
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! Fuzz target of the server's messages in a SCRAM login, first and last.
+//! Fuzz target of the server's first and last message in a SCRAM login (RFC 5802) of Weir at an upstream.
 
 use std::sync::LazyLock;
 use weir::smtp::sasl::Credentials;
@@ -19,7 +19,8 @@ fn good_challenge() -> Challenge {
     challenged(CHALLENGE).expect("a good challenge")
 }
 
-/// An accepted challenge is answered with both nonces. No last message passes that was not made with the password.
+/// Property: Weir answers an accepted challenge with the client's and the server's nonce. Weir accepts no last message
+/// of a server that does not know the password.
 pub fn target(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let proof = good_challenge().prove(&KEYS);
@@ -33,7 +34,7 @@ pub fn target(input: &[u8]) {
     assert!(nonce.len() > NONCE.len() && nonce.starts_with(NONCE));
     assert!(!text.contains(",m="), "an extension that must be understood");
     let proof = taken.prove(&KEYS);
-    // 32 octets are 44 characters of base64.
+    // The proof has 32 octets, which are 44 characters of base64.
     let begin = format!("c=biws,r={nonce},p=");
     assert!(proof.message().starts_with(&begin) && proof.message().len() == begin.len() + 44);
 }

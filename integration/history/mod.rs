@@ -1,10 +1,10 @@
-//! Tests of `weir history`: logs in the forms of real ones, and their histories.
+//! Tests of `weir history`: it makes the expected histories of mail from logs in the formats of real mail servers.
 
 use crate::harness::{Client, Outcome, Site, Upstream, run, weir};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Returns a file beside this one.
+/// Returns the path of a file in the folder of this source file.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/history").join(name)
 }
@@ -13,7 +13,7 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(file(name)).unwrap()
 }
 
-/// Runs `weir history` in the folder of the logs.
+/// Runs `weir history` in the folder of the logs, with the time zone Europe/Vienna.
 fn history(arguments: &[&str], input: &str) -> Outcome {
     let mut command = weir();
     command.arg("history").args(arguments).args(["--timezone", "Europe/Vienna"]).current_dir(file(""));
@@ -44,7 +44,7 @@ fn rotated_and_gzipped_logs_of_any_order_give_the_history_of_the_whole_log() {
     let folder = tempfile::tempdir().unwrap();
     let whole = text("postfix-submission.log");
     let lines: Vec<&str> = whole.lines().collect();
-    // Messages begin in one file and end in the next one.
+    // Divide the log so that the lines of some messages are in two files.
     let parts = [&lines[..9], &lines[9..30], &lines[30..]];
     let name = |n: usize| folder.path().join(["mail.log.2.gz", "mail.log.1", "mail.log"][n]);
     for (n, part) in parts.into_iter().enumerate() {
@@ -119,7 +119,7 @@ fn wrong_logs_are_named_with_a_remedy() {
     }
 }
 
-/// Runs `weir history` in the folder of the logs, with these arguments only.
+/// Runs `weir history` in the folder of the logs, without a time zone.
 fn history_of(arguments: &[&str]) -> Outcome {
     run(weir().arg("history").args(arguments).current_dir(file("")), "")
 }

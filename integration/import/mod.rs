@@ -1,11 +1,12 @@
-//! Tests of `weir import`: it turns limits of Exim, rspamd and postfwd into limits of Weir with the same decisions.
+//! Tests of `weir import`: it translates limits of Exim, rspamd and postfwd into limits of Weir that accept and refuse
+//! the same messages.
 
 use crate::harness::{Outcome, run, weir};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A folder for another program's configuration, and for the Weir configuration made from it.
+/// Temporary folder for another program's configuration, and for the Weir configuration that is made from it.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -24,7 +25,7 @@ impl Folder {
         run(weir().args(arguments).current_dir(self.0.path()), input)
     }
 
-    /// Imports this configuration of this program.
+    /// Runs `weir import` on `text`, a configuration of `program`.
     fn import(&self, program: &str, text: &str) -> Outcome {
         self.write(program, text);
         self.run(&["import", program, program], "")
@@ -41,7 +42,7 @@ impl Folder {
         assert_eq!(said.code, Some(0), "{}\nof\n{limits}", said.err);
     }
 
-    /// Returns for each message of a history whether it is refused, as a whole or for a recipient.
+    /// Runs `weir simulate` on these messages; returns for each whether Weir refuses it or one of its recipients.
     fn refused(&self, history: &[Message]) -> Vec<bool> {
         let mut rows = String::new();
         for (n, message) in history.iter().enumerate() {
@@ -59,7 +60,8 @@ impl Folder {
         let one = |message: &Message| {
             let mut refused = false;
             let mut left = message.recipients.len();
-            // One line per recipient, and one for a message that is refused as a whole.
+            // The output has one line per recipient, and one without a recipient for a message that is refused as a
+            // whole.
             while left > 0
                 || lines.peek().is_some_and(|line| {
                     line["recipient"].is_null() && line["limit"].is_string() && line["decision"].is_string()
@@ -76,7 +78,7 @@ impl Folder {
 }
 
 struct Message {
-    /// Seconds as a decimal number, without rounding.
+    /// Time of the message in seconds, as decimal text, so that no digit is lost.
     t: String,
     sender: String,
     recipients: Vec<String>,
@@ -84,15 +86,17 @@ struct Message {
     client: String,
 }
 
-/// Way of replaying a trace of Exim through imported limits.
+/// Way in which a recorded trace of Exim's `ratelimit` decisions is compared with the imported limits.
 enum Way {
-    /// The trace has one argument, which becomes one limit.
+    /// The trace was made with one `ratelimit` argument, which becomes one limit.
     Limit,
-    /// Each argument of the trace becomes a limit for its own senders.
+    /// The trace was made with several arguments. Each becomes a limit for a sender of its own.
     Limits,
-    /// The arguments differ only in the value of `unique=`. One limit takes the recipient in its place.
+    /// The arguments of the trace differ only in the value of `unique=`. One limit counts distinct recipients, and each
+    /// value of the trace becomes a recipient.
     Unique,
-    /// Only the argument with this option at this stage becomes a limit: no other argument changes its record.
+    /// Only the argument with this option (first) at this stage (second) becomes a limit. The other arguments of the
+    /// trace do not change its record, and are left out.
     Of(&'static str, &'static str),
     /// The trace cannot be replayed, for this reason.
     No(&'static str),
@@ -145,7 +149,7 @@ fn text<'a>(record: &'a Value, name: &str) -> &'a str {
     record[name].as_str().unwrap_or_else(|| panic!("no text {name} in {record}"))
 }
 
-/// Returns the statements that made a trace, each with its senders.
+/// Returns the senders and the `ratelimit` argument of each Exim statement that replays a trace.
 fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
     let mut specs: Vec<&str> = records.iter().map(|record| text(record, "spec")).collect();
     let mut known = BTreeSet::new();
@@ -164,10 +168,10 @@ fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
     }
 }
 
-/// Replays a trace; returns the number of decisions, and those that differ.
+/// Replays a trace; returns the number of compared decisions, and a text for each in which Weir and Exim differ.
 fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
     let looks = |record: &Value| text(record, "op") == "readonly";
-    // A history has no event that is earlier than the event before.
+    // Stop where the trace's clock goes back: `weir simulate` takes no message that is earlier than the one before.
     let backwards = records.windows(2).position(|two| two[1]["t_us"].as_i64() < two[0]["t_us"].as_i64());
     let records: Vec<Value> = records[..backwards.map_or(records.len(), |at| at + 1)]
         .iter()
@@ -197,7 +201,7 @@ fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
             t: format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000),
             sender,
             recipients: (0..count).map(|n| unique.clone().unwrap_or(format!("r{n}@y.test"))).collect(),
-            // Exim takes 0 for the size that MAIL does not declare.
+            // Exim counts 0 octets for a message whose MAIL declares no size.
             size: text(record, "mode").eq("per_byte").then(|| record["count"].as_f64().unwrap() as u64),
             client: "192.0.2.9".to_owned(),
         }
@@ -240,7 +244,7 @@ fn imported_limits_decide_as_exim_did() {
     );
 }
 
-/// Options that Exim accepts and limits cannot express, with the words of the explanation.
+/// Arguments of `ratelimit` that Exim accepts and Weir's limits cannot express, each with words of the error message.
 const EXPLAINED: [(&str, &str); 9] = [
     ("", "the argument is empty"),
     ("nan/1h/k", "not a number"),
@@ -261,7 +265,7 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
     let mut refused = 0;
     for record in &records {
         let (stage, spec) = (text(record, "stage"), text(record, "spec"));
-        // Budgets of limits that are only read.
+        // Statements that charge records, for a `spec` that only reads a record (`readonly`).
         let charge: String =
             ["per_rcpt/", "per_addr/", ""].map(|per| format!("  deny ratelimit = 20/1h/{per}k\n")).concat();
         let exim = match stage {
@@ -290,7 +294,7 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
                 }
                 words => words.to_owned(),
             };
-            // For Exim per_byte implies per_mail, and per_addr per_rcpt.
+            // In Exim per_byte also sets per_mail, and per_addr also sets per_rcpt: compare only "per_".
             let value = value.replace("per_mail", "per_").replace("per_rcpt", "per_");
             let value = value.trim_end_matches('"');
             assert!(said.out.contains(&format!("{named}not translated: ratelimit")), "{spec}: {}", said.out);
@@ -308,8 +312,8 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
 fn imported_buckets_decide_as_rspamd_did() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/rspamd");
     let mut compared = 0;
-    // The other traces are about features that Weir does not have: a first mail that passes with any size, and buckets
-    // that change.
+    // The other traces show features of rspamd that Weir does not have: the first mail of a bucket passes even if it is
+    // larger than the bucket, and a bucket's burst and rate change by themselves.
     for trace in ["01_basic_fill_drain", "02_recipients"] {
         let lines = std::fs::read_to_string(folder.join(format!("{trace}.head.jsonl"))).unwrap();
         let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -346,7 +350,7 @@ fn imported_buckets_decide_as_rspamd_did() {
     assert!(compared > 150, "{compared}");
 }
 
-/// Compares configurations with the result of the import: `NAME.exim`, `NAME.toml`, and `NAME.err` for standard error.
+/// Imports `NAME.exim`, and compares standard output with `NAME.toml` and standard error with `NAME.err`.
 #[test]
 fn configurations_become_the_limits_in_their_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/import");
@@ -375,7 +379,7 @@ fn imported_limits_match_the_senders_of_their_statement() {
         "LIMIT = 3\nhostlist spared = 192.0.2.1\nacl_smtp_rcpt = check\n.ifdef LIMIT\n.include more\n.endif\nbegin acl\ncheck:\n\
          accept hosts = +spared\n  deny senders = *@slow.test : !*@fast.test\n    ratelimit = LIMIT / 1h \\\n      / per_rcpt / strict\n",
     );
-    // The list ends with an exclusion, after other items.
+    // The import refuses this list of senders: its last item is an exclusion (`!`) and has another item before it.
     assert!(
         said.code == Some(65) && said.out.contains("more is not read") && said.out.contains("after others"),
         "{}",
@@ -399,7 +403,7 @@ fn imported_limits_match_the_senders_of_their_statement() {
     let refused = site.refused(&history);
     let of = |client: usize| refused.iter().skip(client).step_by(3).copied().collect::<Vec<_>>();
     assert_eq!((of(0), of(2)), (vec![false; 4], vec![false; 4]));
-    // The third message passes: the rate is below 3 until then.
+    // The limit is 3, and the third message still passes: the rate decays between the messages, so it is below 3.
     assert_eq!(of(1), [false, false, false, true]);
 }
 
@@ -416,7 +420,8 @@ fn a_file_that_is_missing_or_has_no_limit_is_an_error() {
     }
 }
 
-/// Small configurations of Exim that would take hours, or more memory than the machine has.
+/// Returns small Exim configurations whose import, without bounds, would take hours, or more memory than the machine
+/// has: name, text, and words of the error message ("" if the import succeeds).
 fn bombs() -> Vec<(&'static str, String, &'static str)> {
     let check = "acl_smtp_rcpt = check\nbegin acl\ncheck:\n";
     let limit = "deny ratelimit = 1 / 1h / per_rcpt / $sender_host_address\n";
@@ -444,7 +449,7 @@ fn bombs() -> Vec<(&'static str, String, &'static str)> {
         ("macros", format!("{macros}{}", "a = b\n".repeat(5_000)), "searches for macros"),
         ("lines", "#\n".repeat(1_000_001), "more than 1000000 lines"),
         ("callers", callers, ""),
-        // A line of a megabyte that would expand to two billion octets.
+        // A line of a megabyte of macros that would expand to two billion octets.
         (
             "growth",
             format!("B = {}\n{check}  {limit}  deny hosts = {}\n", "b".repeat(2_000), "B".repeat(1_000_000)),
@@ -492,7 +497,7 @@ fn large_sections_are_read_in_time_and_their_expansion_is_bounded() {
 #[test]
 fn rules_of_postfwd_are_translated_or_named_with_their_line() {
     let rate = "rate(client_address/5/300/450 4.7.1 too many)";
-    // Rules, the text expected in their limits, and the text expected on standard error.
+    // postfwd rules, texts that the imported limits must contain, and texts that standard error must contain.
     let cases: [(String, &[&str], &[&str]); 24] = [
         (
             format!("&&LOCAL {{ client_address=192.0.2.1; }}\n&&OURS {{\n  &&LOCAL\n}}\nid=A; &&OURS; action={rate}"),
@@ -672,7 +677,7 @@ fn variables_of_an_acl_and_tables_are_followed() {
         "per = [\"user\"]\nrate = \"200 / 1h\"\ncharge = \"attempts\"\nstage = \"rcpt\"\noverrides = \"limits.csv\"",
         "rate = \"100 / 1h\"\ncharge = \"attempts\"\nstage = \"rcpt\"\noverrides = \"limits-2.csv\"",
         "per = [\"client\"]\nrate = \"10 / 1h\"\ncharge = \"accepted\"\nmatch = { authenticated = true }",
-        // The variable has a value only after a login.
+        // The import does not translate this condition: $acl_m_key has a value only after a login.
         "20 / 1h / per_rcpt / $acl_m_key: limits have no key field for $acl_m_key",
         "# 4 conditions: 3 translated, 0 in shadow, 1 named",
     ] {
@@ -682,7 +687,7 @@ fn variables_of_an_acl_and_tables_are_followed() {
     assert_eq!(saved("limits.csv"), "user,rate\nbob@a.example,500 / 1h\ncarol@a.example,50 / 1h\n");
     assert_eq!(saved("limits-2.csv"), "user,rate\nbob@a.example,250 / 1h\ncarol@a.example,25 / 1h\n");
     site.configure(&said.out);
-    // Another file of this name is not replaced.
+    // The import does not replace a file limits.csv with other content: exit code 73.
     site.write("limits.csv", "user,rate\n");
     assert_eq!(site.run(&["import", "exim", "exim", "--tables", "."], "").code, Some(73));
 }
@@ -713,7 +718,7 @@ fn a_limit_that_check_refuses_is_printed_as_a_comment() {
          a:\n  deny ratelimit = 5 / 1h / per_rcpt / unique=$domain / $local_part@$domain\n",
     );
     assert_eq!(said.code, Some(65));
-    // Nobody has logged in at connect, so that the accept does nothing.
+    // At acl_smtp_connect no client has logged in yet, so `accept authenticated = *` exempts no client.
     assert!(said.out.contains("[[limit]]\nname = \"connections-per-client\""), "{}", said.out);
     assert!(
         said.out.contains("# Not translated: Weir would refuse this limit: distinct = \"recipient-domain\""),

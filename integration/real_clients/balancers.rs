@@ -4,8 +4,9 @@ use crate::harness::{Client, Running, Site, Upstream, free_port, wait_for};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 
-/// Starts HAProxy in front of a server, and waits until it listens on two ports: one passes on IPv4 clients as IPv4,
-/// the other as IPv6-mapped addresses. `None` if another process has taken the ports meanwhile.
+/// Starts HAProxy in front of a server, and waits until it listens on two ports. In its headers, the first port gives
+/// the address of an IPv4 client as IPv4, the second as an IPv4-mapped IPv6 address. `None` if another process took a
+/// port before HAProxy could.
 fn start(site: &Site, server: &str) -> Option<(Running, [u16; 2])> {
     let ports = [free_port(), free_port()];
     let text = format!(
@@ -50,6 +51,6 @@ fn haproxy_announces_its_clients_to_weir() {
             );
         }
     }
-    // Weir understood the health checks too, or logged nothing about them.
+    // Weir has logged no error about the connections of HAProxy's health checks.
     assert_eq!(weir.times_logged("PROXY"), 0, "{:#?}", weir.log_lines());
 }

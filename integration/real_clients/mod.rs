@@ -1,7 +1,8 @@
-//! Tests of real clients through Weir to a real Postfix: the delivered message equals the sent one, with one more
-//! `Received:` line.
+//! Tests in which real mail programs send through Weir to a real Postfix: the delivered message equals the sent one,
+//! with Weir's `Received:` line added.
 //!
-//! They need root and several Debian packages; `integration/test` installs them, or names the tests it left out.
+//! The tests need root and several Debian packages. `integration/test` installs the packages, or names the tests that
+//! it leaves out.
 
 mod balancers;
 mod programs;
@@ -11,7 +12,7 @@ mod upstreams;
 use crate::harness::{Client, PASSWORD, Postfix, Site};
 use std::path::Path;
 
-/// Returns the messages that every client sends: name and text, with CRLF, dots not stuffed.
+/// Returns the messages that every client sends: name, and text with CRLF and without dot-stuffing.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let head = |more: &str| {
         format!(
@@ -39,8 +40,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Returns the message as it was sent, from Postfix's file: without Postfix's own header lines and all `Received:`
-/// (returned, newest first), with line ends as CRLF.
+/// Converts a message in Postfix's mailbox file back to what the client sent: removes Postfix's own header lines and
+/// all `Received:` lines, and makes line ends CRLF. Returns the `Received:` lines, newest first, and the message.
 fn unwrapped(delivered: &[u8]) -> (Vec<String>, Vec<u8>) {
     let mut headers: Vec<Vec<u8>> = Vec::new();
     let mut rest = delivered;
@@ -65,7 +66,7 @@ fn unwrapped(delivered: &[u8]) -> (Vec<String>, Vec<u8>) {
     (received, text)
 }
 
-/// How a client reaches Weir.
+/// Way in which a client uses TLS with Weir.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Way {
     StartTls,
@@ -73,7 +74,7 @@ enum Way {
 }
 
 impl Way {
-    /// Returns the name of the listener for this way.
+    /// Returns the name of Weir's listener for clients that use TLS in this way.
     fn listener(self) -> &'static str {
         match self {
             Self::StartTls => "starttls",
@@ -82,28 +83,28 @@ impl Way {
     }
 }
 
-/// Task of a client: the message, and how to send it.
+/// Message that a client is to send, and how it reaches Weir.
 struct Sending<'a> {
     way: Way,
-    /// Port of Weir's listener for this way.
+    /// Port of Weir's listener for `way`.
     port: u16,
-    /// Trusted certificate.
+    /// Certificate file that the client must trust.
     ca: &'a Path,
     recipient: &'a str,
     text: &'a [u8],
-    /// File with the text.
+    /// File that contains `text`.
     file: &'a Path,
 }
 
 impl Sending<'_> {
-    /// Returns the text with Unix line ends.
+    /// Returns the text of the message with LF instead of CRLF.
     fn with_unix_lines(&self) -> Vec<u8> {
         self.text.iter().copied().filter(|b| *b != b'\r').collect()
     }
 }
 
-/// Lets a client send every message in both ways, and compares the delivered messages. `before` is the number of
-/// `Received:` lines that the client itself adds.
+/// Sends all [`messages`] with a client, in both ways, and compares them with the delivered ones. `before` is the
+/// number of `Received:` lines that the client itself adds.
 fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
     each(
         client,
@@ -116,7 +117,7 @@ fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
     );
 }
 
-/// Lets a client send messages in both ways, and compares the delivered messages with the ones that `send` returns.
+/// Sends messages with a client, in both ways, and compares the delivered messages with those that `send` returns.
 fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Sending) -> Vec<u8>, before: usize) {
     let postfix = Postfix::start();
     let upstream = format!(
@@ -177,7 +178,7 @@ fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Send
 fn an_invalid_certificate_is_refused_with_required_tls_and_accepted_with_opportunistic_tls() {
     let postfix = Postfix::start();
     for (tls, reply) in [("required", "451 4.4.1"), ("opportunistic", "250"), ("none", "250")] {
-        // Without ca: the system's authorities do not know the Postfix of this test.
+        // The upstream has no key `ca`, so Weir trusts only the system's authorities: Postfix's certificate is invalid.
         let upstream = format!("{{ address = \"localhost:{}\", tls = \"{tls}\" }}", postfix.address().port());
         let site = Site::builder().open_listener().upstream_tables([upstream]).build();
         let weir = site.start();

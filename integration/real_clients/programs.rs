@@ -1,4 +1,4 @@
-//! Tests of mail programs and libraries, each in its usual way.
+//! Tests of mail programs and mail libraries as clients, each called as its users usually call it.
 
 use super::{Way, compare, each};
 use crate::harness::{Outcome, PASSWORD, succeed};
@@ -26,7 +26,7 @@ fn messages_of_swaks_arrive_unchanged() {
         let mut command = Command::new("swaks");
         command.args(["--server", &format!("127.0.0.1:{}", sending.port), tls, "--helo", "client.example"]);
         command.args(["--auth", "PLAIN", "--auth-user", "alice", "--auth-password", PASSWORD]);
-        // swaks stuffs dots itself, and always adds a line end to the last line.
+        // swaks does the dot-stuffing itself, and always adds a line end to the file's last line.
         std::fs::write(sending.file, sending.text.strip_suffix(b"\r\n").unwrap()).unwrap();
         command.args(["--from", "alice@example.org", "--to", sending.recipient, "--suppress-data", "--data"]);
         command.arg(format!("@{}", sending.file.display()));
@@ -76,7 +76,7 @@ fn messages_of_msmtp_arrive_unchanged() {
     });
 }
 
-/// s-nail writes the header itself, so its saved copy is the message that it sent.
+/// s-nail makes the header itself, so the delivered message is compared with the copy that s-nail saves in its folder.
 #[test]
 fn messages_of_s_nail_arrive_unchanged() {
     let bodies = vec![
@@ -106,8 +106,8 @@ fn messages_of_s_nail_arrive_unchanged() {
         );
         let kept = std::fs::read(record).unwrap();
         let text = String::from_utf8(kept).unwrap();
-        // In the folder, a message begins with "From ", lines with that beginning are quoted, and an empty line ends
-        // the message.
+        // In s-nail's folder (mbox format) a line "From …" precedes the message, and an empty line follows it. The
+        // format also quotes message lines that begin with "From ".
         let message = text.split_once('\n').unwrap().1.strip_suffix('\n').unwrap();
         message.replace('\n', "\r\n").into_bytes()
     };
@@ -159,7 +159,7 @@ transport.sendMail({ envelope: { from: 'alice@example.org', to: [recipient] }, r
     });
 }
 
-/// git send-email writes its own header around a patch.
+/// git send-email makes the header itself, so the delivered header is compared with the one in its debug output.
 #[test]
 fn messages_of_git_send_email_arrive_unchanged() {
     let patch = "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\r\n\
@@ -180,7 +180,7 @@ fn messages_of_git_send_email_arrive_unchanged() {
             .arg(format!("--smtp-encryption={encryption}"))
             .arg(format!("--smtp-ssl-cert-path={}", sending.ca.display()));
         command.args(["--from=Alice <alice@example.org>", "--confirm=never", "--suppress-cc=all", "--no-validate"]);
-        // The dialogue on the wire, as the program prints it.
+        // Make the program print its SMTP dialogue.
         command.arg("--smtp-debug=1").arg(format!("--to={}", sending.recipient)).arg(sending.file);
         let Outcome { err, .. } = succeed(&mut command, b"");
         let (_, body) = patch.split_once("\r\n\r\n").unwrap();
@@ -189,8 +189,8 @@ fn messages_of_git_send_email_arrive_unchanged() {
     each("git", vec![("patch", patch.as_bytes().to_vec())], send, 0);
 }
 
-/// Returns the header from the dialogue that Net::SMTP prints, `Net::SMTP::_SSL=GLOB(0x…)>>> line`, without empty
-/// lines. `first` is the first line of the body.
+/// Returns the message header from the dialogue that Net::SMTP prints, `Net::SMTP::_SSL=GLOB(0x…)>>> line`: the lines
+/// between DATA and `first`, the first line of the body.
 fn header_according_to(debug: &str, first: &str) -> String {
     let said = debug.lines().filter_map(|line| line.split_once(")>>> ")).map(|(_, said)| said);
     let header = said.skip_while(|said| *said != "DATA").skip(1).take_while(|said| *said != first);

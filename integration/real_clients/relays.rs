@@ -1,4 +1,4 @@
-//! Tests of other mail servers as clients: they queue mail, and relay to Weir as their smart host.
+//! Tests of other mail servers as clients: they queue mail, and send it to Weir, which is their smart host.
 
 use super::{Way, compare};
 use crate::harness::{Client, Outcome, PASSWORD, Postfix, run, succeed, wait_for, weir};
@@ -24,14 +24,15 @@ fn messages_relayed_by_postfix_arrive_unchanged() {
     });
 }
 
-/// Debian's Exim cannot be installed beside Postfix: `integration/test` unpacks it and says where.
+/// Debian's Exim cannot be installed beside Postfix. `integration/test` only unpacks its package, and gives the path of
+/// the program in WEIR_TEST_EXIM.
 #[test]
 fn messages_relayed_by_exim_arrive_unchanged() {
     let exim = std::env::var_os("WEIR_TEST_EXIM").map_or_else(|| PathBuf::from("exim4"), PathBuf::from);
     compare("exim", 1, |sending| {
         let folder = tempfile::tempdir().unwrap();
         let allow = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-        // Exim drops root before it writes its log and reads the certificate.
+        // Exim gives up its root privileges before it writes its log and reads the certificate: let all users do so.
         allow(folder.path(), 0o777);
         allow(sending.ca, 0o644);
         allow(sending.ca.parent().unwrap(), 0o755);
@@ -68,7 +69,7 @@ fn messages_relayed_by_exim_arrive_unchanged() {
     });
 }
 
-/// Runs `weir history` on logs; returns its rows without time and queue id, and its summary.
+/// Runs `weir history` on log files; returns the rows without time and queue id, and the summary.
 fn history(program: &str, arguments: &[&Path]) -> (Vec<String>, String) {
     let Outcome { code, out, err } = run(weir().args(["history", program]).args(arguments), "");
     assert_eq!(code, Some(0), "{err}");
@@ -134,7 +135,8 @@ fn postfix_logs_give_the_history_of_what_was_sent() {
         "192.0.2.8,bob,bob@example.org,relayed@next.example,sent",
         "192.0.2.8,bob,bob@example.org,slow@next.example,deferred",
     ];
-    // With both logs, the message that was relayed is counted once. What the next host refuses is no refusal of a client.
+    // With the logs of both Postfixes, the message that one relayed to the other is counted once. A recipient that the
+    // second Postfix refuses to the first is not counted as a refusal.
     let both: Vec<&str> = expected.into_iter().filter(|row| !row.ends_with("refused")).collect();
     for (arguments, expected, words) in [
         (&[Path::new("--refused"), &log][..], &expected[..], "1 refused"),

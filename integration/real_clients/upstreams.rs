@@ -1,4 +1,4 @@
-//! Tests with real Postfixes as upstreams, restarted one after the other while clients send.
+//! Tests with two real Postfixes as upstreams, which are restarted one after the other while clients send.
 
 use crate::harness::{Client, Postfix, Process, SetOnDrop, Site, wait_for};
 use std::collections::HashMap;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const SESSIONS: usize = 50;
 
-/// Messages between two steps.
+/// Number of messages that the clients send between two steps of a test.
 const PASS: usize = 200;
 
-/// Last command of a message, and the code of its reply.
+/// Last command that a client sent for its message ("end" is the final dot), and the code of the reply.
 type Told = (&'static str, u16);
 
-/// Stops a Postfix at once, like `postfix stop`: a client in mid-message gets 451, since it is unknown whether the
-/// killed Postfix had the message.
+/// Stops each Postfix at once, like `postfix stop`. A client in mid-message gets 451, because Weir cannot know whether
+/// the stopped Postfix has accepted the message.
 #[test]
 fn a_rolling_restart_delays_at_most_one_message_per_client() {
     let told = send_meanwhile(|postfix, _, weir, name, pass| {
@@ -30,7 +30,7 @@ fn a_rolling_restart_delays_at_most_one_message_per_client() {
     assert!(refused < SESSIONS, "{told:?}");
 }
 
-/// Reloads a Postfix: its processes end after their clients, and new processes replace them.
+/// Reloads each Postfix: a process of Postfix ends after its client's session, and new processes serve new clients.
 #[test]
 fn a_rolling_reload_fails_no_message() {
     let told = send_meanwhile(|postfix, _, _, _, pass| {
@@ -40,7 +40,7 @@ fn a_rolling_reload_fails_no_message() {
     assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
 }
 
-/// Disables an upstream before it is stopped, until it has started again.
+/// Disables each upstream in Weir before its Postfix stops, and enables it after Postfix has started again.
 #[test]
 fn a_rolling_restart_of_disabled_upstreams_fails_no_message() {
     let told = send_meanwhile(|postfix, site, weir, name, pass| {
@@ -58,8 +58,8 @@ fn a_rolling_restart_of_disabled_upstreams_fails_no_message() {
     assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
 }
 
-/// Lets clients send through Weir to two Postfixes while `happen` runs for one after the other. Checks that each
-/// accepted message has arrived exactly once. Returns the number of each reply.
+/// Sends messages through Weir to two Postfixes with many clients, while `happen` runs for one Postfix after the other.
+/// Checks that each accepted message has arrived exactly once. Returns how often clients got each reply.
 fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
     let postfixes = [Postfix::start(), Postfix::start()];
     let site = Site::builder()
@@ -78,7 +78,7 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -
             told
         };
         let clients: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(one_after_the_other)).collect();
-        // Runs also after a failure, so that the clients end.
+        // Sets `done` also after a panic, so that the clients' threads end.
         let _end = SetOnDrop(&done);
         let pass = || {
             let so_far = next.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Tests of disks that fill up, freeze, fail or lose data: mail flows, the administrator is told, and the counts are
-//! kept.
+//! Tests of disks that fill up, freeze, fail or lose data: Weir still accepts mail, reports the fault to the
+//! administrator, and keeps the budgets' levels.
 
 use super::{TEN, accepted, replies, running, site_with_limits};
 use crate::harness::{Disk, Outcome, Process, Site, Upstream, succeed, wait_for};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
 
-/// Asserts that every place shows the administrator a degraded state.
+/// Asserts that the metrics, `/readyz` and the log all report a degraded state.
 fn assert_degraded(weir: &Process, why: &str) {
     wait_for("degraded state", || (weir.metric("weir_state_degraded") == 1.0).then_some(()));
     let (status, body) = weir.get("/readyz");
@@ -30,7 +30,7 @@ fn on(disk: &Disk, more: &str) -> String {
     format!("path = \"{}\"{more}", disk.path("state.db").display())
 }
 
-/// Tests on their own file system.
+/// Tests whose state file is on a file system of its own, which the test can fill, freeze or make read-only.
 mod on_a_disk {
     use super::*;
 
@@ -41,7 +41,7 @@ mod on_a_disk {
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);
         let filler = disk.fill();
-        // Commits succeed until the space that was reserved before is used up.
+        // Weir's commits succeed until they have used up the space that the state file had already reserved.
         wait_for("full disk", || {
             assert_eq!(accepted(&weir, BOB, 0), 0);
             accepted(&weir, Ipv4Addr::new(127, 3, rand(), rand()), 5);
@@ -66,7 +66,7 @@ mod on_a_disk {
         let site = site_with_limits(&upstream, TEN).state(&on(&disk, "")).build();
         let weir = site.start();
         let filler = disk.fill();
-        // There is room until the space that was reserved before is used up.
+        // Suspensions are written until they have used up the space that the state file had already reserved.
         let mut known = 0;
         let words = wait_for("an exception that is not written", || {
             known += 1;
@@ -120,7 +120,7 @@ mod on_a_disk {
     #[test]
     fn a_read_only_file_system_stops_no_mail() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
-        // A failing disk may lose writes that were not flushed to it.
+        // Flush each commit (`durability = "power"`): a failing disk may lose writes that were not flushed to it.
         let site = site_with_limits(&upstream, TEN).state(&on(&disk, ", durability = \"power\"")).build();
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);
@@ -129,7 +129,7 @@ mod on_a_disk {
         assert_degraded(&weir, "");
         assert_eq!(accepted(&weir, ALICE, 4), 2, "and limits hold");
         assert_eq!(weir.terminate(), Some(0));
-        // A Weir that starts during the fault serves too.
+        // A Weir that starts while the file system is read-only also accepts mail.
         let weir = site.start();
         assert_degraded(&weir, "state.db");
         assert_eq!(accepted(&weir, BOB, 12), 10);
@@ -149,7 +149,7 @@ mod on_a_disk {
         disk.freeze();
         let began = Instant::now();
         assert_eq!(accepted(&weir, ALICE, 4), 4, "mail flows");
-        // The first reply waits as long as a commit may take; later replies do not wait.
+        // Only the first reply waits for its commit, up to the maximum time of a commit; the later replies do not wait.
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_degraded(&weir, "slow");
         assert_eq!(accepted(&weir, BOB, 12), 10, "and limits hold, also for a client whose budgets are not in memory");
@@ -170,7 +170,7 @@ mod on_a_disk {
 fn a_damaged_page_is_reported_and_the_rest_is_saved() {
     let upstream = Upstream::start();
     let site = site_with_limits(&upstream, TEN).build();
-    // Enough budgets for some hundred pages.
+    // 20,000 budgets, which take some hundred pages of the database, so that one bad page damages only a part.
     let line = |n: u32| {
         let client = Ipv4Addr::from(0x0a00_0000 + n);
         format!(
@@ -193,7 +193,7 @@ fn a_damaged_page_is_reported_and_the_rest_is_saved() {
     assert!((19_000..20_001).contains(&saved.lines().count()), "{}", saved.lines().count());
     assert_eq!(weir.terminate(), Some(0));
 
-    // As the message advises: move the file away, Weir makes a new one, and the saved dump is loaded into it.
+    // Do what the error message advises: move the damaged file away, and load the dump into a new state file.
     std::fs::rename(site.path("state.db"), site.path("damaged.db")).unwrap();
     succeed(&mut site.command(&["state", "load"]), &saved);
     let weir = site.start();

@@ -1,4 +1,5 @@
-//! Tests of the state file: it has all acknowledged charges after any fault of the disk. Tests of the commands for it.
+//! Tests of the state file, which must contain all acknowledged charges after any fault of the disk, and of the
+//! commands `weir state`.
 
 mod disk;
 mod tool;
@@ -6,7 +7,7 @@ mod tool;
 use crate::harness::{Client, Process, Site, SiteBuilder, Upstream};
 use std::net::Ipv4Addr;
 
-/// Begins a site with these limits. Tests tell clients apart by their loopback addresses.
+/// Returns the builder of a site with these limits. Each client of a test has its own loopback address.
 pub fn site_with_limits(upstream: &Upstream, limits: &str) -> SiteBuilder {
     Site::builder()
         .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
@@ -22,11 +23,11 @@ pub fn running(limits: &str) -> (Upstream, Site, Process) {
     (upstream, site, weir)
 }
 
-/// Limits each client to ten recipients a day, of messages that are never completed, too.
+/// Limits each client to ten recipients a day, including recipients of messages that the client does not complete.
 pub const TEN: &str = "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\", \
      charge = \"accepted\" }";
 
-/// Returns the replies to this many recipients of one client, in one session.
+/// Sends MAIL and this many RCPTs in one session of a client; returns the replies to all of them.
 fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
     let mut session = Client::connect_from(client, weir.address("s"));
     session.say("EHLO client.example", "250");
@@ -36,7 +37,7 @@ fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
     lines.iter().map(|_| session.reply()).collect()
 }
 
-/// Returns the number of accepted recipients out of this many.
+/// Sends MAIL and this many RCPTs in one session of a client; returns the number of accepted recipients.
 pub fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
     replies(weir, client, recipients).iter().skip(1).filter(|reply| reply.starts_with("250")).count()
 }

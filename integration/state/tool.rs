@@ -39,17 +39,17 @@ fn the_state_of_a_running_weir_can_be_inspected_dumped_and_copied() {
     assert!(err.contains("there is a file of this name already"), "{err}");
 
     let dump = state(&site, &["dump"], "");
-    // All at the same time: the decay since then is negligible.
+    // The levels are read right after the charges, so that their decay is negligible.
     let held = site.levels();
     assert_eq!(held.len(), 4);
     assert!((held[&("ten".to_owned(), BOB)] - 7.0).abs() < 0.01);
 
-    // Nothing can be loaded while Weir runs.
+    // `weir state load` refuses to write while Weir runs.
     let err = refused(&site, &["load"], "", 74);
     assert!(err.contains("another Weir is using it"), "{err}");
     assert_eq!(weir.terminate(), Some(0));
 
-    // The copy is a state file of its own, and its dump makes another.
+    // Weir can start with the backup as its state file. Then the dump is loaded into an empty state file.
     for name in ["state.db", "state.db-wal", "state.db-shm"] {
         let _ = std::fs::remove_file(site.path(name));
     }
@@ -65,7 +65,7 @@ fn the_state_of_a_running_weir_can_be_inspected_dumped_and_copied() {
     assert_eq!(sorted(&again), sorted(&dump));
     let weir = site.start();
     assert_eq!(accepted(&weir, ALICE, 7), 6);
-    // The filter was copied too: the first four recipients are known.
+    // The dump contains the budget's filter of distinct recipients: the first four count as known, not as new.
     let new = site.levels()[&("new".to_owned(), ALICE)];
     assert!((new - 6.0).abs() < 0.01, "{new}");
 }

@@ -1,4 +1,4 @@
-//! Client of a policy talk: an SMTP client with a name and a client address of its own.
+//! SMTP client of a policy talk: it has a name in the script, and an own client address for Weir.
 
 use super::transcript::Transcript;
 use crate::harness::{Client, Process};
@@ -7,15 +7,15 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
-/// A client of a talk.
+/// SMTP client of a talk.
 pub struct TalkClient {
     pub name: String,
     pub connection: Client,
     pub transcript: Transcript,
     address: IpAddr,
-    /// Octets of the script's lines that are not yet sent.
+    /// Octets of the script's lines that the client has not yet sent.
     pub unsent: String,
-    /// Number of replies that are due and not yet read.
+    /// Number of commands whose replies the client has not yet read.
     pub unread: usize,
     /// Time of the last send, and of the last reply.
     pub sent_at: Instant,
@@ -23,8 +23,8 @@ pub struct TalkClient {
 }
 
 impl TalkClient {
-    /// Connects from `address`, or by XCLIENT if that is no loopback address. The greeting, or a refusal, is the next
-    /// reply.
+    /// Connects from `address` if that is a loopback address. Otherwise connects from 127.0.0.1 and gives `address` to
+    /// Weir by XCLIENT. The next reply is Weir's greeting, or its refusal of the client.
     pub fn connect(
         name: &str,
         address: IpAddr,
@@ -60,14 +60,14 @@ impl TalkClient {
         self.ask(&format!("EHLO {}.example", self.name), "250")
     }
 
-    /// Adds a line to the octets to be sent; a reply to it is due.
+    /// Adds a line to the unsent octets, and counts one more unread reply.
     pub fn say(&mut self, line: &str) {
         self.transcript.said(&self.name, line);
         self.unsent += &format!("{line}\r\n");
         self.unread += 1;
     }
 
-    /// Sends the lines that are waiting.
+    /// Sends the unsent lines in one write.
     pub fn send(&mut self) {
         let unsent = std::mem::take(&mut self.unsent);
         if !unsent.is_empty() {
@@ -76,7 +76,7 @@ impl TalkClient {
         }
     }
 
-    /// Sends the lines that are waiting, and reads the next reply.
+    /// Sends the unsent lines, and reads the next reply.
     pub fn read_reply(&mut self) -> Result<String, String> {
         self.send();
         self.unread = self.unread.checked_sub(1).ok_or("no reply is due")?;
@@ -103,7 +103,7 @@ impl TalkClient {
         Ok(())
     }
 
-    /// Does STARTTLS, then XCLIENT and EHLO again: the session forgets the client address after STARTTLS.
+    /// Does STARTTLS, then XCLIENT and EHLO again, because Weir forgets the address of XCLIENT after STARTTLS.
     pub fn secure(&mut self, certificate: &Path) -> Result<(), String> {
         self.ask("STARTTLS", "220")?;
         self.connection.secure(certificate);
@@ -113,7 +113,7 @@ impl TalkClient {
         self.ask(&format!("EHLO {}.example", self.name), "250")
     }
 
-    /// Plays `mails SENDER: RECIPIENT RECIPIENT`: MAIL and RCPT; with `is_sent`, the message too.
+    /// Plays the line `mails SENDER: RECIPIENT RECIPIENT`: sends MAIL and RCPT, and if `is_sent` the message too.
     pub fn mail(&mut self, words: &str, is_sent: bool) -> Result<(), String> {
         let (_, words) = words.split_once(' ').unwrap_or_default();
         let (sender, recipients) = words.split_once(':').ok_or("mails SENDER: RECIPIENT RECIPIENT")?;
@@ -128,7 +128,7 @@ impl TalkClient {
         Ok(())
     }
 
-    /// Checks that no reply is due and that Weir has closed the connection.
+    /// Checks that the client has read all replies, and that Weir has closed the connection.
     pub fn end(mut self) -> Result<(), String> {
         match self.unread {
             0 if self.connection.is_closed() => Ok(()),
@@ -137,7 +137,7 @@ impl TalkClient {
     }
 }
 
-/// Expands `1..3@d` to 1@d, 2@d, 3@d.
+/// Expands `1..3@d` to the addresses 1@d, 2@d and 3@d.
 fn addresses(word: &str) -> Vec<String> {
     let range = word.split_once("..").and_then(|(first, rest)| Some((first, rest.split_once('@')?)));
     let numbers = |(first, (last, domain)): (&str, (&str, &str))| {
@@ -147,11 +147,11 @@ fn addresses(word: &str) -> Vec<String> {
     range.and_then(numbers).unwrap_or_else(|| vec![word.to_owned()])
 }
 
-/// Returns a body of this many octets, in lines of 50.
+/// Returns a message body of this many octets, in lines of 50 octets with CRLF.
 pub fn body(octets: usize) -> String {
     let line = |length: usize| format!("{}\r\n", "x".repeat(length - 2));
     let (lines, rest) = (octets / 50, octets % 50);
-    // One octet is too short for a line end: add it to the last line.
+    // A rest of one octet is too short for a line with CRLF: add the octet to the last line.
     match rest {
         0 | 2.. => line(50).repeat(lines) + &if rest > 0 { line(rest) } else { String::new() },
         1 => line(50).repeat(lines - 1) + &line(51),

@@ -1,44 +1,45 @@
-//! Policy talks: scripts that drive a running Weir over sockets and check replies, log, metrics and upstream.
-//! `policy/*.policy` and `examples/*.policy` use this grammar.
+//! Policy talks: scripts of SMTP clients that connect to a running Weir, and that check Weir's replies, log and
+//! metrics, and what upstreams get. The files `policy/*.policy` and `examples/*.policy` use this grammar.
 //!
-//! A talk begins with the sentences of `policy/sentences.txt` that it shows, in their exact words: `#! words`. Each
-//! following line is one event. A client has a name of one word:
+//! A talk begins with the sentences of `policy/sentences.txt` that it tests, in their exact words: `#! words`. Each
+//! following line is one event. In these examples, the client's name is `a`; a name has one word:
 //!
 //!     a 192.0.2.7 connects            connects and says EHLO; XCLIENT gives its address, unless it is loopback
-//!     a 192.0.2.7 knocks              without EHLO and without waiting for the greeting; both may end in "at LISTENER"
+//!     a 192.0.2.7 knocks              connects, and neither reads the greeting nor says EHLO; this line and
+//!                                     "connects" may end in "at LISTENER"
 //!     a logs in alice sesame          logs in and expects 235; every password is "sesame"
-//!     a tries alice guess             logs in; the reply is checked by a later line
+//!     a tries alice guess             sends this login; a later line checks the reply
 //!     a secures                       STARTTLS, then XCLIENT and EHLO again
 //!     a mails x@example.org: 1@d 2@d  MAIL and RCPT, all accepted; 1..9@d are nine addresses; the sender may be empty
-//!     a sends x@example.org: 1@d 2@d  the same, and a message, which is accepted
+//!     a sends x@example.org: 1@d 2@d  MAIL, RCPT and a message, all accepted
 //!     a -> RCPT TO:<b@example.net>    sends this line; consecutive lines are sent in one piece
 //!     a => Subject: hello             sends a line of a message; no reply is due
 //!     a gives 2000 octets             sends a body of this size and the final dot
 //!     a <- 250 2.1.5 Ok               expects exactly this reply
-//!     a <~ 450 4.7.1 2 of             expects a reply that begins so; in both, {1h} matches 59m30s to 1h
+//!     a <~ 450 4.7.1 2 of             expects a reply that begins so; in <- and <~, {1h} matches 59m30s to 1h
 //!     together a b <~ 250 450         expects these replies from a and b, in either order
-//!     a was late 1s                   the last reply came at least 1s after the last send
+//!     a was late 1s                   a's last reply came at least 1s after a's last line was sent
 //!     a -- closed                     Weir has closed the connection
-//!     a leaves                        QUIT
-//!     a says no more                  the client closes its sending side
-//!     a breaks off                    the client drops the connection
-//!     upstream says RCPT 550 5.1.1 X  its answer from now on, to RCPT, MAIL, DATA, or END (of the message)
+//!     a leaves                        sends QUIT
+//!     a says no more                  closes its sending side, and can still read replies
+//!     a breaks off                    closes the connection without QUIT
+//!     upstream says RCPT 550 5.1.1 X  the upstream's reply from now on to RCPT, MAIL, DATA, or END (of the message)
 //!     upstream vanishes RCPT          the upstream cuts the connection at this command from now on
-//!     upstream is well                the upstream works again
+//!     upstream is well                the upstream accepts everything again
 //!     upstream has 2                  the upstream has accepted 2 messages
-//!     slow has 2                      the same for the upstream "slow", which exists where a limit routes to it
-//!     metric weir_x{limit="y"} 3      the metric reaches 3, and is not larger
-//!     metric weir_x{limit="y"} falls to 0   the metric is 0 at some time
-//!     log contains A & B              a log line contains all of these words
-//!     log lacks A & B                 no log line so far contains all of them
+//!     slow has 2                      the upstream "slow", which exists if a limit routes to it, has accepted 2
+//!     metric weir_x{limit="y"} 3      waits until the metric is at least 3; fails if it is larger
+//!     metric weir_x{limit="y"} falls to 0   waits until the metric is 0
+//!     log contains A & B              waits until one log line contains both texts, A and B
+//!     log lacks A & B                 no log line so far contains both texts
 //!     filter LIMIT 40                 the limit's only budget has a filter of distinct values of 40 octets
-//!     change FILE: OLD => NEW         replaces the text in the file by one rename; NEW may contain \n
+//!     change FILE: OLD => NEW         replaces the text OLD in the file, at one moment; NEW may contain \n
 //!     reload                          runs `weir reload`
-//!     reload by itself                waits until Weir has noticed the last change and reloaded
-//!     weir revoke LIMIT "a b"         runs this command for the Weir of the talk; it succeeds
-//!     weir says A & B                 the output of the last command contains all of these words
-//!     restart                         kills Weir with SIGKILL and starts it again
-//!     wait until it fits              waits as long as the last refusal demands
+//!     reload by itself                waits until Weir has noticed the last "change" and reloaded
+//!     weir revoke LIMIT "a b"         runs this command of `weir`, which must succeed
+//!     weir says A & B                 the output of the last command contains both texts
+//!     restart                         kills Weir with SIGKILL, starts it again, and forgets all clients
+//!     wait until it fits              waits for the time after "try again in" in the last refusal, 5s at most
 
 mod client;
 mod site;
@@ -58,10 +59,10 @@ use std::time::{Duration, Instant};
 use transcript::Transcript;
 use weir::time::parse_duration;
 
-/// Environment variable with the name of the one talk to play, for work on that talk.
+/// Environment variable with the name of a talk: only this talk is played.
 const ONLY: &str = "TALK";
 
-/// Plays all scripts with `play`, `at_once` at a time, as talks mostly wait. Panics with all failures.
+/// Plays all scripts with `play`, `at_once` at the same time. Panics at the end if some failed, with all errors.
 pub fn play_all(mut scripts: Vec<PathBuf>, at_once: usize, play: impl Fn(&Path) -> Result<(), String> + Sync) {
     let only = std::env::var(ONLY).ok();
     scripts.retain(|path| only.as_ref().is_none_or(|only| name_of(path) == *only));
@@ -95,7 +96,7 @@ pub fn name_of(path: &Path) -> String {
     path.file_stem().unwrap().to_string_lossy().into_owned()
 }
 
-/// Plays a script and returns its transcript. The error names the line that failed, and the reason.
+/// Plays a script and returns its transcript. The error names the script's line that failed, and the reason.
 pub fn play(start: impl FnOnce() -> Talk, name: &str, script: &str) -> Result<String, String> {
     let at = Mutex::new(0);
     let play = || {
@@ -110,7 +111,7 @@ pub fn play(start: impl FnOnce() -> Talk, name: &str, script: &str) -> Result<St
         }
         talk.end()
     };
-    // Harness functions report failures by a panic.
+    // Functions of the test harness report failures by a panic: turn it into an error.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
     let n = at.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let outcome = outcome.unwrap_or_else(|panic| {
@@ -120,20 +121,20 @@ pub fn play(start: impl FnOnce() -> Talk, name: &str, script: &str) -> Result<St
     outcome.map_err(|why| format!("{name}.policy:{}: {line}\n{why}", n + 1))
 }
 
-/// A talk being played.
+/// State of one talk while its script is played.
 pub struct Talk {
     weir: Process,
     site: Site,
     upstream: Upstream,
-    /// Upstream `slow`, where a limit routes to it.
+    /// Upstream `slow`, if a limit of the talk routes mail to it.
     slow: Option<Upstream>,
     transcript: Transcript,
     clients: HashMap<String, TalkClient>,
-    /// Last refusal that a client has read, and when.
+    /// Last refusal (4xx or 5xx) that a client has read, and the time when it read it.
     refusal: Option<(Instant, String)>,
-    /// Number of reloads before the last `change`.
+    /// Number of Weir's reloads before the last line `change`.
     reloads_before: Option<f64>,
-    /// Output of the last command.
+    /// Standard output of the last command of `weir` that the talk ran.
     output: String,
 }
 
@@ -155,8 +156,8 @@ impl Talk {
         }
     }
 
-    /// Adds the upstreams' new envelopes and messages to the transcript. Does so only when no reply is due: before
-    /// that, they can still be under way.
+    /// Adds the envelopes and messages that the upstreams have newly got to the transcript, but only if clients have
+    /// read all replies: before that, Weir may not yet have sent everything to the upstreams.
     fn note_upstreams(&mut self) {
         if self.clients.values().all(|client| client.unread == 0 && client.unsent.is_empty()) {
             self.transcript.note("upstream", &self.upstream);
@@ -294,7 +295,7 @@ impl Talk {
             _ => Err(format!("{name} is no command")),
         };
         match rest.splitn(3, ' ').collect::<Vec<_>>()[..] {
-            // Leaks a few octets once per talk.
+            // `leak` is harmless: it loses a few octets per line of the script.
             ["says", at, reply] => self.upstream.fail(Some((stage(at)?, Fault::Say(reply.to_owned().leak())))),
             ["vanishes", at] => self.upstream.fail(Some((stage(at)?, Fault::Cut))),
             ["is", "well"] => self.upstream.fail(None),
@@ -309,8 +310,8 @@ impl Talk {
         has(slow, rest.strip_prefix("has ").ok_or("slow has NUMBER")?)
     }
 
-    /// Waits until the metric reaches the value: Weir counts just after it has replied. A larger value is a failure, as
-    /// counters never fall.
+    /// Waits until the metric reaches the value, because Weir counts an event just after it has replied. Fails if the
+    /// metric is larger: counters never fall.
     fn metric(&self, rest: &str) -> Result<(), String> {
         let (name, value) = rest.rsplit_once(' ').ok_or("metric NAME VALUE")?;
         if let Some(name) = name.strip_suffix(" falls to") {
@@ -343,12 +344,12 @@ impl Talk {
             return Err(format!("{limit} does not have exactly one budget in {lines:#?}"));
         };
         let seen = base64::engine::general_purpose::STANDARD.decode(budget["seen"].as_str().unwrap()).unwrap();
-        // The size follows a checksum of 4 octets and a time of 8.
+        // The filter begins with a checksum of 4 octets and a time of 8 octets; then its size follows.
         let size = u32::from_le_bytes(seen[12..16].try_into().unwrap());
         if size.to_string() == octets { Ok(()) } else { Err(format!("got: {size}")) }
     }
 
-    /// Runs a command, whose words may be in quotes, or checks the output of the last one.
+    /// Plays a line `weir …`: runs a command, whose arguments may be in quotes, or checks the last command's output.
     fn command(&mut self, rest: &str) -> Result<(), String> {
         if let Some(words) = rest.strip_prefix("says ") {
             let output = &self.output;
@@ -367,7 +368,7 @@ impl Talk {
         if code == Some(0) { Ok(()) } else { Err(err) }
     }
 
-    /// Returns the number of reloads, accepted and refused.
+    /// Returns how many reloads Weir has tried, both accepted and refused ones.
     fn reloads(&self) -> f64 {
         ["taken", "refused"]
             .iter()
@@ -393,7 +394,7 @@ impl Talk {
         match (rest, before) {
             ("", _) => {
                 let Outcome { code, err, .. } = self.site.run(&["reload"], "");
-                // Exit code 78: Weir has read the file and refused it.
+                // The exit code is 78 if Weir has read the file and refused it: a talk may test this.
                 if matches!(code, Some(0 | 78)) { Ok(()) } else { Err(err) }
             }
             ("by itself", Some(before)) => {
@@ -415,7 +416,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Ends the talk and returns its transcript. Fails if a reply was not checked.
+    /// Ends the talk and returns its transcript. Fails if the script has not checked all replies.
     fn end(mut self) -> Result<String, String> {
         for client in self.clients.values_mut() {
             client.send();
@@ -429,7 +430,8 @@ impl Talk {
     }
 }
 
-/// Compares a reply, or its beginning, with the expected text, in which `{1h}` stands for about that time.
+/// Compares a reply, or its beginning, with the expected text, in which `{1h}` stands for a time up to
+/// [`PATIENCE`] shorter than 1h.
 fn is_as_expected(got: &str, expected: &str, is_beginning: bool) -> bool {
     let Some((before, (time, after))) = expected.split_once('{').and_then(|(a, b)| Some((a, b.split_once('}')?)))
     else {

@@ -1,4 +1,4 @@
-//! Site of a policy talk: users, listeners, upstreams, and a time zone in which it is noon.
+//! Configuration of the Weir of a policy talk: users, listeners, upstreams, and a time zone in which it is now noon.
 
 use crate::harness::Upstream;
 
@@ -11,12 +11,12 @@ pub const USERS: [(&str, &str, &str); 5] = [
     ("dave@students.example.org", "sesame", "students"),
 ];
 
-/// Returns the hour in UTC.
+/// Returns the current hour in UTC.
 fn hour() -> i8 {
     jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).hour()
 }
 
-/// Returns the configuration that stands before the limits of a talk.
+/// Returns the part of the configuration that precedes the limits of a talk.
 pub fn head(upstream: &Upstream, slow: Option<&Upstream>) -> String {
     let routed = slow.map_or_else(String::new, |slow| {
         format!(", {{ address = \"{}\", tls = \"none\", name = \"slow\", only-routed = true }}", slow.address())
@@ -33,16 +33,16 @@ pub fn head(upstream: &Upstream, slow: Option<&Upstream>) -> String {
     )
 }
 
-/// Returns a zone in which it is between 12:00 and 13:00, so that scripts can use limits with hours.
+/// Returns a time zone in which it is now between 12:00 and 13:00, so that scripts can use limits for certain hours.
 fn zone_at_noon() -> String {
-    // POSIX counts zones west of Greenwich as positive.
+    // In names such as Etc/GMT+3 (as in POSIX), zones west of Greenwich have a positive number.
     match hour() - 12 {
         0 => "Etc/GMT".to_owned(),
         west => format!("Etc/GMT{west:+}"),
     }
 }
 
-/// Returns the day of the week in that zone.
+/// Returns the current day of the week in the time zone of the talk.
 pub fn today() -> String {
     let noon = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(i64::from(hour()) - 12);
     noon.to_zoned(jiff::tz::TimeZone::UTC).strftime("%a").to_string()

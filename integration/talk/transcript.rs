@@ -1,5 +1,6 @@
 //! Transcript of a talk, for comparison with a golden file: every line of clients, every reply, and the envelopes and
-//! messages at the upstreams. Text that differs from run to run has a placeholder: references, waits, levels.
+//! messages that the upstreams get. Placeholders replace the text that differs from run to run: references, waiting
+//! times and levels.
 
 use crate::harness::Upstream;
 use std::cell::RefCell;
@@ -13,7 +14,7 @@ pub struct Transcript(Rc<RefCell<Lines>>);
 #[derive(Default)]
 struct Lines {
     lines: Vec<String>,
-    /// Number of commands and messages noted so far, by upstream.
+    /// For each upstream, the number of its commands and of its messages that the transcript already contains.
     noted: HashMap<&'static str, (usize, usize)>,
 }
 
@@ -25,7 +26,7 @@ impl Transcript {
 
     /// Adds a line that a client has sent.
     pub fn said(&self, client: &str, line: &str) {
-        // The first line stands for a whole message.
+        // Of a whole message, show the first line and the number of octets.
         let line = match line.split_once("\r\n") {
             Some((first, _)) => format!("{first} … ({} octets and a dot)", line.len() - 1),
             None => line.to_owned(),
@@ -42,8 +43,8 @@ impl Transcript {
         self.0.borrow_mut().lines.push(format!("{client} <- {line}"));
     }
 
-    /// Adds the upstream's envelopes and messages since the last call. Other commands (EHLO, RSET) come at no fixed
-    /// time and are left out.
+    /// Adds the envelopes and messages that an upstream has got since the last call. Leaves out other commands (EHLO,
+    /// RSET), as Weir sends them at no fixed time.
     pub fn note(&self, name: &'static str, upstream: &Upstream) {
         let (commands, messages) = (upstream.commands(), upstream.acknowledged());
         let mut written = self.0.borrow_mut();
@@ -60,13 +61,13 @@ impl Transcript {
         written.lines.extend(got);
     }
 
-    /// Returns the transcript, with repetitions folded.
+    /// Returns the transcript, with repeated lines shortened by [`folded`].
     pub fn text(&self) -> String {
         folded(&self.0.borrow().lines).join("\n") + "\n"
     }
 }
 
-/// Returns the length of a message in octets, without the `Received:` header of Weir.
+/// Returns the length of a message in octets, without the `Received:` header that Weir has added.
 fn octets_of(message: &[u8]) -> usize {
     let text = String::from_utf8_lossy(message);
     let mut lines = text.split_inclusive("\r\n").peekable();
@@ -77,7 +78,7 @@ fn octets_of(message: &[u8]) -> usize {
     text.len() - header
 }
 
-/// Replaces the parts of a reply that differ from run to run.
+/// Replaces the parts of a reply that differ from run to run by placeholders.
 fn with_placeholders(reply: &str) -> String {
     let mut words: Vec<String> = reply.split(' ').map(str::to_owned).collect();
     for at in 0..words.len() {
@@ -89,14 +90,14 @@ fn with_placeholders(reply: &str) -> String {
             let end = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
             words[at] = format!("WAIT{end}");
         } else if word.parse::<f64>().is_ok() && words.get(at + 1).is_some_and(|next| next == "of") {
-            // The level decays by the second.
+            // Replace the level, because it decays with time.
             words[at] = "LEVEL".to_owned();
         }
     }
     words.join(" ")
 }
 
-/// Recognises a reference: `(hocvofwl8x005-1)`, or without the number.
+/// Tests whether a word is a reference to the log, such as `(hocvofwl8x005-1)`, or `(hocvofwl8x005)`.
 fn is_reference(word: &str) -> bool {
     let inner = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or_default();
     let (session, number) = inner.split_once('-').unwrap_or((inner, "1"));
@@ -104,8 +105,8 @@ fn is_reference(word: &str) -> bool {
     session.len() > 8 && session.bytes().all(is_base_36) && number.parse::<u32>().is_ok()
 }
 
-/// Folds repeated lines, or pairs of lines, to the first and the last. Lines repeat if they differ only in numbers that
-/// grow by one.
+/// Shortens more than three repeated lines, or pairs of lines, to the first and the last. Lines that differ only in
+/// numbers that grow by one also count as repeated.
 fn folded(lines: &[String]) -> Vec<String> {
     let (mut text, mut at) = (Vec::new(), 0);
     while at < lines.len() {
@@ -126,8 +127,8 @@ fn folded(lines: &[String]) -> Vec<String> {
     text
 }
 
-/// Counts how often the first `unit` lines are repeated. From one repetition to the next each number stays or grows by
-/// one.
+/// Counts how often the first `unit` lines stand one after the other. From one time to the next, each number in them
+/// either stays the same or grows by one.
 fn repeats(lines: &[String], unit: usize) -> usize {
     let blocks: Vec<Vec<Piece<'_>>> =
         lines.chunks_exact(unit).map(|block| block.iter().flat_map(|line| pieces(line)).collect()).collect();
