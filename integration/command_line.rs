@@ -106,8 +106,8 @@ fn the_reference_has_every_key_and_states_the_defaults() {
         assert!(is_stated || is_explained(kind, asked.key), "{} {} is missing", asked.section, asked.key);
     }
     let defaults = minimal.settings.iter().filter(|setting| setting.is_default && setting.value.is_some());
-    // The default of `charge` depends on `count`. The reference states it for `count = "recipients"`, which the first
-    // limit of the minimal configuration has: ignore the defaults of its other limits.
+    // The default of `charge` depends on `count`. The reference states the default for `count = "recipients"`. Only the
+    // first limit of the minimal configuration has this count, so the test leaves out `charge` of the other limits.
     let first_charge = minimal.settings.iter().find(|setting| setting.key == "charge").unwrap();
     for default in defaults.filter(|default| default.key != "charge" || default.place == first_charge.place) {
         let stated = reference.settings.iter().find(|s| s.section == default.section && s.key == default.key);

@@ -1,9 +1,9 @@
 //! Points in time, durations and rates: arithmetic, parsers and writers. Reads no clock.
 
-mod spelling;
 pub mod steady;
+mod suggestion;
 
-pub use spelling::unambiguous;
+pub use suggestion::unambiguous;
 
 use std::fmt;
 use std::time::Duration;
@@ -84,10 +84,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
         let rest = rest.trim_start_matches(' ');
         let (word, after) = rest.split_at(rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len()));
         let is_last = after.trim_start().is_empty();
-        Some((spelling::unit(word)?, if is_last { after } else { after.trim_start_matches(' ') }))
+        Some((suggestion::unit(word)?, if is_last { after } else { after.trim_start_matches(' ') }))
     });
     parsed.map_err(|why| {
-        let right = spelling::duration(text).filter(|right| right != text);
+        let right = suggestion::duration(text).filter(|right| right != text);
         let right = right.map_or("30s, 15m, 8h, 1d, 1d2h30m".to_owned(), |right| format!("\"{right}\""));
         Unreadable(format!("\"{text}\" is not a duration: {why} (write {right})"))
     })
@@ -242,7 +242,7 @@ pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     let scales = [('K', kilo), ('M', kilo.powi(2)), ('G', kilo.powi(3))];
     let (digits, scale) =
         scales.into_iter().find_map(|(prefix, scale)| Some((before(prefix)?, scale))).unwrap_or((text, 1.0));
-    if let Some((large, small)) = spelling::ambiguous(digits) {
+    if let Some((large, small)) = suggestion::ambiguous(digits) {
         let unit = text[digits.len()..].trim();
         let why =
             format!("\"{text}\" may be {large}{unit} or {small}{unit}: write \"{large}{unit}\" or \"{small}{unit}\"");
@@ -255,7 +255,7 @@ pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     let plain = !digits.is_empty() && digits.len() <= 18 && bytes.iter().enumerate().all(fits);
     let number = Some(digits.replace('_', "")).filter(|_| plain).and_then(|digits| digits.parse::<f64>().ok());
     let amount = number.map(|number| number * scale).ok_or_else(|| {
-        let right = spelling::amount(text, units).map_or(String::new(), |right| format!(": write \"{right}\""));
+        let right = suggestion::amount(text, units).map_or(String::new(), |right| format!(": write \"{right}\""));
         Unreadable(format!("\"{text}\" is not an amount{right}"))
     })?;
     if amount <= 0.0 {
@@ -269,7 +269,7 @@ pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     let bad = |why: &dyn fmt::Display| Unreadable(format!("\"{text}\" is not a rate: {why}"));
     let (amount, period) = text.split_once('/').ok_or_else(|| {
         let example = "an amount and a period, as in \"100 / 1d\"".to_owned();
-        bad(&format!("write {}", spelling::rate(text, units).map_or(example, |right| format!("\"{right}\""))))
+        bad(&format!("write {}", suggestion::rate(text, units).map_or(example, |right| format!("\"{right}\""))))
     })?;
     let amount = parse_amount(amount.trim(), units).map_err(|error| bad(&error))?;
     let period = parse_duration(period.trim()).map_err(|error| bad(&error))?;

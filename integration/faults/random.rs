@@ -22,7 +22,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below `end`, which is not 0.
+    /// Returns a number from 0 to `end - 1`; `end` is at least 1.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

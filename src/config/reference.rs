@@ -69,7 +69,7 @@ impl Section {
 }
 
 impl Comment {
-    /// Makes a key with this name and value from the comment, and empties the comment.
+    /// Makes a key with this name and value. Its description is the comment that was read before it, which is emptied.
     fn take_key(&mut self, name: &str, value: &str) -> Key {
         let mut key = Key { name: name.to_owned(), value: value.to_owned(), ..Key::default() };
         for line in std::mem::take(&mut self.0) {

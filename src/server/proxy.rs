@@ -141,7 +141,7 @@ fn client_of_block(header: &[u8], protocol: u8) -> Result<Option<IpAddr>, Fault>
     let cut_short = Fault("its addresses are cut short");
     let rest = &header[FIXED..];
     let (client, addresses) = match protocol {
-        // The length of the addresses is unknown, so the extensions cannot be found.
+        // The length of the addresses is unknown, so the extra fields of the PROXY header behind them cannot be found.
         UNSPECIFIED => return Ok(None),
         TCP4 => (Some(IpAddr::from(*rest.first_chunk::<4>().ok_or(cut_short)?)), 12),
         TCP6 => (Some(IpAddr::from(*rest.first_chunk::<16>().ok_or(cut_short)?)), 36),

@@ -1,7 +1,7 @@
 //! Flood: simulated spam from a compromised account, which the simulation adds to the history. The administrator writes
 //! it as `alice 1/s 100rcpt from 2026-03-01T10:00`.
 
-use super::history::Message;
+use super::history_csv::Message;
 use super::replay::Outcome;
 use crate::time::{Timestamp, Units, format_duration, parse_amount, parse_duration, parse_time};
 use std::net::{IpAddr, Ipv4Addr};

@@ -3,7 +3,7 @@
 
 mod axis;
 mod flood;
-mod history;
+mod history_csv;
 mod plot;
 mod replay;
 mod report;
@@ -12,8 +12,8 @@ mod tally;
 use crate::policy::Policy;
 use crate::time::Timestamp;
 pub use flood::Flood;
-use history::Message;
-pub use history::{BadRows, History, ReadError};
+use history_csv::Message;
+pub use history_csv::{BadRows, History, ReadError};
 use plot::Traffic;
 use replay::{Replay, disable_incomplete};
 use std::collections::HashSet;

@@ -3,7 +3,7 @@
 //! that the limit admits. The lower part shows when the limit refused mail, for the users of whom it refused most.
 
 use super::axis::{self, Ticked};
-use super::history::Message;
+use super::history_csv::Message;
 use super::tally::Tally;
 use crate::policy::Policy;
 use crate::policy::limit::{Count, Limit, Mode, Quota};

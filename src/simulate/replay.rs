@@ -1,7 +1,7 @@
 //! Replay: sends messages of the past through a policy. Decides with the same function as the server, at the time of
 //! each message.
 
-use super::history::Message;
+use super::history_csv::Message;
 use super::tally::{Marks, Tally};
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
 use crate::policy::limit::{Count, Limit, Quota, Scope};

@@ -1,7 +1,7 @@
 //! Report of a simulation: as text for people, and as lines of JSON for programs.
 
 use super::Simulation;
-use super::history::Message;
+use super::history_csv::Message;
 use super::replay::{Outcome, Refused};
 use super::tally::Tally;
 use crate::policy::Policy;

@@ -1,6 +1,6 @@
 //! Totals of each limit over a replay; for a limit that applied to no message, also the reasons.
 
-use super::history::Message;
+use super::history_csv::Message;
 use crate::policy::limit::{Count, Limit};
 use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::{Event, Stage};

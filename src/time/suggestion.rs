@@ -1,4 +1,4 @@
-//! Spellings of units, and the right spelling of durations, amounts and rates that are written otherwise.
+//! Suggestions for durations, amounts and rates that are spelled wrongly, and the spellings of units.
 
 use super::{LONGEST, Units, format_duration, parse_amount, parse_duration, parse_rate};
 use std::time::Duration;
@@ -22,7 +22,8 @@ const OTHER_WORDS: [(f64, &[&str]); 5] = [
     (14.0 * 86_400.0, &["fortnight"]),
 ];
 
-/// Returns the seconds of a unit of time: `m`, `min`, `minutes`. Capital letters change nothing, but `M` may be a month.
+/// Returns the number of seconds in a unit of time, such as `m`, `min` or `Minutes`. A single `M` is no unit, because it
+/// could mean a minute or a month.
 pub(super) fn unit(word: &str) -> Option<u64> {
     let lower = word.to_lowercase();
     WORDS.iter().find(|(_, words)| word != "M" && words.contains(&&*lower)).map(|(seconds, _)| *seconds)

@@ -33,7 +33,7 @@ pub struct History {
     rows: Rows,
     /// Complete messages, all of the same time, to be returned next.
     ready: VecDeque<Message>,
-    /// First row of the time after that of `ready`, already read.
+    /// First row that has a later time than the messages in `ready`. It is read to know that they are complete.
     next: Option<Message>,
     /// Time of the last row that could be used.
     latest: Option<Timestamp>,
