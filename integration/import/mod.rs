@@ -693,6 +693,34 @@ fn variables_of_an_acl_and_tables_are_followed() {
 }
 
 #[test]
+fn an_acl_that_an_option_chooses_by_a_condition_is_in_shadow() {
+    let said = Folder::new().import(
+        "exim",
+        "acl_smtp_rcpt = ${if eq{$interface_port}{25}{acl_in}{acl_out}}\nbegin acl\nacl_out:\n  accept\n\
+         acl_in:\n  deny ratelimit = 71 / 1h / per_rcpt\n  accept\n",
+    );
+    for words in ["mode = \"shadow\"", "the ACL \"acl_in\" runs only under conditions", "0 translated, 1 in shadow"] {
+        assert!(said.out.contains(words), "{words}\n{}", said.out);
+    }
+}
+
+#[test]
+fn the_row_of_an_asterisk_is_the_default_of_a_lookup_with_an_asterisk_alone() {
+    for (kind, rate) in [("lsearch", "100 / 1h"), ("lsearch*", "33 / 1h")] {
+        let site = Folder::new();
+        let file = site.write("limits", "alice: 500\n*: 33\n");
+        let exim = format!(
+            "acl_smtp_rcpt = a\nbegin acl\na:\n  deny authenticated = *\n    ratelimit = \
+             ${{lookup{{$authenticated_id}}{kind}{{{}}}{{$value}}{{100}}}} / 1h / per_rcpt / $authenticated_id\n",
+            file.display()
+        );
+        site.write("exim", &exim);
+        let said = site.run(&["import", "exim", "exim", "--tables", "."], "");
+        assert!(said.out.contains(&format!("rate = \"{rate}\"")), "{kind}\n{}", said.out);
+    }
+}
+
+#[test]
 fn rejected_recipients_suspend_the_user() {
     let site = Folder::new();
     let said = site.import(

@@ -16,6 +16,8 @@ pub struct Configuration {
     pub named: Named,
     /// For each ACL that an option `acl_smtp_…` names, the events of these options.
     events_by_acl: HashMap<String, Vec<Event>>,
+    /// For each ACL that an option chooses with an expansion (`${if …{one}{other}}`), the option.
+    chosen: HashMap<String, SourceLine>,
     /// For the name of each ACL, its callers: the index of the calling ACL, and the index of the first statement there
     /// that calls it.
     callers: HashMap<String, Vec<(usize, usize)>>,
@@ -220,7 +222,12 @@ impl Configuration {
         let is_inline = VERBS.contains(&value.split(char::is_whitespace).next().unwrap_or_default());
         let from_file = value.starts_with('/') && !value.contains('$');
         if !is_inline && !from_file {
-            words(value).for_each(|name| self.events_by_acl.entry(name.to_owned()).or_default().push(event));
+            for name in words(value) {
+                self.events_by_acl.entry(name.to_owned()).or_default().push(event);
+                if value.contains("${") {
+                    self.chosen.insert(name.to_owned(), place.clone());
+                }
+            }
             return self.leave_out(value, &place);
         }
         let text = match from_file {
@@ -313,11 +320,13 @@ impl Configuration {
         calls.map(|(acl, statement)| (acl, &acl.statements[statement]))
     }
 
-    /// Returns a statement of another ACL that calls `acl` only under conditions, if there is one.
-    pub fn condition_of(&self, acl: &Acl) -> Option<&Statement> {
+    /// Returns the place of a statement of another ACL that calls `acl` only under conditions, or of an option that
+    /// chooses `acl` with an expansion, if there is one.
+    pub fn condition_of(&self, acl: &Acl) -> Option<&SourceLine> {
         let calls = self.calls(&acl.name).take_while(|_| self.named.allowance.items(1).is_ok());
         let mut calls = calls.filter(|(other, _)| other.name != acl.name);
-        calls.find(|(_, statement)| statement.conditions.len() > 1).map(|(_, statement)| statement)
+        let call = calls.find(|(_, statement)| statement.conditions.len() > 1).map(|(_, statement)| &statement.place);
+        call.or_else(|| self.chosen.get(&acl.name))
     }
 }
 

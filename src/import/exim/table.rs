@@ -8,8 +8,10 @@ use std::path::Path;
 pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
     // A lookup with partial matching also finds the row of a parent domain.
     let is_partial = kind.trim_start().starts_with("partial");
+    // The row `*` is the default of `lsearch*`; to `lsearch` it is the key "*".
+    let has_default = kind.contains('*') || kind.contains("wildlsearch") || kind.contains("iplsearch");
     let kind = base(kind);
-    let rows = match kind {
+    let mut rows = match kind {
         _ if is_partial => return Err("partial matching is not translated".to_owned()),
         "cdb" => {
             let bytes = allowance.bytes(Path::new(file)).map_err(|error| unread(file, &error))?;
@@ -26,10 +28,11 @@ pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String
         }
         _ => return Err(format!("{kind} is not a type of table that is read")),
     };
-    match allowance.take(Resource::Lines, rows.len()) {
-        true => Ok(rows),
-        false => Err("the import exceeds its bounds".to_owned()),
+    if !allowance.take(Resource::Lines, rows.len()) {
+        return Err("the import exceeds its bounds".to_owned());
     }
+    rows.retain(|(key, _)| key != "*" || has_default);
+    Ok(rows)
 }
 
 /// Reads the items of a list in a file. A `#` begins a comment; in lists of addresses only at the beginning of a word.

@@ -257,8 +257,8 @@ impl<'a> Translation<'a> {
         if let Some(only) = &owner.only {
             limit.add_match(only.clone());
         }
-        if let Some(caller) = self.configuration.condition_of(one.acl) {
-            limit.shadow(&caller.place, format!("the ACL \"{}\" runs only under conditions", one.acl.name));
+        if let Some(place) = self.configuration.condition_of(one.acl) {
+            limit.shadow(place, format!("the ACL \"{}\" runs only under conditions", one.acl.name));
         }
         let variables = Variables::of(one.acl, self.configuration);
         self.narrow(limit, one, &variables);
