@@ -39,7 +39,7 @@ fn every_form_of_limit_is_printed_so_that_it_reads_again() {
 fn the_explanation_of_the_reference_has_no_gap() {
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/weir.toml");
     let text = std::fs::read_to_string(reference).unwrap();
-    // Of the files that the reference names only bulk-hosts.csv exists here: put a list in place of bulk-hosts.txt.
+    // The reference names several files, and only bulk-hosts.csv exists here: put a list in place of bulk-hosts.txt.
     let limits = &text[text.find("[addresses]").unwrap()..];
     let limits = limits.replace("file = \"bulk-hosts.txt\"", "items = [\"192.0.2.1\"]");
     let folder = tempfile::tempdir().unwrap();

@@ -115,7 +115,7 @@ fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
     send(&weir);
     assert_eq!(opened(&weir) - before, 2.0);
     upstream.offer(&["PIPELINING"]);
-    // Of two connections only one may stay idle in the pool, and only until `idle-timeout` or `max-age`.
+    // Only one of two connections may stay idle in the pool, and only until `idle-timeout` or `max-age`.
     for pool in ["max-idle-connections = 1, idle-timeout = \"2s\"", "max-idle-connections = 1, max-age = \"2s\""] {
         one_may_wait_for_a_while(&site_with_pool(&upstream, pool));
     }

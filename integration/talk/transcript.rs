@@ -26,7 +26,7 @@ impl Transcript {
 
     /// Adds a line that a client has sent.
     pub fn said(&self, client: &str, line: &str) {
-        // Of a whole message, show the first line and the number of octets.
+        // Show only the first line of a whole message, and the number of its octets.
         let line = match line.split_once("\r\n") {
             Some((first, _)) => format!("{first} … ({} octets and a dot)", line.len() - 1),
             None => line.to_owned(),

@@ -38,7 +38,7 @@ const LINE: &str = "text needs quotes, numbers have no thousands separators, and
 /// Reports the errors that the TOML parser has found. `text` is the whole file.
 pub fn report(source: &Source<'_>, text: &str, errors: &[Error]) {
     let mut errors: Vec<(Range<usize>, &Error)> = errors.iter().map(|error| (position(text, error), error)).collect();
-    // Of two errors at one position, the missing closing quote is the cause of the other: it is sorted first.
+    // If two errors have one position, the missing closing quote causes the other error: it is sorted first.
     errors.sort_by_key(|(span, error)| (span.start, !error.message().starts_with("invalid")));
     let mut reported: Vec<(Range<usize>, &Error)> = Vec::new();
     for (span, error) in errors {

@@ -93,9 +93,9 @@ pub struct Loaded {
 /// Statistics of a limit's budgets.
 pub struct Kind {
     pub budgets: u64,
-    /// Of the times at which the limit's budgets were last changed, the earliest.
+    /// Earliest of the times at which the limit's budgets were last changed.
     pub oldest: Timestamp,
-    /// Of the times at which the limit's budgets were last changed, the latest.
+    /// Latest of the times at which the limit's budgets were last changed.
     pub latest: Timestamp,
 }
 

@@ -323,6 +323,6 @@ async fn levels_of_different_times_decay_before_they_are_added() {
     assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut SessionCounters::default()).await.unwrap()), 80);
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
-    // Of the level of 90 four days ago, 1.6 is left.
+    // The level was 90 four days ago, and 1.6 of it is left.
     assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut SessionCounters::default()).await.unwrap()), 18);
 }
