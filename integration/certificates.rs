@@ -254,10 +254,10 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
     let metrics = Arc::new(weir::metrics::Metrics::new().unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
-    let certificates = Certificates::read(config.tls.unwrap(), metrics.certificate_expiry.clone()).unwrap();
+    let certificates = Certificates::read(config.tls.unwrap(), metrics.service.certificate_expiry.clone()).unwrap();
     let server = Server {
         options: config.server,
-        log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
+        log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         accounts: None,
         store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
         relay: weir::relay::Relay::new(&config.relay, &metrics).unwrap(),

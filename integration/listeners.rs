@@ -398,6 +398,11 @@ fn health_readiness_and_metrics_are_served() {
     assert_eq!(weir.metric("weir_connections_total{listener=\"plain\"}"), 1.0);
     assert_eq!(weir.metric("weir_sessions{listener=\"plain\"}"), 1.0);
     assert_eq!(weir.metric("weir_state_degraded"), 0.0);
+    let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap().count() as f64;
+    assert!((weir.metric("process_open_fds") - files).abs() < 5.0, "{files}");
+    let started = weir.metric("process_start_time_seconds");
+    let configured = weir.metric("weir_config_last_reload_success_timestamp_seconds");
+    assert!((0.0..60.0).contains(&(configured - started + 1.0)), "{started} {configured}");
     assert_eq!(weir.get("/nothing").0, 404);
 }
 

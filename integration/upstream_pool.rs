@@ -48,6 +48,33 @@ fn short_sessions_share_one_connection_until_weir_stops() {
 }
 
 #[test]
+fn sizes_durations_and_reply_times_of_delivered_messages_are_measured() {
+    let upstream = Upstream::start();
+    let site = site_with_pool(&upstream, "");
+    let weir = site.start();
+    let connected = |weir: &Process| weir.metric("weir_upstream_connect_seconds_count{upstream=\"u\"}");
+    let before = settled(&weir);
+    assert_eq!(connected(&weir), before);
+    let mut client = Client::greeted(weir.address("s"));
+    client.begin_transaction();
+    client.say("DATA", "354");
+    client.send(format!("Subject: x\r\n\r\n{}\r\n.\r\n", "x".repeat(900)).as_bytes());
+    client.expect("250");
+    // A message that is abandoned counts in none of these.
+    client.begin_transaction();
+    client.say("RSET", "250");
+    assert_eq!(connected(&weir), opened(&weir));
+    let size = weir.metric("weir_message_size_bytes_sum");
+    assert!((900.0..1000.0).contains(&size), "{size}");
+    assert_eq!(weir.metric("weir_message_size_bytes_count"), 1.0);
+    assert_eq!(weir.metric("weir_message_duration_seconds_count"), 1.0);
+    for (part, count) in [("envelope", 2.0), ("data", 1.0), ("end", 1.0)] {
+        let name = format!("weir_upstream_reply_seconds_count{{part=\"{part}\",upstream=\"u\"}}");
+        assert_eq!(weir.metric(&name), count, "{part}");
+    }
+}
+
+#[test]
 fn an_abandoned_transaction_is_reset_before_the_next() {
     let upstream = Upstream::start();
     let site = site_with_pool(&upstream, "");

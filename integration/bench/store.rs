@@ -231,7 +231,7 @@ async fn throughput(folder: &Path) {
     }
     // Wait until the journal of the earlier load is folded: that work is no part of a load of 100 a second.
     let began = Instant::now();
-    while metrics.journal_octets.get() > 0 {
+    while metrics.state.journal_octets.get() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     println!("what was left in the journal is folded after {:?}", began.elapsed());
@@ -341,7 +341,7 @@ async fn abort(path: &Path) {
     let metrics = Arc::new(Metrics::new().unwrap());
     let store = open_with(path, policy(), metrics.clone());
     tokio::spawn(async move {
-        while metrics.journal_octets.get() < LONG {
+        while metrics.state.journal_octets.get() < LONG {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         std::process::abort();

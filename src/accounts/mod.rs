@@ -64,7 +64,7 @@ impl Accounts {
             Verified::Unavailable => "busy",
             Verified::ClientLeft => return verified,
         };
-        self.metrics.logins.with_label_values(&[result]).inc();
+        self.metrics.connections.logins.with_label_values(&[result]).inc();
         verified
     }
 

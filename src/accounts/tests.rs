@@ -96,7 +96,7 @@ async fn another_network_gets_its_turn_when_one_network_fills_the_queue() {
     // Free a single turn, so that checks run one by one and those before the honest login can be counted.
     turns.pop();
     assert_eq!(honest.await.unwrap(), right(&["staff"]));
-    let wrong = case.accounts.metrics.logins.with_label_values(&["wrong"]).get();
+    let wrong = case.accounts.metrics.connections.logins.with_label_values(&["wrong"]).get();
     assert!(wrong <= 2, "{wrong} guesses came first");
     for guess in guesses {
         assert_eq!(guess.await.unwrap(), Verified::Wrong);

@@ -6,6 +6,6 @@ use crate::policy::Policy;
 /// Shows the counters of all limits in force.
 pub fn show_limits(metrics: &Metrics, policy: &Policy) {
     for limit in policy.limits.iter() {
-        metrics.show_limit(&limit.name, limit.ladder.suspends(), limit.has_chosen_keys());
+        metrics.limits.show(&limit.name, limit.ladder.suspends(), limit.has_chosen_keys());
     }
 }

@@ -129,11 +129,13 @@ impl Daemon {
 /// Opens the services that all connections share.
 fn open(config: Config) -> Result<Server, StartError> {
     let metrics = Arc::new(Metrics::new().map_err(StartError::system)?);
-    crate::log::count_lost_in(&metrics.log_lines_lost);
-    let certificates = config.tls.map(|options| Certificates::read(options, metrics.certificate_expiry.clone()));
+    crate::log::count_lost_in(&metrics.service.log_lines_lost);
+    let certificates =
+        config.tls.map(|options| Certificates::read(options, metrics.service.certificate_expiry.clone()));
     let certificates = certificates.transpose().map_err(StartError::config)?;
+    metrics.service.config_taken(clock::now());
     show_limits(&metrics, &config.policy);
-    metrics.max_connections.set(config.server.max_connections.try_into().unwrap_or(i64::MAX));
+    metrics.connections.max.set(config.server.max_connections.try_into().unwrap_or(i64::MAX));
     let store = Store::open(&config.state, config.policy, metrics.clone());
     let store = store.map_err(|error| StartError::State(error.to_string()))?;
     store.set_clock_doubt(clock::status().doubt);
@@ -147,7 +149,7 @@ fn open(config: Config) -> Result<Server, StartError> {
         metrics: metrics.clone(),
         notification_throttle: NotificationThrottle::default(),
         accept_errors: AcceptErrors::default(),
-        log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
+        log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         certificates: certificates.map(Arc::new),
     })
 }
@@ -200,8 +202,8 @@ async fn end_exceptions(server: Weak<Server>) {
         let Some(server) = server.upgrade() else { break };
         let (now, status) = (clock::now(), clock::status());
         let metrics = &server.metrics;
-        metrics.clock_jumps.inc_by(status.jumps.saturating_sub(metrics.clock_jumps.get()));
-        metrics.clock_ahead.set(status.disagreement / 1_000_000);
+        metrics.service.clock_jumps.inc_by(status.jumps.saturating_sub(metrics.service.clock_jumps.get()));
+        metrics.service.clock_ahead.set(status.disagreement / 1_000_000);
         server.store.set_clock_doubt(status.doubt);
         server.store.end_exceptions(now);
     }

@@ -154,8 +154,8 @@ impl Reloader {
         self.former.push(former);
         self.watched = watched;
         self.error.changes_to(None);
-        self.server.metrics.config_good.set(1);
-        self.server.metrics.reloads.with_label_values(&["taken"]).inc();
+        self.server.metrics.service.config_taken(clock::now());
+        self.server.metrics.service.reloads.with_label_values(&["taken"]).inc();
         tracing::info!(limits, "limits read again");
         let unusable = self.server.relay.set_upstreams(&relay).err();
         if let Some(error) = &unusable {
@@ -184,9 +184,9 @@ impl Reloader {
 
     /// Refuses a bad configuration: the former one stays in force.
     fn refuse(&mut self, bad: Bad, trigger: Trigger) -> Outcome {
-        self.server.metrics.config_good.set(0);
+        self.server.metrics.service.config_good.set(0);
         if self.error.changes_to(Some(bad.drawn.clone())) || trigger != Trigger::WasBad {
-            self.server.metrics.reloads.with_label_values(&["refused"]).inc();
+            self.server.metrics.service.reloads.with_label_values(&["refused"]).inc();
             tracing::error!(error = bad.line, "limits and upstreams not taken: the former ones stay");
         }
         let (drawn, file) = (bad.drawn, self.path.display());

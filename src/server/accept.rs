@@ -45,7 +45,7 @@ pub async fn serve(
             header = tokio::time::timeout(timeout, read_header(&mut tcp)) => header,
             () = stop.may_end(false) => {
                 if stop.is_evicted() {
-                    server.metrics.connections_evicted.with_label_values(&[&*listener.name]).inc();
+                    server.metrics.connections.evicted.with_label_values(&[&*listener.name]).inc();
                 }
                 return;
             }
@@ -69,7 +69,7 @@ pub async fn serve(
         }
         permit.update(client, standing(&listener, client));
     }
-    let _counted = Counted::new(server.metrics.sessions.with_label_values(&[&*listener.name]));
+    let _counted = Counted::new(server.metrics.connections.sessions.with_label_values(&[&*listener.name]));
     let mut connection = Connection::new(server, listener, tcp, client, since, stop, permit);
     connection.run().await;
     connection.report_eviction();
@@ -144,7 +144,7 @@ pub fn reject(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, clie
 }
 
 fn count_refused(server: &Server, listener: &ListenerOptions, reason: &str) {
-    server.metrics.connections_refused.with_label_values(&[&*listener.name, reason]).inc();
+    server.metrics.connections.refused.with_label_values(&[&*listener.name, reason]).inc();
 }
 
 /// Sends the reason for the rejection, but does not wait until the client reads it: a rejected client must not occupy a

@@ -328,7 +328,7 @@ impl Connection {
         if !self.stop.is_evicted() {
             return;
         }
-        server.metrics.connections_evicted.with_label_values(&[listener]).inc();
+        server.metrics.connections.evicted.with_label_values(&[listener]).inc();
         if let Some(Permit { suppressed }) = server.log_throttle.permit(message, self.peer) {
             tracing::warn!(session = &*self.id, listener, client = %self.peer, suppressed, "{message}");
         }

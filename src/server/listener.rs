@@ -73,7 +73,7 @@ pub async fn listen(
         };
         match accepted {
             Ok((tcp, peer)) => {
-                server.metrics.connections.with_label_values(&[&*options.name]).inc();
+                server.metrics.connections.accepted.with_label_values(&[&*options.name]).inc();
                 let peer = peer.ip().to_canonical();
                 match accept::acquire(&server, &options, &connections, peer) {
                     Ok(permit) => {

@@ -55,7 +55,7 @@ impl SessionLog<'_> {
             Record::LimitExceeded { hit, stage, is_logged, is_counted } => {
                 if *is_counted {
                     let labels = [&*hit.limit, stage.name(), hit.mode.name()];
-                    self.metrics.limit_hits.with_label_values(&labels).inc();
+                    self.metrics.limits.hits.with_label_values(&labels).inc();
                 }
                 self.limit_exceeded(hit, *stage, *is_logged);
             }
@@ -121,7 +121,7 @@ impl SessionLog<'_> {
             RefusedBy::Limit { refusal, reference } => (refusal, reference),
             RefusedBy::Suspension { suspended, reference } => {
                 let stage = stage.name();
-                metrics.refusals.with_label_values(&["suspended", stage]).inc();
+                metrics.limits.refusals.with_label_values(&["suspended", stage]).inc();
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") {
                     let (owner, left) = (&suspended.suspension.owner, format_wait(suspended.left));
                     let by = &suspended.suspension.term.by;
@@ -131,7 +131,7 @@ impl SessionLog<'_> {
             }
             RefusedBy::Upstream => {
                 if *stage == Stage::Rcpt {
-                    metrics.recipients.with_label_values(&["upstream-refused"]).inc();
+                    metrics.mail.recipients.with_label_values(&["upstream-refused"]).inc();
                 }
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused by upstream") {
                     let stage = stage.name();
@@ -148,7 +148,7 @@ impl SessionLog<'_> {
             }
         };
         let stage = stage.name();
-        metrics.refusals.with_label_values(&[&*refusal.limit, stage]).inc();
+        metrics.limits.refusals.with_label_values(&[&*refusal.limit, stage]).inc();
         let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") else { return };
         let also = (!refusal.also.is_empty()).then(|| refusal.also.join(","));
         let [used, allowed] = numbers(&refusal.quota, refusal.level);
@@ -198,7 +198,7 @@ impl SessionLog<'_> {
             return;
         }
         let (notify, limit) = (&*notice.notification.name, &*notice.limit);
-        metrics.notices.with_label_values(&[notify, limit]).inc();
+        metrics.limits.notices.with_label_values(&[notify, limit]).inc();
         let Some(Permit { suppressed }) = self.permit("notice") else { return };
         let owner = notice.key.as_ref().map(|key| key.owner().to_string());
         let (mode, period) = (notice.mode.name(), notice.quota.period());
@@ -210,7 +210,7 @@ impl SessionLog<'_> {
         let Self { metrics, session, client, user, .. } = self;
         let Suspension { owner, term: Term { since, until, by, reason } } = suspension;
         if let exception::By::Limit(limit) = by {
-            metrics.suspensions.with_label_values(&[limit]).inc();
+            metrics.limits.suspensions.with_label_values(&[limit]).inc();
         }
         let Some(Permit { suppressed }) = self.permit("suspended") else { return };
         let time = format_duration(until.since(*since));
@@ -238,9 +238,11 @@ impl SessionLog<'_> {
             MessageOutcome::Stopping => ("stopping", None),
             MessageOutcome::Abandoned => ("abandoned", None),
         };
-        metrics.messages.with_label_values(&[result]).inc();
+        metrics.mail.messages.with_label_values(&[result]).inc();
         if result == "delivered" {
-            metrics.recipients.with_label_values(&["delivered"]).inc_by(accepted as u64);
+            metrics.mail.recipients.with_label_values(&["delivered"]).inc_by(accepted as u64);
+            metrics.mail.size.observe(*size as f64);
+            metrics.mail.duration.observe(duration.as_secs_f64());
         }
         // The throttle does not apply to a delivered message: the upstream's administrator may ask for its line, and
         // the upstream bounds the number.

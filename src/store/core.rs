@@ -117,7 +117,7 @@ impl Core {
     /// Counts and logs the new keys that have to share a budget. Returns these keys.
     pub fn share(&self, excess: Vec<Excess>, policy: &Policy) -> impl Iterator<Item = Key> {
         for Excess { limit, is_to_be_logged, .. } in &excess {
-            self.metrics.new_budgets_shared.with_label_values(&[limit]).inc();
+            self.metrics.limits.new_budgets_shared.with_label_values(&[limit]).inc();
             if *is_to_be_logged {
                 let max_new_budgets = policy.max_new_budgets.0;
                 tracing::warn!(

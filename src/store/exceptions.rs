@@ -58,8 +58,8 @@ impl Core {
     fn count_in_force(&self, exceptions: &Exceptions, holds: impl Fn(&Term) -> bool) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let (grants, suspensions) = (exceptions.grants(), exceptions.suspensions());
-        self.metrics.grants_in_force.set(number(grants.filter(|one| holds(&one.term)).count()));
-        self.metrics.suspensions_in_force.set(number(suspensions.filter(|one| holds(&one.term)).count()));
+        self.metrics.limits.grants_in_force.set(number(grants.filter(|one| holds(&one.term)).count()));
+        self.metrics.limits.suspensions_in_force.set(number(suspensions.filter(|one| holds(&one.term)).count()));
     }
 
     /// Loads the exceptions of the file. An exception that was changed in memory before the file could be opened is not

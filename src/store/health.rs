@@ -99,7 +99,7 @@ impl HealthMonitor {
         self.is_degraded.store(!reasons.is_empty(), Ordering::Relaxed);
         self.is_write_failing
             .store(WRITE_ATTEMPTS.iter().any(|attempt| reasons.contains_key(attempt)), Ordering::Relaxed);
-        self.metrics.state_degraded.set((!reasons.is_empty()).into());
+        self.metrics.state.degraded.set((!reasons.is_empty()).into());
         change
     }
 

@@ -128,7 +128,7 @@ impl Task {
             {
                 break;
             }
-            self.core.metrics.budgets.set(i64::try_from(self.core.cache.len()).unwrap_or(i64::MAX));
+            self.core.metrics.limits.budgets.set(i64::try_from(self.core.cache.len()).unwrap_or(i64::MAX));
             self.core.make_room();
             self.core.cache.drop_empty();
             if self.core.is_open() {
@@ -207,7 +207,7 @@ fn checkpoint(core: &Core, file: &File, state: &mut CheckpointState) -> rusqlite
     let keep = should_keep_wal_length(core.options.durability, kept, new, time);
     core.keep_wal.store(keep, Ordering::Relaxed);
     let length = file::wal_path(&core.options.path).metadata().map_or(0, |metadata| metadata.len());
-    core.metrics.wal_octets.set(length.cast_signed());
+    core.metrics.state.wal_octets.set(length.cast_signed());
     let is_to_be_cut = !keep && time >= CALM_AFTER && length > CHECKPOINT_AT_OCTETS as u64;
     let is_to_begin_anew = is_to_be_cut || core.is_wal_long.load(Ordering::Relaxed);
     let is_due = match new {
@@ -240,20 +240,20 @@ impl CheckpointState {
     /// Called after a checkpoint. When all pages are copied, the next commit resets the log, unless a reader still
     /// needs it. So a log that is long but does not grow may only lack a commit.
     fn report_held_wal(&mut self, core: &Core, is_long: bool, has_grown: bool) {
-        let was_held = core.metrics.wal_held.get() > 0;
+        let was_held = core.metrics.state.wal_held.get() > 0;
         if !is_long {
             self.long_since = None;
             if was_held {
-                core.metrics.wal_held.set(0);
+                core.metrics.state.wal_held.set(0);
                 tracing::info!("the write-ahead log of the state file has been reset");
             }
             return;
         }
         let since = *self.long_since.get_or_insert_with(Instant::now);
         if has_grown && !was_held && since.elapsed() >= HELD_AFTER {
-            core.metrics.wal_held.set(1);
+            core.metrics.state.wal_held.set(1);
             tracing::warn!(
-                bytes = core.metrics.wal_octets.get(),
+                bytes = core.metrics.state.wal_octets.get(),
                 "a program that reads the state file prevents the reset of its write-ahead log, which grows: \
                  end that program, such as a shell of sqlite3"
             );

@@ -127,7 +127,7 @@ fn watch_for_stalls(core: &Core) {
         // Set the health before the transactions continue, but log it afterwards: the log may be on the same disk and
         // hang, too.
         let change = core.health.update(Attempt::Append, Err(slow_disk("no commit")));
-        let histogram = core.metrics.admit_seconds.local();
+        let histogram = core.metrics.state.admit_seconds.local();
         hanging.into_iter().for_each(|waiting| waiting.cancel(|time| histogram.observe(time.as_secs_f64())));
         drop(histogram);
         change.into_iter().for_each(HealthChange::log);
@@ -220,7 +220,7 @@ impl Task {
         self.is_slow = time >= COMMIT_TIMEOUT;
         let is_durable = outcome.is_ok();
         if is_durable {
-            let histogram = self.core.metrics.admit_seconds.local();
+            let histogram = self.core.metrics.state.admit_seconds.local();
             self.core.queue.complete(|time| histogram.observe(time.as_secs_f64()));
         }
         self.record(Attempt::Append, outcome);
@@ -248,7 +248,7 @@ impl Task {
             Err(error) => return Err(file::describe(&error)),
         }
         self.journal_octets += entry.len();
-        self.core.metrics.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
+        self.core.metrics.state.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
         self.core.wal_written.fetch_add(entry.len() + PAGE_OCTETS, Ordering::Relaxed);
         Ok(())
     }

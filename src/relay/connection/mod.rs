@@ -10,7 +10,7 @@ mod wire;
 pub(super) use handshake::{Handshake, Next};
 pub(super) use wire::Wire;
 
-use crate::metrics::Counted;
+use crate::metrics::{Counted, Part};
 use crate::relay::client::Client;
 use crate::relay::client_identity::Announcer;
 use crate::relay::connection_slots::Slot;
@@ -49,7 +49,7 @@ pub struct Connection {
     messages: u32,
     /// The connection's slot, while it carries mail of a client.
     slot: Option<Slot>,
-    _counted: Counted,
+    counted: Counted,
 }
 
 /// Parts of a connection whose handshake has just ended.
@@ -103,7 +103,7 @@ impl Connection {
             has_refused_data: false,
             messages: 0,
             slot: None,
-            _counted: counted,
+            counted,
         }
     }
 
@@ -184,6 +184,7 @@ impl Connection {
         self.messages += u32::from(mail.is_some());
         self.has_refused_data &= mail.is_none();
         self.is_proven = !reset;
+        let began = Instant::now();
         while !envelope.is_done() {
             if let Some(text) = envelope.next_write() {
                 self.wire.send(text.as_bytes()).await?;
@@ -193,6 +194,7 @@ impl Connection {
             self.is_proven = true;
             envelope.reply(reply)?;
         }
+        self.counted.observe_reply(Part::Envelope, began.elapsed());
         if let Some(reply) = envelope.xforward_reply() {
             self.announcer.note_reply(reply);
         }
@@ -219,8 +221,10 @@ impl Connection {
             return Err(RelayError::Closed);
         }
         self.wire.check_quiet().await?;
+        let began = Instant::now();
         self.wire.send(b"DATA\r\n").await?;
         let reply = self.wire.reply().await?;
+        self.counted.observe_reply(Part::Data, began.elapsed());
         match reply.code() {
             354 => self.state = State::Message,
             421 => return Err(RelayError::Refused(reply)),
@@ -249,7 +253,9 @@ impl Connection {
     /// a reply arrived before the final dot was sent, it is returned as an error: it does not accept the message.
     pub async fn end(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
         self.write(b".\r\n").await?;
+        let began = Instant::now();
         let reply = self.wire.reply_within(timeout).await?;
+        self.counted.observe_reply(Part::End, began.elapsed());
         self.state = State::Idle;
         match reply.code() {
             421 => Err(RelayError::Refused(reply)),

@@ -222,7 +222,9 @@ impl Upstream {
     /// Records a successful connection, whose attempt began at `began`: the upstream is well, and offers the
     /// connection's extensions.
     fn connected(&self, connection: &Connection, began: Instant) {
-        self.connector.metrics().opened.inc();
+        let metrics = self.connector.metrics();
+        metrics.opened.inc();
+        metrics.connect_seconds.observe(began.elapsed().as_secs_f64());
         let upstream = &**self.name();
         match self.health.answered(began, Instant::now()) {
             None | Some(HealthState::Well) => {}

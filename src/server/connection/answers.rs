@@ -68,7 +68,7 @@ impl Connection {
             return late.client_gone();
         }
         self.input.shrink();
-        let _counted = self.server.metrics.count_delayed(late.time());
+        let _counted = self.server.metrics.limits.count_delayed(late.time());
         let in_transaction = late.session().in_transaction();
         match waiting::delay(&mut self.client, &mut self.input, &mut self.stop, late.time(), in_transaction).await {
             Waited::Elapsed => late.elapsed(),

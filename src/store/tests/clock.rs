@@ -146,7 +146,7 @@ async fn exceptions_that_expired_while_weir_was_stopped_end_after_some_minutes()
     machine.store.suspend(Suspension { owner: owner("dave"), term }).await;
     let now = machine.pass(60, 0);
     assert_eq!(machine.passed(now, "bob", 1).await, 1, "what is over holds no more");
-    assert_eq!(machine.store.core.metrics.suspensions_in_force.get(), 0);
+    assert_eq!(machine.store.core.metrics.limits.suspensions_in_force.get(), 0);
     until_count(&path, "exception", 2).await;
     machine.pass(300, 0);
     until_count(&path, "exception", 0).await;

@@ -40,8 +40,8 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     }
     // Without requests, the writer folds the journal when it is idle.
     let deadline = Instant::now() + Duration::from_secs(20);
-    while metrics.journal_octets.get() > 0 {
-        assert!(Instant::now() < deadline, "{} octets of journal are left", metrics.journal_octets.get());
+    while metrics.state.journal_octets.get() > 0 {
+        assert!(Instant::now() < deadline, "{} octets of journal are left", metrics.state.journal_octets.get());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // The commits of folding may have truncated the log; otherwise the next few commits do.
@@ -145,17 +145,17 @@ async fn a_reader_that_prevents_the_reset_is_reported_until_it_ends() {
     let commit = |n: i64| store.grant(super::exceptions::grant("dave", "5 / 1d", n, 1_000_000));
     let mut numbers = 0..;
     let deadline = Instant::now() + Duration::from_secs(60);
-    while metrics.wal_held.get() == 0 {
-        assert!(Instant::now() < deadline, "not a word of a log of {} octets", metrics.wal_octets.get());
+    while metrics.state.wal_held.get() == 0 {
+        assert!(Instant::now() < deadline, "not a word of a log of {} octets", metrics.state.wal_octets.get());
         commit(numbers.next().unwrap()).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(metrics.wal_octets.get() > LONG.cast_signed(), "{} octets", metrics.wal_octets.get());
+    assert!(metrics.state.wal_octets.get() > LONG.cast_signed(), "{} octets", metrics.state.wal_octets.get());
     assert_eq!(store.health(), Health::Good);
     shell.execute_batch("COMMIT").unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while metrics.wal_held.get() == 1 || metrics.wal_octets.get() > LONG.cast_signed() {
-        assert!(Instant::now() < deadline, "a log of {} octets is not reset", metrics.wal_octets.get());
+    while metrics.state.wal_held.get() == 1 || metrics.state.wal_octets.get() > LONG.cast_signed() {
+        assert!(Instant::now() < deadline, "a log of {} octets is not reset", metrics.state.wal_octets.get());
         commit(numbers.next().unwrap()).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

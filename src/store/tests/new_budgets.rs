@@ -55,7 +55,7 @@ async fn levels(store: &Store, senders: &[&str]) -> Vec<Option<f64>> {
 }
 
 fn shared_total(store: &Store) -> u64 {
-    store.core.metrics.new_budgets_shared.with_label_values(&["l"]).get()
+    store.core.metrics.limits.new_budgets_shared.with_label_values(&["l"]).get()
 }
 
 #[tokio::test]

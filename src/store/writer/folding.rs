@@ -127,7 +127,7 @@ impl Task {
         self.journal_octets -= pass.octets;
         self.last_fold = Instant::now();
         self.fold_at_octets = (2 * pass.written).clamp(*FOLD_AT_OCTETS.start(), *FOLD_AT_OCTETS.end());
-        self.core.metrics.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
+        self.core.metrics.state.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
         self.record(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
         // Only if no changes were lost since the pass began, all changes are now in the file.
         let Some(epoch) = pass.behind else { return };

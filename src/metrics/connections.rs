@@ -1,0 +1,48 @@
+//! Metrics of client connections and logins.
+
+use super::builder::Builder;
+use prometheus::{Error, IntCounterVec, IntGauge, IntGaugeVec};
+
+/// Metrics of client connections and logins.
+pub struct ConnectionMetrics {
+    /// Open SMTP sessions, by listener.
+    pub sessions: IntGaugeVec,
+    /// Maximum of concurrent connections that is in force: the configured one, or a lower one if the system's limit of
+    /// open files does not allow that many.
+    pub max: IntGauge,
+    /// Accepted client connections, by listener.
+    pub accepted: IntCounterVec,
+    /// Client connections closed before an SMTP session began, by listener and reason. The reason is the configuration
+    /// key of the limit that the connection exceeded.
+    pub refused: IntCounterVec,
+    /// Connections without a login that were closed to make room for new ones, by listener.
+    pub evicted: IntCounterVec,
+    /// Logins, by result.
+    pub logins: IntCounterVec,
+}
+
+impl ConnectionMetrics {
+    pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
+        let logins = build.counters("weir_logins_total", "Logins", &["result"])?;
+        // Created with the value 0, so that Prometheus sees the first login of each result as a change.
+        for result in ["right", "wrong", "busy"] {
+            logins.with_label_values(&[result]);
+        }
+        Ok(Self {
+            sessions: build.gauges("weir_sessions", "Open sessions", "listener")?,
+            max: build.gauge("weir_max_connections", "Maximum of concurrent connections, over all listeners")?,
+            accepted: build.counters("weir_connections_total", "Connections accepted", &["listener"])?,
+            refused: build.counters(
+                "weir_connections_refused_total",
+                "Connections closed before they had a session",
+                &["listener", "reason"],
+            )?,
+            evicted: build.counters(
+                "weir_connections_evicted_total",
+                "Connections without a login that were closed to make room for others",
+                &["listener"],
+            )?,
+            logins,
+        })
+    }
+}

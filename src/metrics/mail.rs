@@ -1,0 +1,45 @@
+//! Metrics of messages and recipients.
+
+use super::builder::Builder;
+use prometheus::{Error, Histogram, IntCounterVec};
+
+/// Metrics of messages and recipients.
+pub struct MailMetrics {
+    /// Messages that clients began to send (DATA or BDAT), by result: delivered, refused by the upstream, or why the
+    /// transfer stopped.
+    pub messages: IntCounterVec,
+    /// Recipients, by result: accepted by the upstream in a delivered message, or refused by the upstream.
+    pub recipients: IntCounterVec,
+    /// Octets of delivered messages.
+    pub size: Histogram,
+    /// Seconds from MAIL to the reply to the message, of delivered messages.
+    pub duration: Histogram,
+}
+
+impl MailMetrics {
+    pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
+        let messages = build.counters("weir_messages_total", "Messages that reached their end", &["result"])?;
+        // Created with the value 0, so that Prometheus sees the first message of each result as a change.
+        for result in ["delivered", "refused", "upstream-away"] {
+            messages.with_label_values(&[result]);
+        }
+        Ok(Self {
+            messages,
+            recipients: build.counters(
+                "weir_recipients_total",
+                "Recipients, delivered to or refused by the upstream",
+                &["result"],
+            )?,
+            size: build.histogram(
+                "weir_message_size_bytes",
+                "Sizes of delivered messages",
+                &[1e3, 1e4, 1e5, 1e6, 3e6, 1e7, 3e7, 1e8],
+            )?,
+            duration: build.histogram(
+                "weir_message_duration_seconds",
+                "Time from MAIL to the reply to the message, of delivered messages",
+                &[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
+            )?,
+        })
+    }
+}

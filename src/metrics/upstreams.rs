@@ -1,0 +1,163 @@
+//! Metrics of the upstreams. A reload of the configuration may add and remove upstreams.
+
+use super::builder::Builder;
+use prometheus::{Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Metrics by upstream.
+pub struct Upstreams {
+    up: IntGaugeVec,
+    connections: IntGaugeVec,
+    waiting: IntGaugeVec,
+    opened: IntCounterVec,
+    reused: IntCounterVec,
+    failures: IntCounterVec,
+    connect_seconds: HistogramVec,
+    reply_seconds: HistogramVec,
+    /// Number of [`UpstreamMetrics`] for each name of an upstream. It can be 2: after a change of the configuration,
+    /// the new upstream begins before the old one of the same name ends. The lock is held to count them, and to remove
+    /// the metrics of a name that is no longer in use.
+    counting: Mutex<HashMap<String, usize>>,
+}
+
+/// Metrics of one upstream. They are removed when the upstream was removed and all connections to it are closed.
+pub struct UpstreamMetrics {
+    name: String,
+    all: Arc<Upstreams>,
+    /// 1 while Weir considers the upstream usable, otherwise 0.
+    pub up: IntGauge,
+    /// Open connections, busy or idle.
+    connections: IntGauge,
+    /// Idle connections, which wait for a message.
+    pub waiting: IntGauge,
+    /// Connections opened.
+    pub opened: IntCounter,
+    /// Times that an open connection was reused for another message.
+    pub reused: IntCounter,
+    /// Times that the upstream could not be reached, did not answer in time, or sent an invalid answer.
+    pub failures: IntCounter,
+    /// Seconds to open a connection: name lookup, connection, TLS, EHLO and login.
+    pub connect_seconds: Histogram,
+    /// Seconds until the upstream's replies, one histogram for each part of a message, in the order of [`Part`].
+    reply_seconds: [Histogram; 3],
+}
+
+/// Part of a message to which an upstream replies.
+#[derive(Clone, Copy)]
+pub enum Part {
+    /// MAIL and all RCPT that are sent together.
+    Envelope,
+    Data,
+    /// The final dot.
+    End,
+}
+
+/// Values of the label `part`, in the order of [`Part`].
+const PARTS: [&str; 3] = ["envelope", "data", "end"];
+
+/// Upper bounds of the histograms' buckets, in seconds. The bound 300 is the default timeout of replies.
+const SECONDS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 30.0, 300.0];
+
+impl Upstreams {
+    pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
+        let gauges = |name: &str, help: &str| build.gauges(name, help, "upstream");
+        let counters = |name: &str, help: &str| build.counters(name, help, &["upstream"]);
+        Ok(Self {
+            up: gauges("weir_upstream_up", "1 while the upstream is healthy and enabled, as far as Weir knows")?,
+            connections: gauges("weir_upstream_connections", "Open connections to the upstream, busy or idle")?,
+            waiting: gauges("weir_upstream_connections_waiting", "Idle connections to the upstream")?,
+            opened: counters("weir_upstream_connections_opened_total", "Connections opened to the upstream")?,
+            reused: counters(
+                "weir_upstream_connections_reused_total",
+                "Times that a connection to the upstream was used for another message",
+            )?,
+            failures: counters(
+                "weir_upstream_failures_total",
+                "Times that the upstream could not be reached, did not reply in time, or sent an invalid reply",
+            )?,
+            connect_seconds: build.histograms(
+                "weir_upstream_connect_seconds",
+                "Time to open a connection to the upstream, with TLS, EHLO and login",
+                &["upstream"],
+                &SECONDS,
+            )?,
+            reply_seconds: build.histograms(
+                "weir_upstream_reply_seconds",
+                "Time until the upstream replied to a part of a message: envelope, data, end",
+                &["upstream", "part"],
+                &SECONDS,
+            )?,
+            counting: Mutex::default(),
+        })
+    }
+
+    /// Returns the metrics of the upstream of this name.
+    pub fn of(self: &Arc<Self>, name: &str) -> Arc<UpstreamMetrics> {
+        let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        *counting.entry(name.to_owned()).or_default() += 1;
+        Arc::new(UpstreamMetrics {
+            up: self.up.with_label_values(&[name]),
+            connections: self.connections.with_label_values(&[name]),
+            waiting: self.waiting.with_label_values(&[name]),
+            opened: self.opened.with_label_values(&[name]),
+            reused: self.reused.with_label_values(&[name]),
+            failures: self.failures.with_label_values(&[name]),
+            connect_seconds: self.connect_seconds.with_label_values(&[name]),
+            reply_seconds: PARTS.map(|part| self.reply_seconds.with_label_values(&[name, part])),
+            name: name.to_owned(),
+            all: self.clone(),
+        })
+    }
+
+    /// Removes the metrics of an upstream. An error means that there is no such metric.
+    fn forget(&self, name: &str) {
+        for gauges in [&self.up, &self.connections, &self.waiting] {
+            let _ = gauges.remove_label_values(&[name]);
+        }
+        for counters in [&self.opened, &self.reused, &self.failures] {
+            let _ = counters.remove_label_values(&[name]);
+        }
+        let _ = self.connect_seconds.remove_label_values(&[name]);
+        for part in PARTS {
+            let _ = self.reply_seconds.remove_label_values(&[name, part]);
+        }
+    }
+}
+
+impl UpstreamMetrics {
+    /// Counts a connection until the guard is dropped.
+    pub fn count_connection(self: &Arc<Self>) -> Counted {
+        self.connections.inc();
+        Counted(self.clone())
+    }
+}
+
+impl Drop for UpstreamMetrics {
+    fn drop(&mut self) {
+        let mut counting = self.all.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(count) = counting.get_mut(&self.name) else { return };
+        *count -= 1;
+        if *count == 0 {
+            counting.remove(&self.name);
+            self.all.forget(&self.name);
+        }
+    }
+}
+
+/// Guard that counts an open connection until it is dropped.
+pub struct Counted(Arc<UpstreamMetrics>);
+
+impl Counted {
+    /// Records how long the upstream took to reply to a part of a message.
+    pub fn observe_reply(&self, part: Part, time: Duration) {
+        self.0.reply_seconds[part as usize].observe(time.as_secs_f64());
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
+}
