@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Time after which a read that gets nothing fails: more than twice the longest time that Weir waits for a request.
+/// Read timeout of the tests' clients: more than twice the longest time that Weir waits for a request.
 const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn start() -> (Site, Process) {
@@ -43,24 +43,26 @@ fn status(stream: &mut impl Read) -> u16 {
 /// Returns the number of sockets that this Weir has open.
 fn sockets(weir: &Process) -> usize {
     let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap();
-    // Weir can close a descriptor after this test has listed it: skip those.
+    // Weir can close a file descriptor after this test has listed it. Skip such a descriptor.
     let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Maximum number of open sockets that are no client's: for signals, and to probe the upstream. They come and go.
+/// Maximum number of open sockets that belong to no client. Weir opens and closes them for signals and for probes of
+/// the upstream.
 const OTHERS: usize = 4;
 
 #[test]
 fn incomplete_requests_time_out_and_do_not_block_a_scraper() {
     let (_site, weir) = start();
     let (admin, before) = (weir.address("admin"), sockets(&weir));
-    // A scraper in another network than the attackers. It connects before them.
+    // The scraper is in another network than the attackers, and connects before them.
     let mut scraper = connect_from("127.0.0.1", admin);
     let mut strangers: Vec<TcpStream> = (0..300)
         .map(|_| {
             let mut stranger = connect_from("127.0.0.2", admin);
-            // The write may fail: Weir closes connections above its limit at once.
+            // The write fails if Weir has already closed the connection: Weir closes connections above its limit at
+            // once.
             let _ = stranger.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n");
             stranger
         })

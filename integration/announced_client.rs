@@ -1,8 +1,10 @@
-//! Tests of `announce-client`: Weir tells the upstream, Postfix or another Weir, which client sends each message.
+//! Tests of `announce-client`, by which Weir tells the upstream (Postfix or another Weir) which client sends each
+//! message.
 
 use crate::harness::{Client, Fault, PASSWORD, Postfix, Process, Site, Stage, Upstream, field, wait_for};
 
-/// Returns a site whose Weir accepts XCLIENT from its clients, and announces them to the upstream by `how`.
+/// Returns a site whose Weir accepts XCLIENT from its clients, and announces each client to the upstream by the method
+/// `how`.
 fn in_front_of(address: &str, how: &str, more: &str) -> Site {
     Site::builder()
         .listener("s", "tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.0/8\"]")
@@ -107,7 +109,7 @@ fn another_weir_is_told_address_name_and_user() {
     let received = "Received: from pc.example ([192.0.2.7])\r\n\t(authenticated user alice)\r\n\tby weir.example (Weir) with ESMTPSA";
     assert!(message.starts_with(received), "{message}");
 
-    // The next client has not logged in, so Weir must not send its mail over alice's upstream connection.
+    // The next client has not logged in, so Weir must not send this client's mail over alice's upstream connection.
     client.say("XCLIENT ADDR=192.0.2.8 LOGIN=[UNAVAILABLE]", "220");
     client.say("EHLO pc.example", "250");
     client.say(transaction[0], "250");
@@ -152,7 +154,7 @@ fn an_upstream_that_lacks_or_refuses_xclient_is_logged_once() {
     let weir = in_front_of(&address, "xclient", "tls = \"none\"").start();
     let mut client = connect(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
-    // The upstream answers Weir's XCLIENT with 250, where Postfix's XCLIENT protocol requires 220.
+    // The upstream answers Weir's XCLIENT with 250, but Postfix's XCLIENT protocol requires 220.
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("it refuses to be told who the client is: 250"));
 }

@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Certificate verifier that accepts any certificate, so that tests can read which one Weir presents.
+/// Certificate verifier that accepts any certificate, so that tests can read which certificate Weir presents.
 #[derive(Debug)]
 struct Any;
 
@@ -62,7 +62,8 @@ fn program(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     Arc::new(builder.dangerous().with_custom_certificate_verifier(Arc::new(Any)).with_no_client_auth())
 }
 
-/// Connects with this server name (SNI), and reads the SMTP greeting: in TLS 1.3, session tickets arrive before it.
+/// Connects with this server name (SNI) and reads the SMTP greeting. In TLS 1.3, the session tickets arrive before the
+/// greeting.
 fn greeted(program: &Arc<ClientConfig>, name: &str, address: SocketAddr) -> ClientConnection {
     let tcp = TcpStream::connect(address).unwrap();
     tcp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -218,7 +219,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
             site.path(file).display()
         ))
     };
-    // Certificates of rcgen end on 4096-01-01 by default.
+    // Certificates of rcgen expire on 4096-01-01 by default.
     assert_eq!((ends("certificate.pem"), ends("net.pem")), (67_090_118_400.0, 67_090_118_400.0));
     // `weir reload` returns after Weir has read the certificates.
     assert_eq!(site.run(&["reload"], "").code, Some(0));
@@ -233,7 +234,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
     let line = weir.logged("certificate read again");
     assert!(line.contains("net.pem") && line.contains("until=2040-01-01T00:00:00Z"), "{line}");
     assert_eq!(weir.times_logged("certificate read again"), 1, "the other is the same as before");
-    // After a failed reload, the next successful one logs both certificates, also those that have not changed.
+    // After a failed reload, the next successful reload logs both certificates, even if a certificate has not changed.
     std::fs::rename(site.path("net.key"), site.path("elsewhere.key")).unwrap();
     assert_eq!(site.run(&["reload"], "").code, Some(78));
     weir.logged("certificates not taken: the former ones stay");
@@ -243,7 +244,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
     assert_eq!((ends("certificate.pem"), ends("net.pem")), (67_090_118_400.0, 2_208_988_800.0));
 }
 
-/// `weir serve` looks for changed certificate files once a minute; this test runs its server code every 10 ms.
+/// `weir serve` checks once a minute whether certificate files have changed. This test runs the same code every 10 ms.
 #[test]
 fn renewed_files_are_loaded_once_certificate_and_key_match() {
     use weir::server::tls::Certificates;

@@ -60,8 +60,8 @@ fn a_dialogue_with_a_wrong_line_fails() {
     }
 }
 
-/// Plays these lines of a script, then sends up to `recipients` RCPT commands, `in_one` of them per write, until the
-/// session ends. Returns the dialogue, and how often each reply code came in answer to them.
+/// Plays these lines of a script. Then sends `recipients` RCPT commands, `in_one` commands per write, and stops early
+/// if the session ends. Returns the dialogue, and how often RCPT was answered with each reply code.
 fn harvest(lines: &str, recipients: usize, in_one: usize) -> (Dialogue, HashMap<String, usize>) {
     let mut dialogue = Dialogue::new();
     for line in lines.lines() {
@@ -90,7 +90,7 @@ const BEGINNING: &str = "listener recipients=1000\nc -> HELO pc.example\nc -> MA
 
 #[test]
 fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() {
-    // A client with 500 recipients too many can still send its message to the accepted 1000.
+    // A client that names 500 recipients too many can still send its message to the 1000 accepted recipients.
     for in_one in [1, 1500] {
         let (mut dialogue, codes) = harvest(BEGINNING, 1500, in_one);
         assert_eq!((codes.get("250"), codes.get("452"), codes.len()), (Some(&1000), Some(&500), 2));
@@ -98,7 +98,7 @@ fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() 
             dialogue.line(line).unwrap();
         }
     }
-    // A client that has had more than 10,000 recipients refused is disconnected.
+    // Weir disconnects a client after refusing more than 10,000 of its recipients.
     let (dialogue, codes) = harvest(BEGINNING, 20_000, 100);
     assert!(dialogue.closed);
     assert_eq!((codes["250"], codes["452"], codes["421"]), (1000, 10_001, 1));
@@ -112,7 +112,7 @@ fn recipients_after_a_refused_mail_are_refused_until_there_are_too_many_of_them(
         assert!(dialogue.closed && !codes.contains_key("250"), "{codes:?}");
         assert!(codes["550"] + codes.get("452").unwrap_or(&0) <= 1001 && codes["421"] == 1, "{codes:?}");
     }
-    // If a limit refuses MAIL, there is no transaction, so the RCPTs pipelined after this MAIL are refused too.
+    // If a limit refuses MAIL, there is no transaction. So the RCPT commands pipelined after this MAIL are refused too.
     let by_policy = "limit recipients sender 2 / 1d\nc -> HELO pc.example\nc -> MAIL FROM:<a@example.org>\n\
         c -> RCPT TO:<b@example.net>\nc -> RSET\n";
     let run = format!("c -> MAIL FROM:<a@example.org>{}", "\nc -> RCPT TO:<b@example.net>".repeat(9));
@@ -139,8 +139,8 @@ fn an_envelope_has_a_maximum_of_octets() {
     dialogue.send(run.as_bytes());
     dialogue.run();
     let accepted = dialogue.replies.iter().filter(|reply| reply.starts_with("250")).count();
-    // Each recipient takes 502 octets: 15 of address, and 7 + 480 of ORCPT. An envelope may have 256 octets for each
-    // recipient of the maximum, which is 1000 here.
+    // Each recipient takes 502 octets: 15 of address, and 7 + 480 of ORCPT. The maximum of an envelope is 256 octets
+    // times the maximum number of recipients, which is 1000 here.
     assert_eq!(accepted, 256_000 / 502);
     assert_eq!(dialogue.replies.len(), 1000);
     assert!(dialogue.replies.back().unwrap().starts_with("452 4.5.3 The recipients and their parameters are too long"));

@@ -1,9 +1,10 @@
 //! Differential test: Weir and smtp-proto (the parser of another mail server) parse the same command lines. Each
-//! difference between the two results must belong to a class of [`CLASSES`], which states the reason.
+//! difference between the two results must belong to a class in [`CLASSES`]. Each class states the reason for its
+//! differences.
 //!
-//! The test fails on a difference without a class, and on a class whose example both parsers read alike. For a new
-//! parameter or command: extend [`ours`], add lines to [`HARD`] and [`PARAMETERS`], and remove or add classes until the
-//! test passes.
+//! A test fails if a difference has no class, or if both parsers read the example of a class alike. For a new parameter
+//! or command: extend [`ours`], add lines to [`HARD`] and [`PARAMETERS`], and remove or add classes until the tests
+//! pass.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -15,7 +16,7 @@ use std::fmt;
 use weir::smtp::command::{self, Command};
 use weir::smtp::envelope::Body;
 
-/// Result of parsing a command line, in a form that the results of both parsers can be converted to.
+/// Result of parsing a command line, in a form to which the results of both parsers are converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
     verb: &'static str,
@@ -71,7 +72,8 @@ fn ours(line: &[u8]) -> Option<Reading> {
     })
 }
 
-/// Returns the words of a NOTIFY parameter (RFC 3461) in the order of [`RCPT_FLAGS`], which [`theirs`] has too.
+/// Returns the words of a NOTIFY parameter (RFC 3461) in the order of [`RCPT_FLAGS`]. The words of [`theirs`] have the
+/// same order.
 fn in_order(notify: &str) -> String {
     let given: Vec<String> = notify.split(',').map(str::to_ascii_uppercase).collect();
     let known = RCPT_FLAGS.iter().map(|(_, _, word)| *word).filter(|word| given.iter().any(|other| other == word));
@@ -175,17 +177,18 @@ impl Difference {
         others.into_iter().map(|other| difference(Some(ours.clone()), Some(other))).collect()
     }
 
-    /// Tests whether only smtp-proto accepts the line, and `holds` is true of its reading.
+    /// Tests whether only smtp-proto accepts the line, and `holds` is true of smtp-proto's reading.
     fn only_theirs(&self, holds: impl Fn(&Reading) -> bool) -> bool {
         self.ours.is_none() && self.theirs.as_ref().is_some_and(holds)
     }
 
-    /// Tests whether only Weir accepts the line, and `holds` is true of its reading.
+    /// Tests whether only Weir accepts the line, and `holds` is true of Weir's reading.
     fn only_ours(&self, holds: impl Fn(&Reading) -> bool) -> bool {
         self.theirs.is_none() && self.ours.as_ref().is_some_and(holds)
     }
 
-    /// Tests whether both parsers accept the line, and `holds` is true of Weir's reading (first) and smtp-proto's.
+    /// Tests whether both parsers accept the line, and `holds` is true of their readings: Weir's first, then
+    /// smtp-proto's.
     fn both(&self, holds: impl Fn(&Reading, &Reading) -> bool) -> bool {
         self.ours.as_ref().zip(self.theirs.as_ref()).is_some_and(|(ours, theirs)| holds(ours, theirs))
     }
@@ -208,7 +211,7 @@ impl Difference {
         (path.to_owned(), rest.to_owned())
     }
 
-    /// Returns the names of the parameters in the line, also those that are repeated.
+    /// Returns the names of the parameters in the line. The name of a repeated parameter is returned each time.
     fn parameter_names(&self) -> Vec<String> {
         let (_, parameters) = self.around_path();
         parameters
@@ -225,7 +228,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Class of differences that have one reason.
+/// Class of differences that have the same reason.
 struct Class {
     name: &'static str,
     why: &'static str,

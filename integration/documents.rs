@@ -12,7 +12,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the files in a folder and its subfolders that have this extension.
+/// Returns the files with this extension in a folder and its subfolders.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -107,7 +107,7 @@ fn anchors(document: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Returns the documents for people: README.md and those of conf/ and certs/.
+/// Returns the documents for people: README.md and the Markdown files of conf/ and certs/.
 fn documents() -> Vec<PathBuf> {
     let mut documents = [files(&root().join("conf"), "md"), files(&root().join("certs"), "md")].concat();
     documents.push(root().join("README.md"));

@@ -1,5 +1,5 @@
-//! Tests of the example limits in `conf/examples`: Weir runs with each example, and a talk (a script of SMTP clients,
-//! `examples/NAME.policy`, in the grammar of `talk/mod.rs`) tests it. The talk's transcript must equal
+//! Tests of the example limits in `conf/examples`. Weir runs with each example, and a talk tests the example. A talk is
+//! a script of SMTP clients, `examples/NAME.policy`, in the grammar of `talk/mod.rs`. The talk's transcript must equal
 //! `examples/NAME.golden`.
 //!
 //!     TALK=NAME cargo nextest run -E 'test(examples::)'       plays one talk
@@ -10,10 +10,10 @@ use crate::talk::{Talk, USERS, files, head, name_of, play, play_all};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Number of talks that run at the same time. One talk needs little processor time, as it mostly waits.
+/// Number of talks that run at the same time. A talk needs little processor time, because it mostly waits.
 const CONCURRENT_TALKS: usize = 8;
 
-/// File of `conf/examples` that an administrator who tries an example puts before its limits.
+/// File of `conf/examples`. Administrators who try an example put this file before the example's limits.
 const HEAD: &str = "before-limits.toml";
 
 #[test]
@@ -53,7 +53,8 @@ fn every_example_is_valid_with_users_and_when_only_tried() {
         std::fs::write(site.path("weir.toml"), format!("{before}{limits}")).unwrap();
         let (code, said) = check();
         assert_eq!(code, Some(0), "{}: {said}", name_of(&path));
-        // This configuration has no users and no certificates, so Weir may warn that there are no logins and groups.
+        // This configuration has no users and no certificates, so warnings about missing logins and empty groups are
+        // permitted.
         let is_of_users =
             |line: &str| line.ends_with("no listener has logins") || line.contains("no user is in the group");
         let mut warnings = said.lines().filter(|line| line.starts_with("warning: "));
@@ -76,8 +77,8 @@ fn recommended_policies_stop_a_flood_and_find_a_trickle() {
     });
 }
 
-/// Simulates a stolen account that sends a message to a new recipient at this pace for a day. Returns the last line of
-/// `weir simulate --json`, which is the summary of the flood.
+/// Simulates a day in which a stolen account sends each message to a new recipient, at the rate `speed`. Returns the
+/// last line of `weir simulate --json`, which is the summary of the flood.
 fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
     let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
     let site = Site::builder().users(&[]).build();
@@ -104,8 +105,8 @@ fn examples() -> Vec<PathBuf> {
     examples
 }
 
-/// Returns a site with the limits of an example, and its upstreams `upstream` and `slow`. Every client may send,
-/// [`USERS`] can log in, and limits can route mail to `slow`.
+/// Returns a site with the limits of an example, and its upstreams `upstream` and `slow`. Every client is permitted to
+/// send, [`USERS`] can log in, and limits can route mail to `slow`.
 fn site_for_example(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     let (upstream, slow) = (Upstream::start(), Upstream::start());
     let head = head(&upstream, Some(&slow));
@@ -115,7 +116,8 @@ fn site_for_example(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     (site, upstream, slow)
 }
 
-/// Copies to the site the files that the example NAME uses: those named `NAME-FILE` in its folder.
+/// Copies to the site those files that the example `NAME` uses. In the folder of examples, these files are named
+/// `NAME-FILE`.
 fn copy_beside(example: &str, site: &Site) {
     for entry in std::fs::read_dir(folder()).unwrap() {
         let (path, file) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();

@@ -1,4 +1,5 @@
-//! Runs the fault tests of `faults/` for some seconds: no message may be lost or doubled, no memory or file may leak.
+//! Runs the fault test and the kill test of `faults/` for some seconds. No message or charge may be lost, no message
+//! doubled, and nothing may leak.
 
 use crate::faults::client::Sent;
 use crate::faults::judge::Judge;
@@ -18,7 +19,8 @@ fn kills_under_load_lose_no_acknowledged_charge() {
     assert!(kill(Kills { seed: 22, count: 10 }));
 }
 
-/// Returns the record of a client that sent its whole message; `told` is the reply that the client read after it.
+/// Returns the record of a client that sent its whole message; `told` is the reply that the client read after the
+/// message.
 fn sent(message: &Message, told: Option<&str>) -> Sent {
     Sent {
         token: message.token,
@@ -40,7 +42,8 @@ fn accepted(message: &Message) -> Accepted {
     }
 }
 
-/// Returns how many messages the judge calls lost and doubled, for one sent message and what upstreams accepted.
+/// Returns the judge's numbers of lost and of doubled messages, for one sent message and the messages that upstreams
+/// accepted.
 fn judged(sent: &Sent, accepted: &[Accepted]) -> [u64; 2] {
     let mut judge = Judge::new(1);
     let findings = judge.round(std::slice::from_ref(sent), accepted);

@@ -1,6 +1,6 @@
-//! Fault matrix: every fault at every stage of SMTP, over new and over reused upstream connections, many times, with
-//! clients that behave at random. A client reads 2xx for its message if and only if the upstream acknowledged the
-//! message; no message arrives twice; Weir leaks no memory and no file.
+//! Fault matrix: tests every fault at every stage of SMTP many times, over new and over reused upstream connections.
+//! The clients behave at random. A client must read 2xx for its message if and only if the upstream acknowledged the
+//! message. No message may arrive twice. Weir must leak no memory and no open file.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 use std::collections::HashMap;
@@ -30,13 +30,14 @@ const TROUBLES: [Trouble; 6] = [
     Trouble::Upstream(Fault::Garbage),
 ];
 
-/// Result of one client with its one message.
+/// Result of one client, which sends one message.
 struct ClientResult {
     id: u64,
-    /// The last reply that the client read; `None` if it vanished and did not wait for one.
+    /// The last reply that the client read; `None` if the client disconnected and did not wait for a reply.
     told: Option<String>,
-    /// `charged` is the number of recipients that Weir must have charged to the limit, `asked` the number that it may
-    /// have charged. Once Weir has refused a recipient because it lost the upstream, it need not charge the next ones.
+    /// `charged` is the number of recipients that Weir must have charged to the limit. `asked` is the largest number of
+    /// recipients that Weir can have charged. After Weir has lost the upstream and refused a recipient for this reason,
+    /// it need not charge the client's next recipients.
     charged: usize,
     asked: usize,
 }
@@ -64,7 +65,7 @@ fn every_fault_at_every_stage(pool: &str) {
     let weir = site.start();
     let ids = AtomicU64::new(1);
     let good = |count: usize| batch(&weir, &ids, count, None);
-    // Send some messages before the measurement: some of Weir's memory grows only at first.
+    // Send some messages before the measurement, because some of Weir's memory grows only at first.
     let [mut least, mut most] = count_recipients(&good(4 * CONCURRENT_CLIENTS));
     settle(&weir);
     let before = Footprint::of(&weir);
@@ -78,7 +79,7 @@ fn every_fault_at_every_stage(pool: &str) {
                 Trouble::Upstream(fault) => {
                     upstream.fail_once_in(2, stage, fault);
                     let outcomes = match (stage, fault) {
-                        // Weir may have sent the final dot, and then waits longer for a reply than a test can: cut the
+                        // If Weir has sent the final dot, it waits for a reply longer than a test can wait. So cut the
                         // silent connections.
                         (Stage::Body | Stage::End, Fault::Silence) => {
                             while_cutting(&upstream, || batch(&weir, &ids, REPETITIONS, None))
@@ -102,7 +103,7 @@ fn every_fault_at_every_stage(pool: &str) {
         (weir.metric("weir_upstream_connections{upstream=\"u\"}") == 0.0).then_some(())
     });
     let after = Footprint::of(&weir);
-    // The connection of this test to the metrics may be among Weir's open files.
+    // Weir's open files can include the connection of this test to the metrics.
     assert!(after.files.abs_diff(before.files) <= 1, "{} open files, then {}", before.files, after.files);
     assert!(after.octets < before.octets + 30_000_000, "{} octets of memory, then {}", before.octets, after.octets);
     // Weir charges each recipient once, whether it accepts or refuses the recipient.
@@ -131,8 +132,8 @@ impl Footprint {
     }
 }
 
-/// Sends `count` messages, each in its own session, [`CONCURRENT_CLIENTS`] at a time. With `vanish`, each client
-/// disconnects at this stage.
+/// Sends `count` messages, each in its own session. At most [`CONCURRENT_CLIENTS`] sessions run at a time. With
+/// `vanish`, each client disconnects at this stage.
 fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -> Vec<ClientResult> {
     let left = AtomicUsize::new(count);
     let one_after_the_other = || {
@@ -149,7 +150,8 @@ fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -
     })
 }
 
-/// A client that sends one message; number of recipients, size, pipelining and DATA or BDAT are random.
+/// A client that sends one message. The number of recipients, the size, pipelining, and the choice of DATA or BDAT are
+/// random.
 struct Sender {
     client: Client,
     id: u64,
@@ -188,7 +190,8 @@ impl Sender {
         ClientResult { id: self.id, told, charged: self.charged, asked: self.asked }
     }
 
-    /// Returns an empty error if the client is to vanish at this stage; it leaves the reply to its last command unread.
+    /// Returns an empty error if the client must disconnect at this stage. The client does not read the reply to its
+    /// last command.
     fn here(&self, stage: Stage) -> Result<(), String> {
         if self.vanish == Some(stage) { Err(String::new()) } else { Ok(()) }
     }
@@ -198,7 +201,7 @@ impl Sender {
         if reply.starts_with(good) { Ok(()) } else { Err(reply) }
     }
 
-    /// Sends the message. Always returns an error: the last reply, even a positive one, or "" if the client vanished.
+    /// Sends the message. Always returns an error: the last reply, even a positive reply, or "" if the client vanished.
     fn dialogue(&mut self) -> Result<(), String> {
         self.here(Stage::Greeting)?;
         self.hear("220")?;
@@ -267,8 +270,8 @@ impl Sender {
     }
 }
 
-/// Compares the clients' replies with the messages that the upstream acknowledged; returns the numbers of delivered and
-/// of refused messages.
+/// Compares the clients' replies with the messages that the upstream acknowledged. Returns the number of delivered
+/// messages and the number of refused messages.
 fn check(upstream: &Upstream, outcomes: &[ClientResult], when: (Stage, Trouble)) -> (usize, usize) {
     let mut arrived = HashMap::<u64, usize>::new();
     for message in upstream.acknowledged() {
@@ -300,7 +303,7 @@ fn settle(weir: &Process) {
     wait_for("end of the sessions", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
 }
 
-/// Runs `work`, and meanwhile cuts, every 100 ms, the connections on which the upstream has become silent.
+/// Runs `work`. Meanwhile, cuts every 100 ms the connections on which the upstream has stopped answering.
 fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
     let (done, end) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -315,7 +318,7 @@ fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Returns the number of recipients that Weir must have charged, and the number that it may have charged.
+/// Returns the lowest and the highest number of recipients that Weir can have charged.
 fn count_recipients(outcomes: &[ClientResult]) -> [usize; 2] {
     [outcomes.iter().map(|outcome| outcome.charged).sum(), outcomes.iter().map(|outcome| outcome.asked).sum()]
 }

@@ -1,5 +1,5 @@
-//! Tests of a flood of recipients from one user: Weir refuses them at the limit, in whatever order the user's parallel
-//! sessions run, and also after `kill -9` of Weir and a restart.
+//! Tests of a flood of recipients from one user. Weir must refuse the recipients above the limit in any order of the
+//! user's parallel sessions, and also after `kill -9` and a restart.
 
 use crate::harness::{Client, Process, Site, Upstream};
 use std::sync::Barrier;
@@ -19,15 +19,15 @@ fn limited_site(upstream: &Upstream) -> Site {
         .build()
 }
 
-/// Returns Exim's rate after one more event, which comes `interval` seconds after the event before.
+/// Returns Exim's rate after one more event, which happens `interval` seconds after the previous event.
 fn next(rate: f64, interval: f64) -> f64 {
     let x = interval / PERIOD;
     let a = (-x).exp();
     f64::max((1.0 - a) / x + a * rate, 1.0)
 }
 
-/// Returns how many of `events` events, spread evenly over `seconds`, Exim's formula admits with the option `leaky`,
-/// and the rate at the end.
+/// Applies Exim's formula with the option `leaky` to `events` events, spread evenly over `seconds`. Returns the number
+/// of admitted events, and the rate at the end.
 fn admitted_by_formula(events: u32, seconds: f64) -> (u32, f64) {
     let (mut admitted, mut rate, mut last) = (0, 0.0, 0.0);
     for n in 0..events {
@@ -40,7 +40,8 @@ fn admitted_by_formula(events: u32, seconds: f64) -> (u32, f64) {
     (admitted, rate)
 }
 
-/// Runs a session of alice that names this many recipients, pipelined or one by one; returns how many Weir accepts.
+/// Runs a session of alice that names `recipients` recipients, pipelined or one by one. Returns the number of
+/// recipients that Weir accepts.
 fn try_recipients(weir: &Process, recipients: u32, pipelined: bool) -> u32 {
     let mut client = Client::logged_in(weir.address("s"), "alice");
     if !client.ask("MAIL FROM:<alice@example.org>").starts_with("250") {

@@ -21,7 +21,8 @@ fn put(site: &Site, user: &str, groups: &[&str]) {
     succeed(site.command(&["user", "groups"]).arg(user).args(groups), "");
 }
 
-/// Sends four messages to one recipient each, until Weir refuses one; returns the number of accepted messages.
+/// Sends up to four messages, each to one recipient, until Weir refuses a message. Returns the number of accepted
+/// messages.
 fn sent(client: &mut Client) -> usize {
     let is_refused = |client: &mut Client| client.ask("MAIL FROM:<a@example.org>").starts_with("450");
     let send = |_: &usize| {

@@ -1,12 +1,12 @@
-//! Tests of the rules for imports in `src`: each module imports only those that DESIGN's table allows to it, and no
-//! files import one another in a cycle.
+//! Tests of the rules for imports in `src`: each module imports only the modules that [`ROOMS`] allows, and no files
+//! import one another in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// Modules, each with the modules that it may import, and its kind. The code of a pure module names nothing of
-/// [`IMPURE`].
+/// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
+/// name in [`IMPURE`].
 const ROOMS: [(&str, &[&str], Kind); 24] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -68,12 +68,12 @@ const ROOMS: [(&str, &[&str], Kind); 24] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Pure,
-    /// Module that may read the wall clock.
+    /// Module that is permitted to read the wall clock.
     Clock,
     Free,
 }
 
-/// Files that must be pure, although their module need not be.
+/// Files that must be pure, in modules whose kind is not [`Kind::Pure`].
 const PURE_FILES: [&str; 7] = [
     "relay/client.rs",
     "relay/connection/envelope.rs",
@@ -104,7 +104,7 @@ const IMPURE: [&str; 12] = [
 #[derive(Default)]
 struct Paths {
     all: BTreeSet<String>,
-    /// Names that `use` brings into the file, each with its path.
+    /// Names that `use` imports into the file, each with its path.
     imports: BTreeMap<String, String>,
 }
 
@@ -120,7 +120,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
-        // `syn` does not parse the tokens of a macro: look for paths in its text.
+        // `syn` does not parse the tokens of a macro: look for paths in the macro's text.
         let text = invocation.tokens.to_string().replace(' ', "");
         let is_name = |c: char| c.is_alphanumeric() || "_:".contains(c);
         for path in
@@ -150,13 +150,13 @@ impl Paths {
     }
 }
 
-/// Modules by their paths, such as `policy::limit`, each with the paths that its code contains, without its unit tests.
-/// Each file is one module.
+/// Modules by their paths, such as `policy::limit`. Each module has the paths that its code contains, without its unit
+/// tests. Each file is one module.
 #[derive(Default)]
 struct Modules(BTreeMap<String, Paths>);
 
 impl Modules {
-    /// Parses `files`: paths below `src`, each with its code.
+    /// Parses `files`. Each file has its path below `src` and its code.
     fn new<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut modules, mut tests) = (BTreeMap::new(), Vec::new());
         for (file, code) in files {
@@ -175,8 +175,9 @@ impl Modules {
         Self(modules)
     }
 
-    /// Converts a path in `module` to one from the crate's root. `None` if it leads to another crate, or begins with a
-    /// name that a `use` of the module imports: the path of the `use` is enough.
+    /// Converts a path in `module` to a path from the crate's root. Returns `None` if the path leads to another crate.
+    /// Also returns `None` if the path begins with a name that the module imports by `use`: then the path of the `use`
+    /// is converted instead.
     fn absolute(&self, path: &str, module: &str) -> Option<String> {
         let mut place: Vec<&str> = module.split("::").collect();
         let mut parts = path.split("::").peekable();
@@ -194,7 +195,7 @@ impl Modules {
         Some(place.join("::"))
     }
 
-    /// Returns the module that defines the item of a path. Follows re-exports, up to 8 of them.
+    /// Returns the module that defines the item of a path. Follows at most 8 re-exports.
     fn definition(&self, path: &str, depth: usize) -> Option<&str> {
         let mut ends: Vec<usize> = path.match_indices("::").map(|(at, _)| at).chain([path.len()]).collect();
         ends.reverse();
@@ -207,7 +208,7 @@ impl Modules {
         imported.and_then(|path| self.definition(&further(path), depth + 1)).or(Some(module))
     }
 
-    /// Returns for each folder the pairs (A, B) of which A imports B. A and B are files or whole subfolders of the
+    /// Returns, for each folder, the pairs (A, B) where A imports B. A and B are files or whole subfolders of the
     /// folder. Imports between a file and the `mod.rs` of its folder are left out.
     fn imports(&self) -> BTreeMap<String, BTreeSet<(String, String)>> {
         let mut imports: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
@@ -225,7 +226,8 @@ impl Modules {
         imports
     }
 
-    /// Returns for each folder the groups of files that import one another in a cycle, directly or through other files.
+    /// Returns, for each folder, the groups of files that import one another in a cycle, directly or through other
+    /// files.
     fn cycles(&self) -> BTreeMap<String, BTreeSet<Vec<String>>> {
         let mut cycles: BTreeMap<String, BTreeSet<Vec<String>>> = BTreeMap::new();
         for (folder, mut reached) in self.imports() {
@@ -284,12 +286,12 @@ fn violations(file: &str, code: &str) -> Vec<String> {
     wrong
 }
 
-/// Returns the path from the crate's root; `None` if it stays within the module of `file`.
+/// Returns the path from the crate's root; `None` if the path stays within the module of `file`.
 fn target(path: &str, file: &str) -> Option<String> {
     if let Some(rest) = path.strip_prefix("crate::").or_else(|| path.strip_prefix("weir::")) {
         return Some(rest.to_owned());
     }
-    // `super` leads out of the module only if there are as many of them as the file has levels below `src`.
+    // A path leaves the module only if it has at least as many `super` as the file has levels below `src`.
     let depth = file.matches('/').count() + usize::from(!file.ends_with("/mod.rs"));
     let supers = path.split("::").take_while(|part| *part == "super").count();
     (supers > 0 && supers >= depth).then(|| path.split("::").skip(supers).collect::<Vec<_>>().join("::"))

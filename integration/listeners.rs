@@ -100,7 +100,8 @@ fn an_endless_line_is_refused_and_in_the_end_disconnected() {
     client.send(b"\r\n");
     client.expect("500 5.5.2 Line too long");
     client.say("NOOP", "250");
-    // A megabyte without an end of line. The write may fail: Weir may close the connection before it gets all octets.
+    // Send a megabyte without an end of line. The write fails if Weir closes the connection before it has read all
+    // octets.
     let _ = client.try_send(&vec![b'x'; 1 << 20]);
     client.expect("500 5.5.2 Line too long");
     client.expect("421 4.7.0");
@@ -152,7 +153,7 @@ fn clients_and_upstream_may_have_either_kind_of_address() {
 fn one_connection_too_many_gets_421() {
     let (_upstream, site) = site_with_listeners("session = { max-connections = 1 }\n");
     let weir = site.start();
-    // This client is trusted, so Weir does not end its session to make room for the second one.
+    // This client is trusted, so Weir does not end its session to make room for the second client.
     let first = Client::connect(weir.address("trusting"));
     let mut second = Client::connect_silently(weir.address("plain"));
     second.expect("421 4.3.2");
@@ -219,8 +220,8 @@ fn a_connection_slot_is_free_after_every_kind_of_end() {
             client.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(client)
         })
     };
-    // Each session ends in another way: by QUIT, by a disconnection at once, within a command, within a message, by a
-    // failed TLS handshake, and because the client never begins the handshake.
+    // Each session ends in a different way: by QUIT; by a disconnection at once, within a command or within a message;
+    // by a failed TLS handshake; by a handshake that the client never begins.
     next("plain").say("QUIT", "221");
     drop(next("plain"));
     next("plain").send(b"NOO");
@@ -264,7 +265,7 @@ fn two_hundred_concurrent_connections_never_exceed_the_limit() {
                 })
             })
             .collect();
-        // Keep all connections open until each one has its reply.
+        // Keep all connections open until each connection has its reply.
         let held: Vec<(String, Client)> = connecting.into_iter().map(|thread| thread.join().unwrap()).collect();
         let count = |words: &str| held.iter().filter(|(heard, _)| heard.starts_with(words)).count();
         assert_eq!((count("220"), count(reply)), (greeted, 200 - greeted), "{limit}");
@@ -343,7 +344,7 @@ fn a_client_without_need_for_a_login_may_stay() {
     let weir = site.start();
     let mut staying = vec![Client::logged_in(weir.address("open"), "alice")];
     staying.extend(["plain", "trusting", "optional"].map(|listener| Client::connect(weir.address(listener))));
-    // When this last client reaches its login time-out, that time has also passed for the clients before it.
+    // When this last client reaches its login time-out, the same time has also passed for the clients before it.
     let mut last = Client::connect(weir.address("open"));
     last.expect("421 4.7.0");
     for mut client in staying {

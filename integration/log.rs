@@ -20,7 +20,7 @@ fn site(upstream: &Upstream, more: &str) -> Site {
         .build()
 }
 
-/// Sends RCPT for the recipients `r0` to `r(count - 1)`; returns how many Weir accepts.
+/// Sends RCPT for the recipients `r0` to `r(count - 1)`; returns the number of recipients that Weir accepts.
 fn name_recipients(client: &mut Client, count: usize) -> usize {
     (0..count).filter(|n| client.ask(&format!("RCPT TO:<r{n}@example.net>")).starts_with("250")).count()
 }
@@ -125,8 +125,8 @@ fn a_command_that_a_limit_refuses_is_not_counted_as_let_through_by_it() {
     let over = || weir.metric("weir_over_total{limit=\"l\",mode=\"enforce\",stage=\"rcpt\"}");
     let refused = || weir.metric("weir_refusals_total{limit=\"l\",stage=\"rcpt\"}");
     client.say("RSET", "250");
-    // Weir accepts recipients 4 to 10 above the first rate's warning level (0.35 × 10.5). Recipients 8 to 10 are also
-    // above the second rate's (0.35 × 20.5), and are counted only once.
+    // The accepted recipients 4 to 10 exceed the warning level of the first rate (0.35 × 10.5). Recipients 8 to 10 also
+    // exceed the warning level of the second rate (0.35 × 20.5), but are counted only once.
     assert_eq!((over(), refused()), (7.0, 5.0));
     assert_eq!(weir.times_logged("\"over\""), 12 + 8, "each rung that is reached warns, of each rate");
 }

@@ -83,8 +83,9 @@ fn a_correct_login_waits_for_few_checks_of_another_network() {
         let (checks, busy) = (weir.metric(WRONG) - before, weir.metric(BUSY));
         ends.store(true, Ordering::Relaxed);
         assert!(reply.starts_with("235"), "{reply}");
-        // The wrong passwords that Weir checks before it replies to this login: those in progress when the login
-        // arrives, one from the queue of the other network, and those that are checked at the same time as this one.
+        // Before Weir replies to this login, it checks only these wrong passwords: those whose check is in progress
+        // when the login arrives, one password from the queue of the other network, and those that are checked at the
+        // same time as this login.
         assert!(checks <= (3 * at_once() + 2) as f64, "{checks} checks came first");
         assert!(busy > 0.0);
     });
@@ -98,7 +99,8 @@ fn a_client_that_leaves_the_queue_costs_no_check() {
     for (n, client) in guesses.iter_mut().enumerate() {
         client.send(format!("{}\r\n", auth("alice", &format!("guess {n}"))).as_bytes());
     }
-    // Weir checks `at_once()` guesses, 16 more wait in the queue, and Weir tells the last one to retry (454).
+    // Weir checks `at_once()` guesses, 16 more guesses wait in the queue, and Weir replies to the last guess that the
+    // client must retry (454).
     wait_for("full queue", || (weir.metric(BUSY) >= 1.0).then_some(()));
     drop(guesses);
     let mut last = greeted(&weir, GUESSER);
@@ -114,8 +116,8 @@ fn the_minimal_configuration_limits_guesses_per_address() {
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
     let (_upstream, site) = site_with_users(&[("alice", PASSWORD, "")], limits);
     let weir = site.start();
-    // The guesses run concurrently, as Weir delays each reply by a second. A guess that gets 454, because too many
-    // others wait, is sent again.
+    // The guesses run concurrently, because Weir delays each reply by a second. If Weir replies 454 because too many
+    // guesses wait, the client sends its guess again.
     std::thread::scope(|scope| {
         for n in 0..20 {
             let guess = auth("alice", &format!("guess {n}"));
@@ -161,8 +163,8 @@ fn no_user_is_refused_while_the_users_file_is_rewritten_in_place() {
         std::fs::write(site.path("users"), text).unwrap();
         assert!(log_in(&weir, "bob", PASSWORD).starts_with("235"));
     }
-    // Just after a change, Weir cannot know whether the file is complete. Until it does, the new user carol may get a
-    // temporary refusal, but not "wrong password" (535).
+    // Just after a change, Weir cannot know whether the file is complete. Until Weir knows it, the new user carol can
+    // get a temporary refusal, but not "wrong password" (535).
     std::fs::write(site.path("users"), format!("{whole}{}", second.replace("bob", "carol"))).unwrap();
     let reply = wait_for("settled file", || {
         let reply = log_in(&weir, "carol", PASSWORD);

@@ -1,10 +1,11 @@
-//! Tests of `max-new-budgets`: a client that invents senders can use up the new budgets that a limit may make in an
-//! hour, but no more memory or disk space. Senders that already have a budget are not affected.
+//! Tests of `max-new-budgets`: a client that invents senders can use up the new budgets that Weir allows each limit in
+//! an hour. The client cannot use more memory or disk space. Senders that already have a budget are not affected.
 
 use crate::harness::{Client, PASSWORD, Process, Site, Upstream, succeed, wait_for};
 use std::net::Ipv4Addr;
 
-/// Returns the reply to MAIL. Uses a new session each time, as Weir allows few commands in a session without a message.
+/// Returns the reply to MAIL. Uses a new session each time, because Weir allows few commands in a session without a
+/// message.
 fn send(server: &Process, sender: &str) -> String {
     let mut client = Client::greeted(server.address("s"));
     client.ask(&format!("MAIL FROM:<{sender}>"))
@@ -29,8 +30,8 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     let server = site.start();
     assert!(send(&server, "known@example.org").starts_with("250"));
     let passed = (0..500).filter(|n| send(&server, &format!("{n}@example.net")).starts_with("250")).count();
-    // 49 invented senders get budgets of their own. All others share one budget of 30 messages. Up to six more messages
-    // pass because the shared level decays meanwhile.
+    // 49 invented senders get their own budgets. All other senders share one budget of 30 messages. Up to six more
+    // messages are accepted because the shared level decays meanwhile.
     assert!((79..=85).contains(&passed), "{passed}");
     assert!(shared(&server) >= 415.0, "{}", shared(&server));
     let line = server.logged("max-new-budgets");
@@ -76,7 +77,7 @@ fn users_with_an_account_share_no_budget_with_invented_ones() {
     let codes: Vec<&str> = replies.iter().map(|reply| &reply[..3]).collect();
     assert_eq!(codes, ["535", "535", "535", "454", "454"], "one of its own, and two that all others share");
     assert!(log_in(&server, 1, "alice", PASSWORD).starts_with("235"));
-    // Alice has a budget of her own with the limit's two failures; the third is refused.
+    // Alice has her own budget, which allows two failures. Weir refuses the third attempt.
     let codes: Vec<String> = (0..3).map(|_| log_in(&server, 2, "alice", "guess")[..3].to_owned()).collect();
     assert_eq!(codes, ["535", "535", "454"]);
 }

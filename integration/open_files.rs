@@ -1,4 +1,5 @@
-//! Tests of a low limit of open files (`ulimit -n`): Weir logs it, and answers every client that can connect.
+//! Tests of a low limit of open files (`ulimit -n`): Weir logs the low limit, and answers every client that can
+//! connect.
 
 use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -17,8 +18,8 @@ fn trusting_site(upstream: &Upstream, more: &str) -> Site {
 
 #[test]
 fn a_low_limit_of_open_files_reduces_sessions_and_others_get_421() {
-    // Weir reserves 64 files, 65 for each of the two admin listeners, one for the listener `s`, and one for each of 50
-    // idle upstream connections. The rest is for sessions.
+    // Weir reserves 64 files, 65 files for each of the two admin listeners, one file for the listener `s`, and one file
+    // for each of 50 idle upstream connections. The rest is for sessions, with two files for each session.
     for (limit, sessions) in [(100, 1), (300, 27)] {
         let upstream = Upstream::start();
         let site = trusting_site(&upstream, "session = { max-connections-per-client = 4000 }\n");

@@ -67,8 +67,8 @@ impl Exim {
             ("per_mail" | "per_byte" | "per_rcpt" | "per_addr", "connect" | "helo") | ("per_rcpt" | "per_addr", "mail")
         );
         let readonly = early || text(record, "op") == "readonly";
-        // Exim counts an event only once, even if several statements check it: an event is a connection, a message, or
-        // a run of an ACL.
+        // An event is a connection, a message, or a run of an ACL. Exim counts an event only once, even if several
+        // statements check it.
         let scope = match mode {
             _ if readonly => format!("look {}", record["acl"]),
             "per_conn" => format!("connection {}", record["conn"]),
@@ -96,7 +96,8 @@ impl Exim {
             }
         }
         let (mut after, outcome) = rule.step(state, now, count);
-        // Exim treats an interval of zero, or a clock that goes back, in a way of its own: use Exim's rate.
+        // Exim has its own rules for an interval of zero and for a clock that goes back. Do not compare the rates: use
+        // Exim's rate.
         if state.is_some_and(|state| now <= state.at) {
             tally.except("intervals of zero");
             after.level = rate;
@@ -119,9 +120,9 @@ struct Rspamd(HashMap<String, Bucket>);
 #[derive(Default)]
 struct Bucket {
     state: Option<State>,
-    /// Time and charge of the mail that rspamd has checked and accepted, and that is not yet sent.
+    /// Time and charge of the mail that rspamd has checked and accepted, but that is not yet sent.
     scanned: Option<(Timestamp, Receipt)>,
-    /// Whether the bucket's exact state is unknown, until a record contains all of it.
+    /// True while the bucket's exact state is unknown. The state is known again after a record that contains all of it.
     lost: bool,
 }
 
@@ -131,7 +132,7 @@ impl Rspamd {
         let now = Timestamp::from_micros(record["t"].as_i64().unwrap() * 1000);
         let (burst, rate) = (number(&record["bucket"], "burst"), number(&record["bucket"], "rate"));
         let result = &record["result"];
-        // The bucket is new or Redis has deleted it, because it was unused for its expiry time.
+        // If the bucket did not exist, it is new, or Redis has deleted it because it was unused for its expiry time.
         let existed = record["existed"].as_bool().unwrap();
         if !existed {
             (*state, *scanned, *lost) = (None, None, false);
@@ -221,7 +222,7 @@ fn decisions_equal_those_of_the_real_exim_and_rspamd() {
             // The recorder, in Python, writes an infinite number as Infinity, which is not valid JSON.
             let record: Value = serde_json::from_str(&line.replace(": Infinity", ": \"inf\""))
                 .unwrap_or_else(|error| panic!("{place}: {error}"));
-            // Tell the two kinds of record apart by fields that only one kind has.
+            // Distinguish the two kinds of record by fields that only one kind has.
             if record["t_us"].is_i64() && record["decision"].is_string() {
                 exim.replay(&place, &record, &mut exim_tally);
             } else if record["bucket"].is_object() && record["op"].is_string() {

@@ -1,5 +1,5 @@
-//! Tests of the policy language, one sentence of its description after the other. Each test is a talk, a script of SMTP
-//! clients of a running Weir: `policy/NAME.policy`, in the grammar of `talk/mod.rs`. Weir has the limits of
+//! Tests of the policy language: each sentence of its description has a test. Each test is a talk: a script of SMTP
+//! clients of a running Weir, `policy/NAME.policy`, in the grammar of `talk/mod.rs`. Weir has the limits of
 //! `policy/NAME.toml` and the files `policy/NAME-FILE`.
 //!
 //!     TALK=NAME cargo nextest run -E 'test(policy::)'     plays one talk
@@ -9,7 +9,7 @@ use crate::talk::{Talk, USERS, files, head, name_of, play, play_all, today};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Number of talks that run at the same time. One talk needs little processor time, as it mostly waits.
+/// Number of talks that run at the same time. A talk needs little processor time, because it mostly waits.
 const CONCURRENT_TALKS: usize = 12;
 
 #[test]
@@ -81,7 +81,8 @@ fn talks() -> Vec<PathBuf> {
     files(&folder(), "policy")
 }
 
-/// Plays a script with a Weir that has the limits of `policy/NAME.toml`. The error names the line that failed, and why.
+/// Plays a script with a Weir that has the limits of `policy/NAME.toml`. The error names the failed line and the
+/// reason.
 fn play_under(name: &str, script: &str) -> Result<(), String> {
     play(|| start(name), name, script).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Tests of the PROXY protocol, in which a load balancer tells Weir the address of each client.
+//! Tests of the PROXY protocol, by which a load balancer tells Weir the address of each client.
 
 use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
 use std::net::Ipv4Addr;
@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 /// Source address from which Weir accepts PROXY headers. Clients without a proxy connect from 127.0.0.1.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Returns a site with a listener of each kind. All accept PROXY headers from [`PROXY`].
+/// Returns a site with a listener of each kind. All listeners accept PROXY headers from [`PROXY`].
 fn site_behind_proxy(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
     let mut site = Site::builder().upstream(upstream.address(), "").more(more);
@@ -125,7 +125,7 @@ fn octets_after_a_header_belong_to_the_session() {
         for reply in ["220", "250-weir.example", "250 2.0.0"] {
             client.expect(reply);
         }
-        // Weir reads only one header per connection: a second one is an invalid command.
+        // Weir reads only one header per connection: a second header is an invalid command.
         let mut client =
             connect(&weir, "plain", &[&header[..], b"PROXY TCP4 192.0.2.9 198.51.100.1 1 587\r\n"].concat());
         client.expect("220");
@@ -172,8 +172,8 @@ fn a_header_from_an_untrusted_address_is_an_invalid_command() {
     client.expect("421 4.5.2");
     assert!(client.is_closed());
 
-    // Read as commands, a header of version 2 contains lines that end in LF alone. After such a line Weir accepts no
-    // command.
+    // Weir reads this header of version 2 as commands. The header contains lines that end in LF alone. After such a
+    // line, Weir accepts no command.
     let mut client = Client::connect(weir.address("plain"));
     client.send(&block("192.0.2.7"));
     let mut replies = Vec::new();

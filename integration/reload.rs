@@ -49,8 +49,8 @@ fn wait_for_metric(weir: &Process, name: &str, least: f64) {
     wait_for(name, || (weir.metric(name) >= least).then_some(()));
 }
 
-/// Changes `from` to `to` in the configuration, and waits until Weir has reloaded it and counted this in `metric`
-/// ([`TAKEN`] or [`REFUSED`]).
+/// Changes `from` to `to` in the configuration. Waits until Weir has read the file again and counted this reload in
+/// `metric` ([`TAKEN`] or [`REFUSED`]).
 fn take(way: Way, site: &Site, weir: &Process, (from, to): (&str, &str), metric: &str) {
     let before = weir.metric(metric);
     change(site, from, to);
@@ -69,7 +69,7 @@ fn begin(weir: &Process) -> Client {
     client
 }
 
-/// Sends RCPT until Weir refuses a recipient; returns the number of accepted ones.
+/// Sends RCPT until Weir refuses a recipient; returns the number of accepted recipients.
 fn until_refused(client: &mut Client) -> usize {
     let recipient = |n| {
         client.send(format!("RCPT TO:<r{n}@example.net>\r\n").as_bytes());
@@ -148,7 +148,8 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
     inotify::add_watch(&watching, site.path("weir.toml"), inotify::WatchFlags::OPEN).unwrap();
     let mut space = [MaybeUninit::uninit(); 1024];
     let mut opened = inotify::Reader::new(&watching, &mut space);
-    // When Weir has opened the unchanged file twice, the first of these two reads is complete: it is not counted.
+    // When Weir has opened the unchanged file twice, the first of these two reads is complete. Weir must not count this
+    // read.
     opened.next().unwrap();
     opened.next().unwrap();
     assert_eq!(weir.metric(REFUSED), 1.0);
@@ -264,8 +265,8 @@ fn only_weirs_own_user_and_root_may_use_the_control_socket() {
     let (_upstream, site, weir) = running(TEN);
     let mode = std::fs::metadata(site.path("state.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Let every user read all other files, so that only the socket's permissions matter. A test that is not root cannot
-    // change its user: it removes its own permission for the socket.
+    // Let every user read all other files, so that only the socket's permissions matter. A test that does not run as
+    // root cannot change its user, so it removes its own permission for the socket.
     let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     open(&site.path(""), 0o755);
     open(&site.path("weir.toml"), 0o644);

@@ -4,15 +4,15 @@ use crate::harness::{Client, PASSWORD, Site, Upstream, run, weir};
 use base64::Engine as _;
 use std::path::Path;
 
-/// Wrong password of the tests. Weir must keep it secret too: it may be the user's password at another service.
+/// Wrong password of the tests. Weir must keep it secret too, because it can be the user's password at another service.
 const WRONG: &str = "the-password-of-another-place";
 
 fn encoded(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// Returns all forms of a secret to search for: plain, and in base64 as within AUTH, where the octets before the secret
-/// shift it by 0, 1 or 2 octets.
+/// Returns the forms of a secret that the test searches for: the plain secret, and three forms in base64. The forms in
+/// base64 differ because, in AUTH, the octets before the secret shift it by 0, 1 or 2 octets.
 fn traces(secret: &str) -> Vec<String> {
     let at = |offset: usize| {
         let padded = encoded(&format!("{}{secret}", "x".repeat(offset)));
@@ -26,7 +26,7 @@ fn files_under(folder: &Path) -> Vec<std::path::PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
 }
 
-/// Sends right, wrong and malformed passwords by every mechanism, and also at places where a client should send none.
+/// Sends right, wrong and malformed passwords by every mechanism, and also where a client should send no password.
 fn use_passwords(weir: &crate::harness::Process, site: &Site) {
     let certificate = site.path("certificate.pem");
     for password in [PASSWORD, WRONG] {

@@ -1,5 +1,5 @@
-//! Tests of slow clients: Weir ends the session of a client that sends its message too slowly, or never sends it, and
-//! so frees the upstream connection.
+//! Tests of slow clients: Weir ends the session of a client that sends its message too slowly or never. In this way,
+//! Weir frees the upstream connection.
 
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,8 +15,8 @@ fn site_with_session(upstream: SocketAddr, session: &str) -> Site {
         .build()
 }
 
-/// Sends these octets 20 times a second until Weir sends a reply other than 250; returns that reply. `is_answered` says
-/// whether Weir replies to the octets each time.
+/// Sends these octets 20 times a second until Weir sends a reply other than 250; returns that reply. `is_answered` is
+/// true if Weir replies to the octets each time.
 fn drip(client: &mut Client, octets: &[u8], is_answered: bool) -> String {
     let began = Instant::now();
     loop {
@@ -73,7 +73,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
     for (begin, octets, is_answered) in [
         ("DATA\r\n", &b"x"[..], false),
         ("BDAT 1\r\nx", b"BDAT 1\r\nx", true),
-        // The client never sends DATA, so that the upstream waits for it.
+        // The client never sends DATA, so that the upstream waits for this command.
         ("NOOP\r\n", b"NOOP\r\n", true),
         ("RCPT TO:<c@example.net>\r\n", b"RCPT TO:<c@example.net>\r\n", true),
     ] {
@@ -85,7 +85,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
         assert!(client.is_closed());
         none_left(&weir);
     }
-    // `message-timeout` is for one message only: a session of several messages may last longer.
+    // `message-timeout` is for one message only: a session of several messages can last longer.
     let mut client = Client::connect(weir.address("s"));
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(3) {

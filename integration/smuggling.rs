@@ -1,10 +1,11 @@
-//! Tests of SMTP smuggling (CVE-2023-51764 to 51766): a client sends octets that some servers take for the end of a
-//! message. The upstream must get one message or none, however the octets are divided into packets. Another attack is a
-//! message that begins with white space, to continue Weir's `Received:` line above it: Weir refuses such messages.
+//! Tests of SMTP smuggling (CVE-2023-51764 to 51766): a client sends octets that some servers mistake for the end of a
+//! message. The upstream must get one message or none, in whatever way the octets are divided into packets. In another
+//! attack, the first line of a message begins with white space, so that a server would read it as a part of Weir's
+//! `Received:` line above. Weir refuses such messages.
 
 use crate::harness::{Client, Site, Upstream};
 
-/// Wrong sequences of octets that some mail servers have taken for the end of a message.
+/// Wrong sequences of octets that some mail servers have mistaken for the end of a message.
 const ENDS: [&[u8]; 18] = [
     b"\n.\n",
     b"\n.\r\n",
@@ -46,7 +47,7 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
                     false => _ = client.say("DATA", "354"),
                 }
                 client.send(&text[..cut]);
-                // The write may fail, as Weir may have closed the connection after the first part.
+                // The write fails if Weir has closed the connection after the first part.
                 let _ = client.try_send(&text[cut..]);
                 let reply = client.try_reply().unwrap_or_default();
                 assert!(reply.is_empty() || reply.starts_with("550 5.6.11"), "{end:?} cut at {cut}: {reply}");
@@ -60,8 +61,8 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
     }
 }
 
-/// Beginnings of a message that an upstream would read as a continuation of the header line above them. The flag says
-/// whether the same is true if the client sends them by BDAT, where no leading dot is removed.
+/// Beginnings of a message that an upstream would read as a continuation of the header line above them. The flag is
+/// true if this also happens when the client sends the message by BDAT, where no leading dot is removed.
 const CONTINUATIONS: [(&[u8], bool); 6] = [
     (b" (authenticated user director)\r\n\tby other; Thu, 1 Jan 1970 00:00:00 +0000\r\n", true),
     (b"\t(authenticated user director)\r\n", true),

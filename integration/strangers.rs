@@ -1,5 +1,5 @@
-//! Tests of strangers, which are clients that have not authenticated: they cannot fill the log, and cannot keep other
-//! clients from connecting.
+//! Tests of strangers, which are clients that have not authenticated: strangers cannot fill the log, and cannot prevent
+//! other clients from connecting.
 
 use crate::harness::{Client, PASSWORD, Process, Running, Site, Upstream, field, free_port, get, wait_for};
 use base64::Engine as _;
@@ -106,7 +106,8 @@ fn connect_too_often(weir: &Process) {
     }
 }
 
-/// Guesses passwords from ten hosts with ten connections each: so many, because Weir delays each reply by a second.
+/// Guesses passwords from ten hosts, with ten connections from each host. Fewer connections would take too long,
+/// because Weir delays each reply by a second.
 fn guess_passwords(weir: &Process) {
     std::thread::scope(|scope| {
         for n in 0..100 {
@@ -180,7 +181,8 @@ fn give_up_messages(weir: &Process) {
     }
 }
 
-/// Sends recipients that a limit refuses, 200 per session: more than a session may log.
+/// Sends recipients that a limit refuses: 200 recipients per session, which are more refusals than Weir logs of one
+/// session.
 fn be_refused_recipients(weir: &Process) {
     for _ in 0..LINES / 200 {
         let mut client = connect_plainly(weir);
@@ -213,7 +215,7 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
         ("over, in shadow", LINES, exceed_in_shadow),
         ("left before a late answer", LINES, leave_early),
         ("client named by XCLIENT", LINES, be_named),
-        // The last LINES / 200 are the messages of `be_refused_recipients`, which also end without being sent.
+        // The last LINES / 200 events are the messages of `be_refused_recipients`, which also end without being sent.
         ("message ended", LINES + LINES / 200, give_up_messages),
         ("refused", LINES, be_refused_at_connect),
     ];
@@ -222,8 +224,8 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
         flood(&weir);
     }
     be_refused_recipients(&weir);
-    // The other floods sometimes exceed the maximum of connections too, and connect again: take all refusals from the
-    // metric.
+    // The other floods sometimes exceed the maximum of connections too, and then connect again. So read the number of
+    // all refusals from the metric.
     let (_, metrics) = weir.get("/metrics");
     let too_many = metrics.lines().filter(|line| line.contains("reason=\"max-connections-per-client\""));
     let too_many: f64 = too_many.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
@@ -246,12 +248,13 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
             counted +=
                 of("message", "refused more often than is logged").iter().map(|l| number(l, "refusals")).sum::<u64>();
         }
-        // Weir logs no such line if it notices that the client has left before it has a delayed reply: allow for 20.
+        // Weir logs no such line if it notices that the client has left before there is a delayed reply. The test
+        // permits 20 such cases.
         let fewest = if message == "left before a late answer" { events - 20 } else { events };
         let lines_said = lines.len();
         assert!((fewest..=events).contains(&counted), "{message}: {lines_said} lines, {left_out} left out");
-        // Of each message Weir logs at most 50 lines at once, then 10 a second. For one network, as in most floods
-        // here, it logs at most 20 at once, then one a second.
+        // Weir logs each message at most 50 times at once, then 10 times a second. For a single network, as in most
+        // floods here, Weir logs a message at most 20 times at once, then once a second.
         assert!((1..=60 + 10 * seconds).contains(&(lines.len() as u64)), "{message}: {} lines", lines.len());
     }
 }
@@ -370,8 +373,8 @@ fn an_orderly_stop_loses_no_log_line() {
     assert!(!lines.iter().any(|line| line.contains("log lines lost")));
 }
 
-/// Opens a connection from this address that does not authenticate. `n` chooses one of three listeners and where the
-/// client stops.
+/// Opens a connection from this address. The client does not authenticate. `n` chooses one of three listeners, and the
+/// point at which the client stops.
 fn occupy(weir: &Process, host: Ipv4Addr, n: usize) -> Client {
     let listener = ["plain", "implicit", "starttls"][n % 3];
     let mut client = Client::try_connect_from(host, weir.address(listener)).unwrap();
@@ -406,7 +409,8 @@ fn strangers_on_all_connections_make_room_for_the_next_client() {
         .build();
     let weir = site.start();
     let mut known = Client::logged_in(weir.address("plain"), "alice");
-    // Weir must not close the connection of this client: it has no login, but its network has only one connection.
+    // Weir must not close this client's connection: the client has not logged in, but its network has only this
+    // connection.
     let mut sending = Client::connect_from(Ipv4Addr::new(127, 0, 0, 9), weir.address("open"));
     sending.say("EHLO client.example", "250");
     sending.say("MAIL FROM:<a@example.org>", "250");

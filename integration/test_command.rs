@@ -1,5 +1,5 @@
-//! Tests of `weir test`: for a session that the administrator describes, it explains what each limit would do and which
-//! replies the client would get. It charges no budget.
+//! Tests of `weir test`. For a session that the administrator describes, this command explains what each limit would
+//! do, and which replies the client would get. The command charges no budget.
 
 use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, run};
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ fn each_limit_explains_its_decision() {
     let Outcome { code, out, err } = test(&site, session);
     assert_eq!((code, err.as_str()), (Some(1), ""));
     assert_eq!(out, EXPLAINED);
-    // A second test has the same result, as the first one has charged nothing.
+    // A second test has the same result, because the first test has charged nothing.
     assert_eq!(test(&site, session).out, EXPLAINED);
     let Outcome { code, out, .. } = test(&site, &format!("{session} --stage mail"));
     assert!(code == Some(0) && out.contains("MAIL FROM") && !out.contains("RCPT TO"), "{out}");
@@ -246,7 +246,7 @@ fn a_time_without_an_offset_is_in_the_time_zone_of_the_configuration() {
     let session = "--client 192.0.2.7 --mail-from a@example.org --rcpt-to c@example.net";
     for live in ["", "--live"] {
         for (at, shown, holds) in [
-            // The limit applies on Mondays; 2026-03-02 is a Monday.
+            // The limit applies on Mondays until 06:00; 2026-03-02 is a Monday.
             ("2026-03-02T03:00", "at 2026-03-02T03:00:00-05:00, with", true),
             ("2026-03-02T03:00Z", "at 2026-03-01T22:00:00-05:00, with", false),
             ("2026-03-02T12:00+04:00", "at 2026-03-02T03:00:00-05:00, with", true),
@@ -336,7 +336,7 @@ fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
             out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients used, 3 more per 1000 days;"),
             "{out}"
         );
-        // The command makes no budget for bob, who has none: his level is the same in each test.
+        // The command makes no budget for bob, who has none. So his level is the same in each test.
         let Outcome { code, out, .. } = test(&site, &format!("{session} --user bob"));
         assert!(code == Some(0) && out.contains("in user=bob: 1 -> 2 of 3"), "{out}");
     }
@@ -344,7 +344,8 @@ fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["live"], &report["refused"]), (&json!(true), &json!(true)));
     let after = kept(&site);
-    // The journal may have become shorter, because Weir sometimes folds its entries into the budgets.
+    // The journal can have become shorter, because Weir sometimes writes ("folds") its entries into the table of
+    // budgets.
     assert!(after.0 == before.0 && after.1 <= before.1, "{after:?}, and before {before:?}");
     // A real client now gets what the command said: one more recipient, then a refusal.
     let replies = send(&weir, 2);

@@ -1,4 +1,4 @@
-//! Tests of the script `integration/test`: its list of needs has a line for each test that starts a program, and
+//! Tests of two scripts: the list of needs in `integration/test` has a line for each test that starts a program, and
 //! `integration/apt` waits for apt's locks.
 
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use syn::visit::{self, Visit};
 /// variable for a copy of Weir.
 const ALWAYS_THERE: [&str; 4] = ["bash", "sh", "mkfifo", "program"];
 
-/// Tests that start a program through another program, and this program. A search of the code does not find them: the
-/// first runs commands that Weir prints, the second a script.
+/// Tests that start a program through another program, each with the program that is started. A search of the code does
+/// not find these programs: the first test runs commands that Weir prints, the second test runs a script.
 const STARTED_BY_OTHERS: [(&str, &str); 2] =
     [("command_line::the_demo_does_what_it_says", "curl"), ("test_needs::apt_waits_for_its_lock", "apt-get")];
 
@@ -21,7 +21,8 @@ const STARTED_BY_OTHERS: [(&str, &str); 2] =
 struct Function {
     /// Path, such as `upstream_tls::pin`.
     path: String,
-    /// Name by which other functions use this one: `name`, for a method `.name`, for a method of the harness its type.
+    /// Name by which other functions use this function: `name` for a function, `.name` for a method, and for a method
+    /// of the harness the name of its type.
     key: String,
     is_test: bool,
     /// Names that this function uses, in the forms of `key`, and the modules that its file imports.
@@ -37,9 +38,9 @@ impl Function {
         self.path.split("::").next().unwrap()
     }
 
-    /// Tests whether this function may use `other`: it must contain the name of `other`, and `other` must be in the
-    /// same topmost module, in the harness, or in a module that this function names. In other modules, a function of
-    /// this name is another one.
+    /// Tests whether this function perhaps uses `other`. This function must contain the name of `other`. In addition,
+    /// `other` must be in the same topmost module, in the harness, or in a module that this function names: in any
+    /// other module, a function with this name is a different function.
     fn may_use(&self, other: &Self) -> bool {
         let modules = [self.topmost(), "harness"];
         let within = modules.contains(&other.topmost()) || self.names.contains(other.topmost());
@@ -110,7 +111,7 @@ struct Functions {
 }
 
 impl Functions {
-    /// Returns the functions in `files`: paths such as `harness/mod.rs`, each with its code.
+    /// Returns the functions in `files`. Each file has a path, such as `harness/mod.rs`, and its code.
     fn of<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Function> {
         let mut this = Self::default();
         for (file, code) in files {
@@ -207,8 +208,8 @@ fn needs(script: &str) -> Vec<Need> {
     list.lines().map(need).collect()
 }
 
-/// Returns the programs that each function starts, directly or through functions that it calls. Of the commands in a
-/// shell's script, only the `listed` programs are found.
+/// Returns the programs that each function starts, directly or through functions that it calls. In the text of shell
+/// commands, finds only the programs in `listed`.
 fn programs(functions: &[Function], listed: &BTreeSet<String>) -> Vec<BTreeSet<String>> {
     let own = |function: &Function| {
         let mut programs = function.programs.clone();
@@ -219,7 +220,7 @@ fn programs(functions: &[Function], listed: &BTreeSet<String>) -> Vec<BTreeSet<S
         programs
     };
     let mut programs: Vec<BTreeSet<String>> = functions.iter().map(own).collect();
-    // Pass the programs of each function to the functions that use it, and from these to their users.
+    // Pass on the programs of each function to the functions that use it, and then to the users of those functions.
     let mut next: Vec<usize> = (0..functions.len()).filter(|at| !programs[*at].is_empty()).collect();
     while let Some(used) = next.pop() {
         for user in (0..functions.len()).filter(|user| functions[*user].may_use(&functions[used])) {
@@ -233,7 +234,7 @@ fn programs(functions: &[Function], listed: &BTreeSet<String>) -> Vec<BTreeSet<S
     programs
 }
 
-/// Returns the tests that start a program for which the list has no line, each with the program.
+/// Returns each test that starts a program without a line in the list, together with the program.
 fn missing(functions: &[Function], needs: &[Need]) -> Vec<String> {
     let listed: BTreeSet<String> = needs.iter().filter_map(|need| need.program.clone()).collect();
     let mut missing = Vec::new();
@@ -268,7 +269,7 @@ fn all_functions() -> Vec<Function> {
     for folder in ["src", "integration"].map(|folder| root().join(folder)) {
         for path in rust_files(&folder) {
             let name = path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned();
-            // Leave out benchmarks and fuzz targets: they are programs of their own, not part of the tests.
+            // Leave out benchmarks and fuzz targets: they are separate programs, not part of the tests.
             if !name.starts_with("bench/") && !name.starts_with("fuzz/") {
                 files.push((name, std::fs::read_to_string(path).unwrap()));
             }
@@ -339,7 +340,7 @@ fn apt_waits_for_its_lock() {
     said.read_line(&mut line).unwrap();
     assert!(line.starts_with("waiting for the lock ") && line.contains("It is held by process"), "{line}");
     assert!(child.try_wait().unwrap().is_none());
-    // To close the file releases the lock.
+    // Closing the file releases the lock.
     drop(lock);
     said.read_to_string(&mut line).unwrap();
     assert!(child.wait().unwrap().success(), "{line}");

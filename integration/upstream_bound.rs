@@ -1,5 +1,5 @@
 //! Tests of `max-connections` of an upstream: when all connections are in use, clients wait some seconds for a free
-//! one, in order of arrival, and no client can keep all of them.
+//! connection, in order of arrival. No client can keep all connections.
 
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ fn site_with_upstreams(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
         .build()
 }
 
-/// Waits until Weir has probed the extensions of the upstreams and closed the connections that this takes.
+/// Waits until Weir has probed the extensions of the upstreams and closed the connections of these probes.
 fn settled(weir: &Process, upstreams: usize) {
     for n in 0..upstreams {
         weir.logged(&format!("\"upstream offers\" upstream=u{n}"));
@@ -87,7 +87,8 @@ fn a_client_with_slow_messages_leaves_connections_for_others() {
         assert!(reply.starts_with("250"), "{reply}");
         client.say("DATA", "354");
     }
-    // The sixth transaction of the greedy client waits until one of its own ends. Other clients do not wait for it.
+    // The sixth transaction of the greedy client waits until another transaction of this client ends. Other clients do
+    // not wait for the greedy client.
     let began = Instant::now();
     std::thread::scope(|scope| {
         let sixth = scope.spawn(|| with_recipient(&weir, GREEDY).1);
@@ -98,7 +99,7 @@ fn a_client_with_slow_messages_leaves_connections_for_others() {
         for (client, _) in &mut slow {
             client.expect("421 4.4.2");
         }
-        // Weir has ended the slow transactions (421), which frees their upstream connections for the sixth.
+        // Weir has ended the slow transactions (421), which frees their upstream connections for the sixth transaction.
         let reply = sixth.join().unwrap();
         assert!(reply.starts_with("250"), "{reply}");
     });
@@ -122,7 +123,7 @@ fn a_client_that_waits_in_vain_is_refused_after_another_upstream_was_tried() {
     assert!(reply.starts_with("451 4.3.2 Too many messages at once"), "{reply}");
     assert!(began.elapsed() >= Duration::from_secs(5), "{:?}", began.elapsed());
     assert!(is_up(&weir));
-    // A client that ends its transaction frees its upstream connection; so does the loss of this connection.
+    // An upstream connection becomes free when its client ends the transaction, and also when the connection is lost.
     holding[0].0.say("RSET", "250");
     assert_eq!(&third.ask("RCPT TO:<b@example.net>")[..3], "451", "the upstream is lost to this transaction");
     third.say("RSET", "250");
@@ -143,7 +144,7 @@ fn a_client_gives_connections_back_when_the_maximum_becomes_known() {
     let weir = site.start();
     settled(&weir, 1);
     upstream.serve_at_most(6);
-    // Three of the greedy client's transactions are in mid-message, three have not sent DATA.
+    // Three of the greedy client's transactions are in mid-message; in the other three, the client has not sent DATA.
     let mut slow: Vec<_> = (0..6).map(|_| with_recipient(&weir, GREEDY)).collect();
     for (n, (client, reply)) in slow.iter_mut().enumerate() {
         assert!(reply.starts_with("250"), "{reply}");

@@ -92,8 +92,8 @@ fn a_session_sends_its_next_message_to_another_upstream() {
     let weir = site.start();
     let mut client = Client::in_transaction(&weir);
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled");
-    // Send all in one write, so that the next transaction begins right after RSET, when the former connection has just
-    // become idle in the pool.
+    // Send all commands in one write, so that the next transaction begins right after RSET, when the former connection
+    // has just become idle in the pool.
     client.send(b"RSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\n");
     for reply in ["250", "250", "250", "354"] {
         client.expect(reply);
@@ -140,7 +140,7 @@ fn a_removed_upstream_finishes_its_transactions() {
     wait_for("the first to be known", || (weir.upstream_metric("up", "u0") == 1.0).then_some(()));
     Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [4, 1]);
-    // The metrics of the added upstream begin at zero: they do not count connections of the removed one.
+    // The metrics of the added upstream begin at zero: they do not count connections of the removed upstream.
     assert!(weir.upstream_metric("connections_opened_total", "u0") <= 2.0);
 }
 
@@ -196,8 +196,8 @@ fn a_session_without_login_must_log_in_once_the_upstream_needs_it() {
     site.reload(&weir, "name = \"u\"", "name = \"u\", auth = \"client\"", "upstream changed");
     client.say("DATA", "354");
     client.say("hello\r\n.", "250");
-    // Weir has no password of this client for the new login, and replies 451 itself: the upstream might refuse mail
-    // without a login permanently.
+    // Weir does not have this client's password for the new login, and replies 451 itself. Without a login, the
+    // upstream could refuse the mail permanently.
     client.say("MAIL FROM:<a@example.org>", "250");
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("it has to come again"));

@@ -1,4 +1,4 @@
-//! Tests of several upstreams: which one Weir selects, and failover to another when one fails.
+//! Tests of several upstreams: which upstream Weir selects, and failover to another upstream.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
 use std::net::TcpListener;
@@ -54,7 +54,7 @@ fn upstreams_get_messages_in_proportion_to_their_weights() {
     }
     let share = one.acknowledged().len();
     assert_eq!(share + other.acknowledged().len(), 500);
-    // 100 are expected; the bounds are 6 standard deviations.
+    // 100 messages are expected; the bounds are 6 standard deviations away.
     assert!((46..=154).contains(&share), "{share} of 500");
 }
 
@@ -121,8 +121,8 @@ fn ehlo_announces_the_common_extensions_and_mail_goes_where_its_needs_are_met() 
         let said = Client::connect(weir.address("s")).ask("EHLO client.example");
         (said.contains("250-SIZE 2000\n") && !said.contains("DSN")).then_some(())
     });
-    // After the second upstream has failed, Weir announces the extensions of the first. When the second is back, Weir
-    // must not send it mail that needs an extension that only the first offers.
+    // After the second upstream has failed, Weir announces the extensions of the first upstream. When the second
+    // upstream is back, Weir must not send it mail that needs an extension of the first upstream only.
     second.fail(Some((Stage::Greeting, Fault::Cut)));
     let mut client = Client::connect(weir.address("s"));
     wait_for("DSN", || {
@@ -167,7 +167,7 @@ fn one_421_does_not_disable_an_upstream_but_a_row_of_failures_does() {
 
 #[test]
 fn an_upstream_that_is_weir_itself_is_refused() {
-    // Choose a port that is free on all addresses, below those that the system assigns to outgoing connections.
+    // Choose a port that is free on all addresses, below the ports that the system assigns to outgoing connections.
     let offset = u16::try_from(std::process::id() % 10_000).unwrap();
     let port = (20_000 + offset..32_000).find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap();
     for (listens, host) in [("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.5")] {

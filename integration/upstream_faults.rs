@@ -115,7 +115,7 @@ fn half_a_message_by_bdat_is_never_delivered() {
         client.send(b"BDAT 7\r\nhello\r\n");
         client.expect("250");
     };
-    // The client leaves between two chunks, or within one.
+    // The client leaves between two chunks, or within a chunk.
     for within in [&b""[..], b"BDAT 100 LAST\r\nhalf"] {
         let mut client = Client::greeted_by(&weir);
         begin(&mut client);
@@ -202,7 +202,7 @@ fn a_late_reply_of_the_upstream_is_never_taken_for_the_reply_to_the_next_message
         upstream.fail(Some((Stage::End, odd)));
         let mut client = Client::greeted_by(&weir);
         assert!(send(&mut client, BODY).starts_with("451 4.4.1"));
-        // Weir must not reuse the connection: it would take the late 250 on it for the reply to this message.
+        // Weir must not reuse the connection: it would mistake the late 250 for the reply to this message.
         upstream.fail(Some((Stage::End, Fault::Say("554 5.7.1 refused"))));
         assert!(send(&mut client, BODY).starts_with("554 5.7.1 refused"));
         upstream.fail(Some((Stage::Data, Fault::Say("250 2.0.0 what?"))));
@@ -242,7 +242,8 @@ fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
     assert!(log < 5_000, "{log} octets of log");
 }
 
-/// Starts an upstream that answers RCPT with a gigabyte: `reply` again and again, which is one long line or many lines.
+/// Starts an upstream that answers RCPT with a gigabyte. It repeats `reply`, so that the answer is one long line or
+/// many lines.
 fn endless(reply: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -312,7 +313,8 @@ fn an_address_harvester_is_disconnected_and_does_not_fill_the_log() {
     assert!(client.is_closed());
     let line = weir.logged("refused more often than is logged");
     assert!(line.contains("refusals=901"), "{line}");
-    // A session logs at most 100 refusals. For a client without a login, Weir logs 20 at once, then one a second.
+    // Weir logs at most 100 refusals per session. For a client without a login, it logs 20 refusals at once, then one
+    // refusal a second.
     let lines = weir.times_logged("refused by upstream");
     assert!((20..50).contains(&lines), "{lines} lines");
     assert_eq!(weir.metric("weir_recipients_total{result=\"upstream-refused\"}"), 1001.0);
@@ -352,7 +354,8 @@ fn a_slow_message_by_bdat_times_out() {
         .more("session = { data-timeout = \"1s\", idle-timeout = \"1m\" }\n")
         .build();
     let weir = site.start();
-    // The client sends a chunk of one octet every 50 ms; or, in the second round, nothing after the first chunk.
+    // In the first round, the client sends a chunk of one octet every 50 ms. In the second round, it sends nothing
+    // after the first chunk.
     for drips in [true, false] {
         let mut client = Client::in_transaction(&weir);
         let began = Instant::now();
@@ -368,7 +371,7 @@ fn a_slow_message_by_bdat_times_out() {
         let words: Vec<String> = std::iter::from_fn(|| client.try_reply().ok()).collect();
         assert!(drips || words.iter().any(|reply| reply.starts_with("421 4.4.2")), "{words:?}");
     }
-    // The client announces a chunk before any recipient, and never sends its octets.
+    // The client announces a chunk before any recipient, and never sends the chunk's octets.
     let mut client = Client::greeted_by(&weir);
     client.send(b"BDAT 1000000 LAST\r\n");
     client.expect("421 4.4.2");

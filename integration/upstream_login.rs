@@ -9,7 +9,8 @@ fn guarded(upstream: &Upstream) -> (Site, Process) {
     (site, weir)
 }
 
-/// Returns a site whose upstream is the `guarded` Weir, at which it logs in as alice with this password.
+/// Returns a site whose upstream is the `guarded` Weir. The site's Weir logs in at this upstream as alice with this
+/// password.
 fn in_front_of(guarded: &(Site, Process), tls: &str, password: &str) -> Site {
     let (other, weir) = guarded;
     let upstream = format!(
@@ -88,7 +89,7 @@ fn no_password_goes_to_an_upstream_without_tls_unless_configured() {
     }
 }
 
-/// Returns a site whose Weir logs in as alice at the upstream on this port of localhost, with these keys.
+/// Returns a site whose Weir logs in as alice at an upstream on this port of localhost. The upstream has these keys.
 fn logging_in(port: u16, keys: &str) -> Site {
     let upstream = format!(
         "{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", max-idle-connections = 0, {keys} }}"
@@ -129,7 +130,7 @@ mod dovecot {
         site.put("password", "a new password\n");
         let reply = send(&weir);
         assert!(reply.ends_with("Queued"), "{reply}");
-        // If the password file does not exist, Weir logs this, and does not tell it to the client.
+        // If the password file does not exist, Weir logs this, but does not tell the client.
         std::fs::remove_file(site.path("password")).unwrap();
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1") && !reply.contains("password"), "{reply}");
@@ -184,7 +185,7 @@ fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
     }
     weir.logged("login refused; the same is not tried again for a while");
     let logins = || upstream.commands().iter().filter(|line| line.starts_with("AUTH")).count();
-    // Weir stops to log in after some refusals; a few more logins may already have begun at that moment.
+    // Weir stops logging in after some refusals. A few more logins can already have begun at that moment.
     assert!((4..=6).contains(&logins()), "{}", logins());
     upstream.answer_login(&["235 2.7.0 Welcome"]);
     site.put("password", "another");
@@ -255,8 +256,8 @@ fn each_client_is_logged_in_with_its_own_credentials_and_connection() {
         assert!(message.contains(&format!("(authenticated user {user})")), "{message}");
         assert_eq!(opened() - before, connections, "{user}");
     }
-    // Bob is a user of Weir, but not of the upstream: he gets the upstream's refusal of his login, and Weir does not
-    // take the upstream for failed.
+    // Bob is a user of Weir, but not of the upstream. Weir passes on the upstream's refusal of his login, and does not
+    // consider the upstream down.
     let reply = send_as(&weir, Some("bob"));
     assert!(reply.starts_with("550 5.7.8 The mail server behind this one does not take your login: 535"), "{reply}");
     assert_eq!(weir.metric("weir_upstream_up{upstream=\"u\"}"), 1.0);

@@ -17,7 +17,7 @@ fn site_with_upstream_name(host: &str, port: u16, more: &str, name_servers: &[So
         .build()
 }
 
-/// Starts upstreams at 127.0.0.2, 127.0.0.3, …, all at the port of the first.
+/// Starts upstreams at 127.0.0.2, 127.0.0.3, …, all on the same port.
 fn upstreams<const COUNT: usize>() -> ([Upstream; COUNT], u16) {
     let hosts: [String; COUNT] = std::array::from_fn(|at| format!("127.0.0.{}", at + 2));
     Upstream::start_at_one_port(hosts.each_ref().map(String::as_str))
@@ -74,7 +74,7 @@ fn the_next_address_serves_after_any_fault_of_the_first() {
         (Stage::Greeting, Fault::Say("HTTP/1.1 400 Bad Request")),
         (Stage::Greeting, Fault::Cut),
         (Stage::Ehlo, Fault::SayAndClose("421 4.3.2 Shutting down")),
-        // The wait for a silent address must leave time to try the next address.
+        // A silent address must leave Weir enough time to try the next address.
         (Stage::Greeting, Fault::Silence),
     ] {
         upstreams[0].fail(None);
@@ -106,7 +106,7 @@ fn an_address_that_failed_is_asked_last_for_a_while() {
     upstreams[1].fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy"))));
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 4]);
-    // Weir logs the failure of 127.0.0.2 and its recovery once each, not for each message.
+    // Weir logs the failure of 127.0.0.2 once and its recovery once, not for each message.
     assert_eq!((weir.times_logged("address=127.0.0.2"), weir.times_logged("address is well again")), (2, 1));
     let line = weir.logged("address fails; trying the next");
     assert!(line.contains(&format!("address=127.0.0.2:{port} reason=\"it does not answer")), "{line}");

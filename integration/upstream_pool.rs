@@ -21,8 +21,8 @@ fn connections(weir: &Process) -> f64 {
     weir.upstream_metric("connections", "u")
 }
 
-/// Waits until Weir has probed the upstream's extensions and closed that connection; returns the number of connections
-/// that Weir has opened so far.
+/// Waits until Weir has probed the upstream's extensions and closed the connection of this probe. Returns the number of
+/// connections that Weir has opened so far.
 fn settled(weir: &Process) -> f64 {
     weir.logged("upstream offers");
     wait_for("end of the first look", || (connections(weir) == 0.0).then_some(()));
@@ -142,7 +142,7 @@ fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
     send(&weir);
     assert_eq!(opened(&weir) - before, 2.0);
     upstream.offer(&["PIPELINING"]);
-    // Only one of two connections may stay idle in the pool, and only until `idle-timeout` or `max-age`.
+    // Only one of two connections is permitted to stay idle in the pool, and only until `idle-timeout` or `max-age`.
     for pool in ["max-idle-connections = 1, idle-timeout = \"2s\"", "max-idle-connections = 1, max-age = \"2s\""] {
         one_may_wait_for_a_while(&site_with_pool(&upstream, pool));
     }
@@ -179,7 +179,8 @@ fn a_connection_that_died_in_the_pool_fails_no_message() {
         Fault::Say("nonsense"),
         Fault::Say("354 odd"),
     ] {
-        // First the upstream cuts the idle connection, then it fails at RSET when Weir reuses the connection.
+        // First, the upstream cuts the idle connection. Then Weir reuses the next idle connection, on which the
+        // upstream fails at RSET.
         send(&weir);
         upstream.cut_all();
         send(&weir);

@@ -1,9 +1,10 @@
-//! Tests of routes: Weir sends mail that a limit routes to an upstream to no other upstream, even if that one fails.
+//! Tests of routes: if a limit routes mail to an upstream, Weir sends this mail to no other upstream, even if the first
+//! upstream fails.
 
 use crate::harness::{Client, Fault, Process, Site, SiteBuilder, Stage, Upstream, wait_for};
 
-/// Returns the builder of a site whose limit routes all mail to "slow". `keys` are first those of the usual upstream,
-/// then those of "slow".
+/// Returns the builder of a site whose limit routes all mail to "slow". `keys` has first the keys of the usual
+/// upstream, then the keys of "slow".
 fn site_with_route(usual: &Upstream, slow: &Upstream, keys: [&str; 2]) -> SiteBuilder {
     Site::builder()
         .open_listener()

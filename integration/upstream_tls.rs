@@ -1,12 +1,12 @@
-//! Tests of TLS between Weir and its upstream, which is another Weir, or Postfix for client certificates.
+//! Tests of TLS between Weir and its upstream. The upstream is another Weir; for client certificates it is Postfix.
 
 use crate::harness::{Client, Fault, Outcome, Postfix, Process, Site, Stage, Upstream, run};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// Second Weir, which is the upstream of the Weir under test. It has a certificate for localhost, listeners with
-/// STARTTLS and with implicit TLS, and an upstream that accepts everything.
+/// Second Weir, which is the upstream of the Weir under test. The second Weir has a certificate for localhost,
+/// listeners with STARTTLS and with implicit TLS, and an upstream that accepts everything.
 struct Guarded {
     site: Site,
     weir: Process,
@@ -25,7 +25,7 @@ impl Guarded {
         Self { site, weir, upstream }
     }
 
-    /// Returns the keys of `[[upstream]]` with which the Weir under test uses one of its listeners.
+    /// Returns the keys of `[[upstream]]` with which the Weir under test connects to `listener` of this Weir.
     fn at(&self, host: &str, listener: &str) -> String {
         let tls = if listener == "implicit" { "implicit" } else { "required" };
         format!("address = \"{host}:{}\"\ntls = \"{tls}\"", self.weir.address(listener).port())

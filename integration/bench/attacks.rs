@@ -1,9 +1,9 @@
-//! Benchmark of an honest client under attack: `cargo bench --bench attacks`, or some attacks: `-- guess`, `-- hold`,
-//! `-- garbage`, `-- lines`, `-- drip`, `-- senders`, `-- distinct`.
+//! Benchmark of an honest client under attack. `cargo bench --bench attacks` runs all attacks. To run only some
+//! attacks, name them: `-- guess`, `-- hold`, `-- garbage`, `-- lines`, `-- drip`, `-- senders`, `-- distinct`.
 //!
-//! Weir is the real process with the limits of conf/minimal.toml. For each attack an honest client on 127.0.0.1 logs in
-//! again and again within TLS, and sends one message after the other: first for [`QUIET`] alone, then during the
-//! attack, which comes from 127.0.0.2 and the addresses above. The exit code is 1 if a bound is exceeded.
+//! Weir is the real process with the limits of conf/minimal.toml. For each attack, an honest client on 127.0.0.1 logs
+//! in repeatedly within TLS, and sends one message after the other. First the client is alone for [`QUIET`]; then the
+//! attack begins. The attackers connect from 127.0.0.2 and higher addresses. The exit code is 1 if a bound is exceeded.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -43,23 +43,25 @@ const QUIET: Duration = Duration::from_secs(10);
 /// Duration of each attack.
 const ATTACK_TIME: Duration = Duration::from_secs(20);
 
-/// Maximum duration of the attack with a million senders, which ends when the attacker has named all of them.
+/// Maximum duration of the attack with a million senders. The attack ends earlier when the attacker has named all
+/// senders.
 const MAX_ATTACK_TIME: Duration = Duration::from_secs(120);
 
-/// Maximum connections that the upstream accepts during a drip attack: the number that Weir keeps idle by default.
+/// Maximum number of connections that the upstream accepts during a drip attack. Weir keeps the same number of idle
+/// upstream connections by default.
 const UPSTREAM_CONNECTIONS: usize = 50;
 
-/// Maximum connections per client in the attack on the log: so few that refusals begin at once.
+/// Weir's maximum of connections per client in the attack on the log. It is so low that Weir begins to refuse at once.
 const CONNECTIONS_OF_A_CLIENT: u32 = 50;
 
 struct Attack {
     way: Way,
-    /// Number of the finding that reported the attack.
+    /// Number of the security finding that reported the attack.
     finding: u32,
     what: &'static str,
     /// Name of the events that the attacker counts.
     counts: &'static str,
-    /// Lowest count of a valid attack. Below it the machine was too busy, and the attack proves nothing.
+    /// Lowest count of a valid attack. If the count is lower, the machine was too busy, and the attack proves nothing.
     least: u64,
 }
 
@@ -129,7 +131,7 @@ impl Attack {
         }
     }
 
-    /// Returns the limits in addition to those of conf/minimal.toml.
+    /// Returns the limits that this attack needs in addition to the limits of conf/minimal.toml.
     fn limits(&self) -> &'static str {
         match self.way {
             Way::Lines => {
@@ -138,7 +140,7 @@ impl Attack {
                  [[limit]]\nname = \"late\"\ncount = \"connections\"\nper = [\"client\"]\nrate = \"0\"\n\
                  match = { client = \"127.0.0.5\" }\n[[limit.action]]\ndelay = \"5s\"\n"
             }
-            // The rate leaves room for the honest client, which the limit also counts.
+            // The limit also counts the honest client's messages, so its rate must be high enough for them.
             Way::Senders => {
                 "[[limit]]\nname = \"senders\"\ncount = \"messages\"\nstage = \"mail\"\nper = [\"sender\"]\nrate = \"100K / 1d\"\n"
             }
@@ -164,7 +166,7 @@ impl Attack {
         site
     }
 
-    /// Returns the duration of the attack, counted from the moment it is under way.
+    /// Returns the maximum duration of the attack, counted from the moment when the attack is fully under way.
     fn lasts(&self) -> Duration {
         if self.way == Way::Senders { MAX_ATTACK_TIME } else { ATTACK_TIME }
     }
@@ -212,7 +214,8 @@ impl Attack {
     }
 }
 
-/// Returns the limits of a new installation, with room for the honest client's messages in "user-recipients".
+/// Returns the limits of a new installation. The rate of "user-recipients" is raised, so that this limit does not
+/// refuse the honest client's messages.
 fn minimal_limits() -> String {
     let text = include_str!("../../conf/minimal.toml");
     let limits = &text[text.find("[[limit]]").expect("a limit")..];
@@ -222,8 +225,8 @@ fn minimal_limits() -> String {
     format!("{before}{}\n", after.replacen("\"100 / 1d\"", "\"10M / 1d\"", 1))
 }
 
-/// Measures the honest client and observes Weir while `lasts` runs. `lasts` receives a function that tells whether
-/// something has failed.
+/// Measures the honest client and observes Weir while `lasts` runs. `lasts` receives a function that returns true if
+/// the client or the observer has failed.
 fn phase(site: &Site, weir: &Weir, honest: &Honest, lasts: impl FnOnce(&dyn Fn() -> bool)) -> (Seen, Peaks) {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -294,7 +297,7 @@ fn main() {
     if names.first() == Some(&"--test") {
         return;
     }
-    // Both ends of thousands of connections are on this machine.
+    // Both ends of thousands of connections are on this machine, so its processes need many open files.
     client::raise_file_limit(10_000);
     if names.first() == Some(&"--attacker") {
         let (way, targets) = attacker::parse(&arguments[1..]);

@@ -1,5 +1,5 @@
-//! Benchmark of the arithmetic: `cargo bench`. The goals are 50 ns for one step of a moving average, and 250 ns for a
-//! step of a limit that counts only new values.
+//! Benchmark of the arithmetic of limits: `cargo bench`. The goals are 50 ns for one step of a moving average, and 250
+//! ns for one step of a limit that counts only new values.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
 
@@ -34,7 +34,8 @@ fn steps(criterion: &mut Criterion, name: &str, rule: Rule) {
     });
 }
 
-/// Measures steps with a filter of a hundred values a day, half of them known.
+/// Measures steps with a filter for a hundred values a day. The steps use each of 144 values once in two days. So a
+/// filter that is discarded daily knows none of the values, and a filter that remembers for 30 days knows all values.
 fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Duration>) {
     let rule = Rule::Ewma(ewma::Rule::new(100.0, DAY));
     let filter_rule = distinct::Rule::new(100.0, DAY, remember).unwrap();
@@ -57,7 +58,7 @@ fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Durati
     });
 }
 
-/// Measures the whole decision on a recipient, with its plan, in the way in which a store makes it.
+/// Measures the whole decision on a recipient, including the plan that a store makes for it.
 fn decisions(criterion: &mut Criterion) {
     let quota = Quota::rate(Algorithm::Ewma, parse_rate("100 / 1d", Units::Things).unwrap(), None);
     let limit = |name: &str| Limit::new(name, Count::Recipients, vec![Field::User], quota);

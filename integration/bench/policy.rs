@@ -1,5 +1,6 @@
-//! Benchmark of limits: `cargo bench --bench policy`. The goals are 10 µs for a recipient with 50 limits that apply,
-//! each with match, except and overrides of 10,000 networks, and 50 ns for each limit that does not apply.
+//! Benchmark of limits: `cargo bench --bench policy`. The first goal is 10 µs for a recipient with 50 limits that
+//! apply. Each of these limits has match, except and overrides of 10,000 networks. The second goal is 50 ns for each
+//! limit that does not apply.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -15,7 +16,7 @@ use weir::policy::request::{Event, Facts, PolicyRequest};
 use weir::policy::{Plan, Policy, decide};
 use weir::time::Timestamp;
 
-// The allocator that Weir uses: allocations are a large part of the cost.
+// Use Weir's allocator: allocations are a large part of the cost.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -25,7 +26,8 @@ listener.s = { address = "127.0.0.1:0", tls = "none", auth = "none" }
 upstream = [{ address = "127.0.0.1:2525", tls = "none" }]
 "#;
 
-/// Parses the limits of a configuration, with lists and tables of other networks.
+/// Parses a configuration with these limits. Its list and its table of overrides have 10,000 networks each; the
+/// client's network is in the table only.
 fn policy(limits: &str) -> Policy {
     let folder = tempfile::tempdir().unwrap();
     let network = |n: u32| format!("{}/24", Ipv4Addr::from((20 << 24) + (n << 8)));
@@ -53,7 +55,7 @@ fn asked() -> PolicyRequest {
     PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
 }
 
-/// Criterion measurement of the thread's CPU time: the machine may have other work.
+/// Criterion measurement of the thread's CPU time, because other work on the machine would change the elapsed time.
 struct CpuTime;
 
 impl Measurement for CpuTime {
@@ -86,7 +88,7 @@ impl Measurement for CpuTime {
     }
 }
 
-/// Decides on one recipient after the other, with all budgets in memory.
+/// Measures decisions on one recipient after the other, with all budgets in memory.
 fn recipients(criterion: &mut Criterion<CpuTime>, name: &str, policy: &Policy, expected: usize) {
     let asked = asked();
     let mut now = Timestamp::from_micros(1_700_000_000_000_000);

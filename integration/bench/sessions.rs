@@ -1,16 +1,19 @@
-//! Benchmark of sessions: `cargo bench --bench sessions`, or one part: `-- idle`, `-- senders`, `-- dripping`, `--
-//! delayed`, `-- octets`.
+//! Benchmark of sessions. `cargo bench --bench sessions` runs all parts. To run only some parts, name them: `-- idle`,
+//! `-- senders`, `-- dripping`, `-- delayed`, `-- octets`.
 //!
-//! Weir is the real process. Its clients and its upstream are in this process; both share the machine's cores.
+//! Weir is the real process. Weir's clients and its upstream run in the benchmark's process. Both processes share the
+//! machine's cores.
 //!
-//! * idle: ten thousand sessions after EHLO, plain and within TLS: memory of each.
-//! * senders: a thousand clients that send at the same time: whether each 250 is exactly one message at the upstream,
-//!   messages per second, time of each.
-//! * dripping: fifty clients that send all the time, alone and beside two thousand that only hold connections, in
-//!   turns: the delay added to the fifty.
-//! * delayed: ten thousand sessions delayed by a limit at the same time, plain and within TLS: memory of each, and the
-//!   delay of fifty others beside them, compared with nine thousand idle ones.
-//! * octets: a thousand clients at the same stage that send an octet a second: the CPU cost of an octet.
+//! * idle: ten thousand sessions after EHLO, plain and within TLS. Measures the memory of each session.
+//! * senders: a thousand clients that send at the same time. Checks that each 250 is exactly one message at the
+//!   upstream; measures messages per second and the time of each message.
+//! * dripping: fifty clients that send all the time: in turns alone, and beside two thousand clients that only hold
+//!   connections. Measures the delay that the two thousand cause for the fifty.
+//! * delayed: ten thousand sessions that a limit delays at the same time, plain and within TLS. Measures the memory of
+//!   each session. Also compares the delays of fifty other clients: beside these sessions, and beside nine thousand
+//!   idle sessions.
+//! * octets: a thousand clients at the same stage, each of which sends an octet a second. Measures the CPU cost of an
+//!   octet.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -36,8 +39,8 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use upstream::Upstream;
 
-/// Returns a site with two listeners, and with further configuration. Its timeouts and connection limits are so high
-/// that no client reaches them.
+/// Returns a site with two listeners and the further configuration `more`. Its timeouts and connection limits are so
+/// high that no client reaches them.
 fn roomy_site(upstream: &Upstream, trusted: &str, more: &str) -> Site {
     Site::builder()
         .listener("submission", &format!("trusted = [{trusted}]"))
@@ -53,10 +56,10 @@ fn roomy_site(upstream: &Upstream, trusted: &str, more: &str) -> Site {
         .build()
 }
 
-/// Trusted network of the senders: the cost of a login is not measured here.
+/// Trusted network of the senders, which do not log in: the cost of a login is not measured here.
 const LOOPBACK: &str = "\"127.0.0.0/8\"";
 
-/// Runs a task for each number, a hundred at a time.
+/// Runs `one` for each number below `count`, in at most a hundred tasks at a time.
 async fn each<T: Send + 'static, F>(count: u32, one: impl Fn(u32) -> F) -> Vec<T>
 where
     F: Future<Output = T> + Send + 'static,
@@ -180,8 +183,9 @@ async fn senders() {
     assert_eq!((lost, doubled, others), (0, 0, 0));
 }
 
-/// Compares the messages that Weir acknowledged (ids from 1 to `acknowledged`) with those at the upstream. Returns how
-/// many the upstream does not have, how many it has more than once, and how many it has without a 250 to the client.
+/// Compares the messages that Weir acknowledged (ids from 1 to `acknowledged`) with the messages at the upstream.
+/// Returns the number of messages that the upstream lacks, the number that it has more than once, and the number that
+/// it has without a 250 to the client.
 fn compare(upstream: &Upstream, acknowledged: u64) -> (usize, usize, usize) {
     let counts = upstream.counts.lock().unwrap();
     let lost = (1..=acknowledged).filter(|id| !counts.contains_key(id)).count();
@@ -231,7 +235,7 @@ impl Holder {
         Self { stage, stream }
     }
 
-    /// Sends the octet of this second, if this stage sends any.
+    /// Sends the octet of this second. Does nothing at a stage that sends no octets.
     fn drip(&self, second: usize, hello: &[u8]) {
         let octet = match self.stage {
             Stage::Connected | Stage::Greeted => return,
@@ -245,7 +249,7 @@ impl Holder {
     }
 }
 
-/// Holds this many connections, distributed over these stages, until the task ends.
+/// Holds `count` connections, distributed over `stages`, until the returned task ends.
 async fn hold(count: u32, stages: &'static [Stage], site: &Site, weir: &Process) -> JoinHandle<()> {
     let hello = client::client_hello(&client::trust(site));
     let addresses = ["submission", "submissions"].map(|name| weir.address(name));
@@ -266,7 +270,7 @@ const HOLDERS: u32 = 2_000;
 const ROUNDS: usize = 5;
 const LASTS: Duration = Duration::from_secs(6);
 
-/// Pauses between two messages of a client: none, with which the machine is busy, and one with which it is not.
+/// Pauses between two messages of a client. Without a pause the machine is busy; with the second pause it is not.
 const PAUSES: [Duration; 2] = [Duration::ZERO, Duration::from_millis(60)];
 
 /// Measures the transactions of ordinary clients; returns their durations, sorted.

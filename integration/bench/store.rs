@@ -1,12 +1,13 @@
-//! Benchmark of the store: `cargo bench --bench store`, or one part: `-- throughput`, `-- large`, `-- crash`, `--
-//! week`.
+//! Benchmark of the store. `cargo bench --bench store` runs all parts. To run only some parts, name them:
+//! `-- throughput`, `-- large`, `-- crash`, `-- week`.
 //!
-//! * throughput: 64 tasks make durable decisions on a million budgets: each budget once, then at random, uniformly and
-//!   by Zipf's law. Then one task decides 100 times a second; for comparison, the time to wake a thread and write one
-//!   page.
-//! * large: ten million budgets in the file, one in a hundred is used: time and memory of the start.
-//! * crash: a store is aborted under load, with a long journal: time and memory of the next start.
-//! * week: a hundred thousand senders for seven days: the size of the file.
+//! * throughput: 64 tasks make durable decisions on a million budgets: on each budget once, then on random budgets,
+//!   first uniformly and then by Zipf's law. Then one task decides 100 times a second. For comparison, measures the
+//!   time to wake a thread that writes one page.
+//! * large: ten million budgets in the file; one budget in a hundred is used. Measures the time until the first
+//!   decision, and the memory.
+//! * crash: a store is aborted under load, when its journal is long. Measures the time and memory of the next start.
+//! * week: a hundred thousand senders for seven days. Measures the size of the file.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
 
@@ -36,16 +37,16 @@ const TASKS: u64 = 64;
 const KEYS: u64 = 1_000_000;
 const LASTS: Duration = Duration::from_secs(5);
 
-/// Duration of a load of 100 operations a second. It has 3,000 operations, so that less than 1 % of them fall into one
-/// moment in which the machine is busy with other work.
+/// Duration of a load of 100 operations a second: 3,000 operations. If the machine is busy with other work for a
+/// moment, this delays less than 1 % of them.
 const TRICKLES: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
 enum Keys {
-    /// Each budget once, by one of the tasks: none is in memory.
+    /// Each budget once: no budget is in memory before its decision.
     New,
     Uniform,
-    /// By Zipf's law: the nth most frequent key comes about 1/n as often as the first.
+    /// By Zipf's law: the nth most frequent key occurs about 1/n times as often as the most frequent key.
     Zipf,
 }
 
@@ -90,13 +91,13 @@ fn percentile(sorted: &[Duration], share: f64) -> Duration {
     sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)]
 }
 
-/// Returns the octets that this process has written, to files and anything else.
+/// Returns the number of octets that this process has written to files, sockets and pipes.
 fn written() -> f64 {
     let text = std::fs::read_to_string("/proc/self/io").unwrap();
     text.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
 }
 
-/// Resources used up to a moment: time, CPU in seconds, octets written.
+/// Resources that this process has used: the time of the measurement, CPU in seconds, octets written.
 struct Used(Instant, f64, f64);
 
 impl Used {
@@ -107,7 +108,7 @@ impl Used {
 
 fn report(what: &str, mut times: Vec<Duration>, before: &Used) {
     let Used(began, cpu_before, written_before) = before;
-    // Take both before the times are sorted: sorting is no part of the measurement.
+    // Measure elapsed time and CPU before the times are sorted: sorting is not part of the measurement.
     let (elapsed, cpu) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
     times.sort_unstable();
     println!(
@@ -153,7 +154,7 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
     report(&format!("{TASKS} tasks, {KEYS} keys, {keys:?}"), times, &before);
 }
 
-/// Reports the cost of generating requests and measuring times, which the figures of decisions include.
+/// Reports the cost of generating requests and measuring times. The reported costs of decisions include this cost.
 fn report_load() {
     let (mut random, mut times) = (Random(1), Vec::new());
     let before = cpu();
@@ -188,7 +189,8 @@ async fn trickle_decisions(store: &Arc<Store>) {
     trickle("100 a second", one).await;
 }
 
-/// Measures the lower bound on this machine now: a thread is woken, writes one page, and wakes the waiting task.
+/// Measures the lowest possible time of a durable decision on this machine: a thread is woken, writes one page, and
+/// wakes the waiting task.
 async fn trickle_pages(folder: &Path) {
     let file = std::fs::File::create(folder.join("page")).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>();
@@ -229,7 +231,8 @@ async fn throughput(folder: &Path) {
     for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
         hammer(&store, keys).await;
     }
-    // Wait until the journal of the earlier load is folded: that work is no part of a load of 100 a second.
+    // Wait until the journal of the earlier load is written ("folded") into the table of budgets. That work is not part
+    // of the load of 100 decisions a second.
     let began = Instant::now();
     while metrics.state.journal_octets.get() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -251,7 +254,7 @@ async fn throughput(folder: &Path) {
 const MANY: u64 = 10_000_000;
 const HOT: u64 = MANY / 100;
 
-/// Writes this many budgets into a file that a store has made, in the store's format.
+/// Writes [`MANY`] budgets in the store's format into a file that a store has made.
 fn fill(path: &Path) {
     let mut order: Vec<(i64, u32)> = (0..MANY)
         .map(|n| {
@@ -279,7 +282,7 @@ fn key(n: u64) -> String {
 async fn large(folder: &Path) {
     let path = folder.join("state.db");
     close(open(&path, policy())).await;
-    // Run in a new process, so that its memory is not counted here.
+    // Fill the file in a new process, so that the memory for this work is not counted here.
     let me = std::env::current_exe().unwrap();
     assert!(std::process::Command::new(me).arg("fill").arg(&path).status().unwrap().success());
     let began = Instant::now();
@@ -290,7 +293,8 @@ async fn large(folder: &Path) {
         .map(|task| {
             let store = store.clone();
             tokio::spawn(async move {
-                // Decide on each budget twice, so that budgets are also changed and folded.
+                // Decide on each budget twice, so that Weir also changes budgets and writes ("folds") them into the
+                // table.
                 for n in (task..2 * HOT).step_by(TASKS as usize) {
                     store
                         .admit(weir::clock::now(), &asked(n % HOT * 100), &mut SessionCounters::default())
@@ -316,8 +320,8 @@ fn status(name: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
 }
 
-/// Minimal octets of the journal when the store is aborted. With so many keys the fold begins at a slightly longer
-/// journal.
+/// Minimum size of the journal, in octets, when the store is aborted. With a million keys, the store begins to fold the
+/// journal only when it is slightly longer than this.
 const LONG: i64 = 96 << 20;
 
 async fn crash(folder: &Path) {

@@ -6,17 +6,18 @@ use super::wire::{End, Leave, Wire};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// One message, with all that its client knows about it.
+/// One message, with all that its client knows about the message.
 pub struct Sent {
     pub token: Token,
     pub client: Ipv4Addr,
-    /// Reply to the end of the message, or to the command that prevented it; `None` if the client never read it.
+    /// Reply to the end of the message, or to the command that failed before the message. `None` if the client read no
+    /// such reply.
     pub told: Option<String>,
     /// Recipients that got 250.
     pub accepted: Vec<String>,
     /// Number of recipients that the client named.
     pub asked: usize,
-    /// True if the client sent the end of the message, and the message is as [`Message`] makes it.
+    /// True if the client sent the end of the message, and did not change the octets of [`Message`].
     pub is_whole: bool,
 }
 
@@ -88,7 +89,7 @@ impl Session {
         self.sent.last_mut().unwrap()
     }
 
-    /// Sends the envelope; returns whether the client may send the message after it.
+    /// Sends the envelope; returns true if the client can now send the message.
     fn envelope(&mut self, message: &Message, with_data: bool) -> Result<bool, End> {
         self.command(&format!("MAIL FROM:<{}>", message.sender()))?;
         let reply = self.wire.reply()?;
@@ -158,7 +159,8 @@ impl Session {
         if is_spoiled {
             self.faults += 1;
             let at = self.random.below(octets.len() as u64) as usize;
-            // Two parsers could read these octets as different messages, so no upstream may get any message with them.
+            // Two parsers could read these octets as different messages, so Weir must not send a message with them to
+            // an upstream.
             let foreign = self.random.one_of(&["x\ny", "x\ry", "\u{0}", "x\n.\ny", "x\n.\r\ny", "x\r\n.\ny"]);
             octets.splice(at..at, foreign.bytes());
             self.wire.note(&format!("C: (will send {} at {at})", foreign.escape_debug()));
@@ -198,8 +200,8 @@ impl Session {
     }
 
     fn chunk(&mut self, octets: &[u8], last: &str) -> Result<(), End> {
-        // The message counts as not whole while this piece is sent, and as whole again before the last octet: with that
-        // octet Weir may accept the message.
+        // While this chunk is sent, the message counts as incomplete. The former value is restored before the last
+        // octet is sent, because Weir can accept the message as soon as it gets that octet.
         let is_whole = std::mem::take(&mut self.this().is_whole);
         self.wire.send(format!("BDAT {}{last}\r\n", octets.len()).as_bytes())?;
         if octets.is_empty() {
@@ -230,13 +232,13 @@ impl Session {
                 self.wire.half_close();
             }
         }
-        // Weir may have sent a reply even if writing to it fails.
+        // Weir can have sent a reply even if the client's write failed.
         let reply = self.wire.reply()?;
         self.this().told = Some(reply);
         sent
     }
 
-    /// Sends a part of a message; may leave or stall in the middle of the part.
+    /// Sends a part of a message. At random, the client leaves or stalls in the middle of the part.
     fn in_pieces(&mut self, octets: &[u8]) -> Result<(), End> {
         let (one, other) = octets.split_at(self.random.below(octets.len() as u64 + 1) as usize);
         let sent = self.line_of_message(one);
@@ -248,7 +250,7 @@ impl Session {
         }
         match sent.and_then(|()| self.line_of_message(other)) {
             Err(End::Lost) => {
-                // Weir may have given the reason in a reply.
+                // Read the reply in which Weir perhaps gave the reason.
                 let reply = self.wire.reply()?;
                 self.this().told = Some(reply);
                 Err(End::Lost)
@@ -279,7 +281,7 @@ impl Session {
         self.line(format!("{text}\r\n").as_bytes())
     }
 
-    /// Sends one or more commands; the client may leave before, within or after them.
+    /// Sends one or more commands. At random, the client leaves before, within or after them.
     fn line(&mut self, octets: &[u8]) -> Result<(), End> {
         if self.random.per_mille(10) {
             let part = self.random.below(octets.len() as u64 - 1) as usize;
@@ -307,7 +309,8 @@ impl Session {
         std::thread::sleep(STALL);
     }
 
-    /// Leaves in `cases` of a thousand cases; in half of these a little later, while Weir works on the command.
+    /// Leaves with a probability of `cases` in a thousand. In half of these cases the client first waits a little, so
+    /// that it leaves while Weir works on the command.
     fn leave_by_chance(&mut self, cases: u64) -> Result<(), End> {
         if !self.random.per_mille(cases) {
             return Ok(());

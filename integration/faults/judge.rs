@@ -14,29 +14,31 @@ pub struct Counts {
     pub refused: u64,
     /// Messages whose client left before it read the outcome.
     pub left: u64,
-    /// Lost: the client read 2xx, and no upstream has the whole message with exactly its recipients. Or an upstream has
-    /// accepted an incomplete message.
+    /// Lost messages: the client read 2xx, but no upstream has accepted the whole message for exactly its recipients. A
+    /// message that an upstream accepted incomplete also counts as lost.
     pub lost: u64,
-    /// Doubled: accepted twice, or accepted once and refused to the client, which will then send the message again.
+    /// Doubled messages: accepted twice; or accepted once although the client read a refusal, so that the client will
+    /// send the message again.
     pub doubled: u64,
     /// Leaked: sessions, connections, file descriptors, entries in limits on concurrent sessions, or charges that were
     /// not refunded.
     pub leaked: u64,
 }
 
-/// Lost, doubled or leaked thing, and the message that it concerns.
+/// A lost or doubled message or a leak, with the token of the message.
 pub struct Finding {
     pub token: Option<Token>,
     pub what: String,
 }
 
-/// Lowest and highest correct level of the budgets of one client. Both are equal, unless a reply was lost because the
-/// connection was reset.
+/// Lowest and highest correct level of the budgets of one client.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct Charges {
-    /// charge = "sent": recipients of messages that an upstream accepted.
+    /// charge = "sent": recipients of messages that an upstream accepted. Both levels are equal, unless a reply is
+    /// perhaps lost because the connection was reset.
     pub sent: [u64; 2],
-    /// charge = "accepted": recipients that Weir accepted, and recipients that the client named.
+    /// charge = "accepted": the lowest level is the number of recipients for which the client read 250, the highest
+    /// level is the number of recipients that the client named.
     pub accepted: [u64; 2],
 }
 

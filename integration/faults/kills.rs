@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const TASKS: u64 = 16;
 const ADDRESSES: u64 = 60;
 
-/// How often Weir is killed with one state file, before the whole file is checked. With more kills, a filter of distinct
-/// recipients would become so full that it mistakes a new recipient for a known one.
+/// Number of kills with one state file. After them, the whole file is checked, and a new file begins. With more kills,
+/// a filter of distinct recipients would become so full that it would mistake a new recipient for a known recipient.
 const KILLS_OF_A_FILE: u64 = 50;
 
 /// Maximum time of load before a kill.
@@ -42,7 +42,8 @@ const CONFIG: &str = "\
 /// Levels of the budgets, by limit and client.
 type Levels = HashMap<(String, Ipv4Addr), f64>;
 
-/// Kills Weir this many times and prints the counts; returns whether no charge was lost.
+/// Kills Weir this many times and prints the counts. Returns true if no acknowledged charge was lost, and there were
+/// more acknowledged charges than kills.
 pub fn kill(plan: Kills) -> bool {
     let upstream = Upstream::start();
     let began = Instant::now();
@@ -92,8 +93,8 @@ fn load(seed: u64, round: u64, weir: Process) -> Acknowledged {
     acknowledged.into_inner().unwrap()
 }
 
-/// Runs one session with recipients that are new to its client, and in half of the cases with a message. Fails when
-/// Weir is killed.
+/// Runs one session with recipients that are new to its client. In half of the cases, the session also sends a message.
+/// Returns an error when Weir is killed.
 fn session(
     address: SocketAddr,
     random: &mut Random,

@@ -1,13 +1,15 @@
-//! Fault counter: runs clients that make faults and upstreams that fail, at random, with a real Weir, which is reloaded
-//! and restarted while they run. No message may be lost or doubled, and nothing may leak. `integration/faults/run` runs
-//! it for any time; the tests run it for seconds.
+//! Fault counter: a real Weir between clients that make faults and upstreams that fail, both at random. Weir is
+//! reloaded and restarted while they run. No message may be lost or doubled, and nothing may leak.
+//! `integration/faults/run` runs the fault counter for any time; the tests run it for seconds.
 //!
-//! * A fault is an error of an upstream or a client, counted when it happens. Slowness within the timeouts is no fault.
-//! * Clients send no message twice. So a message that is accepted twice is doubled. So is a message that is accepted
-//!   while its client reads a refusal: the client would send it again.
-//! * If the client left before it read the outcome, both outcomes are right, and the message must be whole.
-//! * If an upstream resets the connection right after its 250, that reply may be lost. Then the client may read either
-//!   outcome, and charge = "sent" may have charged the recipients or not. All other facts have exactly one right value.
+//! * A fault is an error of an upstream or a client. It is counted when it happens. Slowness within the timeouts is not
+//!   a fault.
+//! * Clients send no message twice. So a message that is accepted twice is doubled. A message that is accepted while
+//!   its client reads a refusal is doubled too: the client would send it again.
+//! * If the client left before it read the outcome, both outcomes are right. An accepted message must be whole.
+//! * If an upstream resets the connection right after its reply 250, that reply can be lost. Then the client may read
+//!   either outcome, and charge = "sent" may have charged the recipients or not. [`judge::Charges`] has the right
+//!   values of charge = "accepted". All other facts have exactly one right value.
 
 pub mod client;
 pub mod judge;
@@ -36,15 +38,15 @@ pub use kills::{Kills, kill};
 /// Number of client addresses. Several clients share each address.
 const ADDRESSES: usize = 30;
 
-/// Number of concurrent clients. There are more per address than the limit allows, so most of them wait most of the
+/// Number of concurrent clients. More clients share an address than the limit allows, so most clients wait most of the
 /// time.
 const CLIENTS: usize = 120;
 
 /// Time for which clients run in a round, before the checks that need a Weir without sessions.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// Number of descriptors that may be open beyond the first measurement: the connection that read the metrics may still
-/// be open.
+/// Maximum number of additional file descriptors since the first measurement: the connection that read the metrics can
+/// still be open.
 const SPARE_FILES: usize = 2;
 
 /// Maximum number of findings reported for one round.
@@ -59,7 +61,8 @@ pub struct Plan {
     pub faults: Option<u64>,
 }
 
-/// Runs clients and upstreams with faults, and prints the counts; returns whether nothing was lost, doubled or leaked.
+/// Runs clients and upstreams with faults, and prints the counts. Returns true if nothing was lost, doubled or leaked,
+/// and there were faults and deliveries.
 pub fn faults(plan: Plan) -> bool {
     let upstreams = Upstreams::new(plan.seed);
     let addresses: Vec<SocketAddr> = (0..3).map(|_| upstreams.start()).collect();
@@ -87,7 +90,7 @@ struct Run<'a> {
     rounds: u64,
     reloads: u64,
     restarts: u64,
-    /// Open descriptors of a Weir that has served and now has no session.
+    /// Number of open file descriptors of a Weir that has served sessions and now has no session.
     files: Option<usize>,
 }
 
@@ -127,8 +130,8 @@ impl<'a> Run<'a> {
         self.upstreams.faults() + self.tally.faults.load(Ordering::Relaxed)
     }
 
-    /// Runs clients for this time, then checks for lost, doubled and leaked things. If there are any, prints the
-    /// findings and returns false.
+    /// Runs clients for this time, then checks for lost and doubled messages and for leaks. If there are any, prints
+    /// the findings and returns false.
     fn round(&mut self, time: Duration) -> bool {
         let came = self.chaos(time);
         let mut findings = Vec::new();
@@ -169,8 +172,8 @@ impl<'a> Run<'a> {
                 let (sent, faults, transcript) = session.run();
                 tally.faults.fetch_add(faults, Ordering::Relaxed);
                 if sent.is_empty() && faults == 0 {
-                    // The limit on concurrent sessions refused this client. Wait: such a refusal takes so little time
-                    // that it would happen too often.
+                    // The limit on concurrent sessions refused this client. Wait: refusals are so fast that, without a
+                    // pause, there would be too many.
                     std::thread::sleep(Duration::from_millis(500));
                 }
                 let mut came = came.lock().unwrap();
@@ -211,7 +214,7 @@ impl<'a> Run<'a> {
         eprintln!("restarted in {:.1} s", began.elapsed().as_secs_f64());
     }
 
-    /// Removes or adds one upstream, or changes the options of another.
+    /// Enables or disables one upstream, or changes the maximum of messages per connection of all upstreams.
     fn reload(&mut self) {
         let file = self.site.path("weir.toml");
         let text = std::fs::read_to_string(&file).unwrap();

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Returns the stream of this seed whose name is these numbers.
+    /// Returns the stream of random numbers of this seed that has these numbers as its name.
     pub fn new(seed: u64, names: &[u64]) -> Self {
         let mut random = Self(seed);
         for name in names {

@@ -6,7 +6,7 @@ use crate::harness::{Process, Site};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Limit of concurrent sessions per client. More clients than this share each address.
+/// Limit of concurrent sessions per client address. Each address has more clients than this limit allows.
 pub const MAX_SESSIONS_PER_CLIENT: usize = 3;
 
 /// Maximum time until Weir has released a resource. Weir's own timeouts are at most 2 s here.
@@ -55,7 +55,8 @@ pub struct Leaks<'a> {
 }
 
 impl Leaks<'_> {
-    /// Waits until the sum of a metric is this value. The error is the last sum, if that does not happen in time.
+    /// Waits until the sum of a metric is `value`. If this does not happen within [`PATIENCE`], returns the last sum as
+    /// the error.
     fn falls_to(&self, metric: &str, value: f64) -> Result<(), f64> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -80,7 +81,8 @@ impl Leaks<'_> {
         body.lines().filter_map(value).sum()
     }
 
-    /// Counts the file descriptors of the process when no session or connection is open; `None` if one stays open.
+    /// Waits until no session and no upstream connection is open, then counts the file descriptors of the process.
+    /// Returns `None` if a session or connection stays open.
     pub fn files(&self, judge: &mut Judge, findings: &mut Vec<Finding>) -> Option<usize> {
         let before = findings.len();
         for metric in ["weir_sessions", "weir_delayed_sessions", "weir_upstream_connections"] {
@@ -92,8 +94,8 @@ impl Leaks<'_> {
         (findings.len() == before).then(|| std::fs::read_dir(folder).unwrap().count())
     }
 
-    /// Checks that each client gets exactly [`MAX_SESSIONS_PER_CLIENT`] sessions: first after other sessions of the
-    /// client have left early, then without such sessions.
+    /// Checks that each client gets exactly [`MAX_SESSIONS_PER_CLIENT`] sessions: first after the client has closed
+    /// other sessions early, then without such sessions.
     pub fn sessions_at_once(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
         for probe in [Self::leave_early, Self::no_more_than_limit] {
             for (address, got, allowed) in probe(self) {
@@ -109,7 +111,7 @@ impl Leaks<'_> {
         }
     }
 
-    /// Opens this many connections at the same time; returns those that get a greeting.
+    /// Opens `count` connections at the same time; returns the connections that get a greeting.
     fn greeted(&self, address: Ipv4Addr, count: usize) -> Vec<Wire> {
         let connect = || Wire::connect(address, self.weir.address("s")).unwrap();
         let mut wires: Vec<Wire> = (0..count).map(|_| connect()).collect();
@@ -126,8 +128,8 @@ impl Leaks<'_> {
         each(self.addresses, probe)
     }
 
-    /// Holds one session less than the limit from each address, while further sessions come and leave within
-    /// milliseconds. Afterwards exactly one more session must be allowed.
+    /// From each address, holds one session less than the limit, while further sessions are opened and closed within
+    /// milliseconds. After this, Weir must allow exactly one more session.
     fn leave_early(&self) -> Vec<(Ipv4Addr, usize, usize)> {
         let held: Vec<Vec<Wire>> = each(self.addresses, |address| self.greeted(*address, MAX_SESSIONS_PER_CLIENT - 1));
         let count = held.iter().map(Vec::len).sum::<usize>();

@@ -1,7 +1,7 @@
-//! Upstreams that fail at random at every stage. One common record has the messages that all upstreams accepted.
+//! Upstreams that fail at random at every stage. One common record contains the accepted messages of all upstreams.
 //!
-//! An upstream has accepted a message when it writes the reply 250 to the final dot; it adds the message to the record
-//! before that.
+//! An upstream has accepted a message when it writes the reply 250 to the final dot. It adds the message to the record
+//! before it writes this reply.
 
 use super::message::{Token, token_in};
 use super::random::Random;
@@ -22,7 +22,7 @@ pub enum Stage {
     Data,
     /// In the middle of the message.
     Body,
-    /// After the final dot, in place of the reply.
+    /// After the final dot, instead of the reply.
     End,
     /// After the reply to the final dot.
     After,
@@ -74,8 +74,8 @@ const GARBAGE: [&str; 10] = [
     "\u{16}\u{3}\u{1}\r\n",
 ];
 
-/// Maximum silence of an upstream that waits until Weir closes the connection: longer than any timeout of the
-/// configuration.
+/// Maximum time for which a silent upstream waits until Weir closes the connection. It is longer than any timeout of
+/// the configuration.
 const MAX_SILENCE: Duration = Duration::from_secs(8);
 
 /// A message that was accepted.
@@ -84,7 +84,7 @@ pub struct Accepted {
     pub recipients: Vec<String>,
     /// Text of the message, without stuffed dots.
     pub octets: Vec<u8>,
-    /// The upstream reset the connection right after the reply, so the reply may be lost.
+    /// True if the upstream reset the connection right after the reply, so that the reply is perhaps lost.
     pub is_unsure: bool,
 }
 
@@ -134,7 +134,7 @@ impl Upstreams {
         self.record.lock().unwrap().faults.clone()
     }
 
-    /// Returns the messages accepted, and the other events, since the last call.
+    /// Returns the messages accepted since the last call, and the events of each message.
     pub fn take(&self) -> (Vec<Accepted>, HashMap<Token, Vec<String>>) {
         let mut record = self.record.lock().unwrap();
         (std::mem::take(&mut record.accepted), std::mem::take(&mut record.events))
@@ -146,14 +146,14 @@ struct Connection<'a> {
     number: u64,
     input: BufReader<TcpStream>,
     output: TcpStream,
-    /// How often the connection has reached each stage: for the current message, or before the first message.
+    /// How often the connection has reached each stage: during the current message, or before the first message.
     reached: BTreeMap<Stage, u64>,
     token: Option<Token>,
     in_mail: bool,
     recipients: Vec<String>,
 }
 
-/// Result of a step; `None`: the connection ends.
+/// Result of a step; `None` if the connection ends.
 type StepResult<T = ()> = Option<T>;
 
 impl<'a> Connection<'a> {
@@ -244,12 +244,12 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Reads a message, unless a fault happens before its end.
+    /// Reads a message. Returns `None` if a fault happens before the message's end, or if Weir closes the connection.
     fn body(&mut self) -> StepResult<Vec<u8>> {
         let mut octets = Vec::new();
         let mut random = self.random(Stage::Body, 0);
         let fault = self.draw(Stage::Body);
-        // A fault of a long message may also happen late in the message.
+        // In a long message, the fault can also happen late.
         let latest = random.one_of(&[2, 8, 400]);
         let at_line = random.below(latest);
         for number in 0.. {
@@ -262,7 +262,8 @@ impl<'a> Connection<'a> {
                         self.pause(1500);
                         return None;
                     }
-                    // A reply in the middle of a message cannot mean acceptance.
+                    // A reply in the middle of a message cannot mean that the message is accepted. Close the connection
+                    // after it.
                     Some(fault) => {
                         self.fail(Stage::Body, fault, "")?;
                         return None;
@@ -284,7 +285,7 @@ impl<'a> Connection<'a> {
         (read > 0 && line.ends_with(b"\r\n")).then_some(line)
     }
 
-    /// Sends the right reply, or a fault in its place; returns whether it sent the right reply.
+    /// Sends the right reply, or makes a fault instead. Returns true if it sent the right reply.
     fn answer(&mut self, stage: Stage, right: &str) -> StepResult<bool> {
         match self.draw(stage) {
             Some(fault) => self.fail(stage, fault, right),
@@ -305,8 +306,8 @@ impl<'a> Connection<'a> {
                 let _ = socket2::SockRef::from(&self.output).set_linger(Some(Duration::ZERO));
                 return None;
             }
-            // The caller has been silent already and has ended the silence, since after the final dot Weir waits longer
-            // than a test can.
+            // After the final dot, Weir waits for the reply longer than a test can wait. So the caller has already been
+            // silent for a short time, and the connection ends here.
             Fault::Silence if stage == Stage::End => return None,
             Fault::Silence => {
                 self.wait_for_close();
@@ -351,7 +352,7 @@ impl<'a> Connection<'a> {
         self.say(other)
     }
 
-    /// Sometimes waits before a right reply, for less than all timeouts.
+    /// Sometimes waits before a right reply, but for less time than any timeout.
     fn be_slow(&mut self, stage: Stage) {
         if self.random(stage, 3).per_mille(30) {
             self.pause(150);
@@ -375,7 +376,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Draws the fault at this stage, or none.
+    /// Draws the fault at this stage; `None` means no fault.
     fn draw(&mut self, stage: Stage) -> Option<Fault> {
         *self.reached.entry(stage).or_default() += 1;
         let (_, cases, faults) = FAULTS.into_iter().find(|(at, ..)| *at == stage)?;
@@ -383,11 +384,11 @@ impl<'a> Connection<'a> {
         random.per_mille(cases).then(|| random.one_of(faults))
     }
 
-    /// Returns a stream of random numbers for each purpose and stage: per message, or per connection outside of a
-    /// message.
+    /// Returns the stream of random numbers for this stage and purpose. Each message has its own streams; before its
+    /// first message, each connection has its own streams.
     fn random(&self, stage: Stage, purpose: u64) -> Random {
         let times = self.reached.get(&stage).copied().unwrap_or_default();
-        // A message that comes again over another connection gets other faults.
+        // A message that Weir sends again over another connection gets other faults.
         let name = self.token.map_or(self.number, |token| token ^ (self.number % 3) << 60);
         Random::new(self.all.seed, &[2, name, stage as u64, times, purpose])
     }

@@ -75,7 +75,7 @@ impl Wire {
         self.send(rest)
     }
 
-    /// Reads a reply, its lines joined by line feeds.
+    /// Reads a reply; returns its lines joined by line feeds.
     pub fn reply(&mut self) -> Result<String, End> {
         let mut lines = Vec::new();
         loop {

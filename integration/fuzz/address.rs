@@ -2,8 +2,8 @@
 
 use weir::smtp::address::{Path, is_address_literal, is_domain, parse_path};
 
-/// Property: Weir passes an accepted path to the upstream unchanged except for a source route, and no parser can take
-/// another place in the text for the path's end.
+/// Property: Weir passes an accepted path to the upstream unchanged, except that it removes a source route. No parser
+/// can mistake another position in the text for the path's end.
 pub fn target(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let Some((path, rest)) = parse_path(&text) else { return };
@@ -31,7 +31,7 @@ pub fn target(input: &[u8]) {
     }
 }
 
-/// Asserts that a space, `<`, `>`, or an @ other than the one before the domain stands only in a quoted string.
+/// Asserts that spaces, `<` and `>` occur only in a quoted string, and that only one @ is outside a quoted string.
 fn assert_ends_nowhere_else(written: &str) {
     let (mut quoted, mut escaped, mut ats) = (false, false, 0);
     for c in written.chars() {

@@ -6,7 +6,8 @@ use weir::smtp::data::{Chunks, Piece, Reader};
 use weir::smtp::line::Ambiguity;
 
 /// Property: the result does not depend on how the input is divided into pieces. The message that Weir passes on has
-/// the same content as the client's, and an upstream that gets it by DATA finds its end at the same place.
+/// the same content as the client's message. An upstream that gets this message by DATA finds the end at the same
+/// position.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let converted = convert(&[whole]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use weir::config::{Config, ConfigError, Diagnostics, parse};
 
-/// Property: each diagnostic points to a place within the text. The printed form of a valid configuration, with its
+/// Property: each diagnostic points to a position within the text. The printed form of a valid configuration, with its
 /// defaults, can be read again and has the same values.
 pub fn target(input: &[u8]) {
     let text = String::from_utf8_lossy(input).into_owned();
@@ -31,7 +31,7 @@ fn read(text: &str) -> Result<Config, Diagnostics> {
     }
 }
 
-/// Returns section, key and value of each setting, also of those that have their default value.
+/// Returns section, key and value of each setting, including settings that have their default value.
 fn values(config: &Config) -> Vec<(&str, &str, Option<&str>)> {
     config.settings.iter().map(|s| (s.section.as_str(), s.key, s.value.as_deref())).collect()
 }
@@ -42,7 +42,7 @@ fn check(problems: &Diagnostics, text: &str) {
         assert!(text.get(problem.span.clone()).is_some(), "{problem:?}");
         assert!(!problem.message.is_empty());
     }
-    // To render diagnostics takes longer than all other steps, so do so only for some inputs.
+    // Rendering diagnostics takes longer than all other steps, so render them only for some inputs.
     if text.len().is_multiple_of(64) {
         assert_eq!(problems.render(false).is_empty(), problems.found.is_empty());
     }

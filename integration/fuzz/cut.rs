@@ -1,10 +1,10 @@
-//! Division of an input into pieces, such as the reads from a TCP connection return.
+//! Division of an input into pieces, like the pieces that the reads from a TCP connection return.
 
 /// Number of octets at the beginning of an input that give the lengths of the pieces.
 const LENGTHS: usize = 4;
 
-/// Returns the input after its first [`LENGTHS`] octets twice: whole, and divided into pieces of 1 to 256 octets, for
-/// which the same lengths are used again and again.
+/// Removes the first [`LENGTHS`] octets of the input. Returns the rest twice: whole, and divided into pieces of 1 to
+/// 256 octets. The removed octets give the lengths of the pieces, repeatedly if there are more pieces.
 pub fn cut(input: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let (lengths, whole) = input.split_at(input.len().min(LENGTHS));
     let mut rest = whole;

@@ -4,8 +4,8 @@ use crate::cut::cut;
 use weir::smtp::data::{Piece, Reader};
 use weir::smtp::line::Ambiguity;
 
-/// Property: the result does not depend on how the input is divided into pieces, and the octets that Weir passes on
-/// contain nothing that an upstream could take for the end of the message.
+/// Property: the result does not depend on how the input is divided into pieces. The octets that Weir passes on contain
+/// nothing that an upstream could mistake for the end of the message.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let (passed, outcome) = read(&[whole]);
@@ -23,8 +23,8 @@ pub fn target(input: &[u8]) {
             assert!(passed.is_empty() || passed.ends_with(b"\r\n"));
             let stuffed = passed.split_inclusive(|b| *b == b'\n').filter(|line| line.starts_with(b".")).count();
             assert_eq!(size, (passed.len() - stuffed) as u64);
-            // First octet as the upstream reads it after it removes the first dot: white space would continue the
-            // header line before the message.
+            // First octet of the message after the upstream has removed a stuffed dot. If this octet is white space,
+            // the upstream would read the line as a continuation of the header line above the message.
             let first = passed.strip_prefix(b".").unwrap_or(&passed).first();
             assert_eq!(is_continuation(&[whole]), first.is_some_and(|octet| b" \t\x0b\x0c".contains(octet)));
         }

@@ -1,9 +1,9 @@
-//! Fuzz targets, all in one binary. libFuzzer makes inputs and calls with them the target that the environment variable
-//! WEIR_FUZZ names.
+//! Fuzz targets, all in one binary. The environment variable WEIR_FUZZ names the target. libFuzzer makes inputs and
+//! calls the target with each input.
 //!
-//! A target is a function that takes octets, and panics if a property of Weir's code does not hold for them. A new
-//! target needs such a function, a line in [`TARGETS`], and, for words that make good inputs, a file `TARGET.dict`.
-//! `integration/fuzz/run` builds and runs the targets.
+//! A target is a function that takes octets, and panics if a property of Weir's code does not hold for these octets. A
+//! new target needs such a function and a line in [`TARGETS`]. The words in a file `TARGET.dict` help libFuzzer to make
+//! good inputs. `integration/fuzz/run` builds and runs the targets.
 
 #![no_main]
 #![allow(clippy::expect_used, clippy::panic, reason = "they are how a finding is reported")]
@@ -41,7 +41,7 @@ libfuzzer_sys::fuzz_target!(init: choose(), |input: &[u8]| {
     }
 });
 
-/// Chooses the target that WEIR_FUZZ names; if it names none, prints the names of all targets.
+/// Chooses the target that WEIR_FUZZ names. If WEIR_FUZZ names no target, prints the names of all targets and exits.
 fn choose() {
     let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
     match TARGETS.iter().find(|(known, _)| *known == name) {

@@ -9,7 +9,7 @@ pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let read_whole = read(&[whole]);
     assert_eq!(read_whole, read(&pieces));
-    // Check only the first four: an input can contain many short replies, which take long and show nothing new.
+    // Check only the first four replies: an input can contain many short replies, which take long and show nothing new.
     for reply in read_whole.0.iter().take(4) {
         check(reply);
         assert!(reply.texts().count() <= 16 && reply.texts().all(|text| text.len() <= 500));
@@ -47,7 +47,8 @@ fn is_printable(text: &str) -> bool {
     text.bytes().all(|b| (b' '..=b'~').contains(&b))
 }
 
-/// Reads replies from these pieces up to the first invalid one; returns the replies, and why that one is invalid.
+/// Reads replies from these pieces up to the first invalid reply. Returns the valid replies, and the reason why the
+/// next reply is invalid.
 fn read(pieces: &[&[u8]]) -> (Vec<Reply>, Option<Garbage>) {
     let (mut reader, mut replies) = (Reader::default(), Vec::new());
     for piece in pieces {

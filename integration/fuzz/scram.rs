@@ -19,8 +19,8 @@ fn good_challenge() -> Challenge {
     challenged(CHALLENGE).expect("a good challenge")
 }
 
-/// Property: Weir answers an accepted challenge with the client's and the server's nonce. Weir accepts no last message
-/// of a server that does not know the password.
+/// Property: Weir answers an accepted challenge with the client's and the server's nonce. Weir does not accept the last
+/// message of a server that does not know the password.
 pub fn target(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let proof = good_challenge().prove(&KEYS);

@@ -89,7 +89,7 @@ impl Client {
         self.say("RCPT TO:<b@example.net>", "250");
     }
 
-    /// Sends MAIL, RCPT and a message until the server refuses a step; returns the last reply.
+    /// Sends a message. Returns the reply to RCPT if this reply is not 250, otherwise the reply to the message.
     pub fn try_message(&mut self) -> String {
         self.say("MAIL FROM:<a@example.org>", "250");
         let reply = self.ask("RCPT TO:<b@example.net>");
@@ -163,12 +163,12 @@ impl Client {
         got
     }
 
-    /// Reads a reply, its lines joined by line feeds.
+    /// Reads a reply; returns its lines joined by line feeds.
     pub fn reply(&mut self) -> String {
         self.try_reply().expect("a reply")
     }
 
-    /// Reads a reply; the error is that the connection has ended, or that no reply came in time.
+    /// Reads a reply. Returns an error if the connection has ended, or if no reply arrived in time.
     pub fn try_reply(&mut self) -> std::io::Result<String> {
         let mut lines = Vec::new();
         loop {
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// Returns whether no octet arrives within this time.
+    /// Returns true if no octet arrives within this time.
     pub fn is_silent(&mut self, time: Duration) -> bool {
         let Stream::Plain(stream) = &self.stream else { panic!("only for plain text") };
         stream.set_read_timeout(Some(time)).unwrap();
@@ -196,7 +196,7 @@ impl Client {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
     }
 
-    /// Returns whether the server has closed the connection before it sent a further line.
+    /// Returns true if the server closes the connection before it sends a further line.
     pub fn is_closed(&mut self) -> bool {
         self.line().is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
     }

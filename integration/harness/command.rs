@@ -39,8 +39,8 @@ pub fn run(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Outcome {
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
-        // A thread writes the input, since the command may write output before it has read all input. If the command
-        // ends without reading, the pipe breaks.
+        // A separate thread writes the input, because the command can write output before it has read all input. If the
+        // command ends without reading, the write fails.
         scope.spawn(move || {
             let _ = stdin.write_all(input.as_ref());
         });

@@ -34,7 +34,8 @@ impl Disk {
         succeed(Command::new("mount").args(options).arg(self.image()).arg(self.path("")), "");
     }
 
-    /// Fills the disk to the last octet; returns the file that fills it, to be removed later.
+    /// Fills the disk to the last octet. Returns the path of the file that fills the disk, so that a test can remove
+    /// it.
     pub fn fill(&self) -> PathBuf {
         let path = self.path("filler");
         let mut filler = std::fs::File::create(&path).unwrap();
@@ -54,14 +55,14 @@ impl Disk {
         succeed(Command::new("fsfreeze").arg("-u").arg(self.path("")), "");
     }
 
-    /// Reports an error to the file system, which then makes itself read-only, like it does when a disk fails.
+    /// Reports an error to the file system. The file system then makes itself read-only, as it does when a disk fails.
     pub fn make_read_only(&self) {
         let device = succeed(Command::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(self.image()), "").out;
         let name = Path::new(device.trim()).file_name().unwrap().to_owned();
         std::fs::write(Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error"), "1").unwrap();
     }
 
-    /// Unmounts, repairs and mounts the disk, like an administrator does.
+    /// Unmounts, repairs and mounts the disk, as an administrator does.
     pub fn repair(&self) {
         succeed(Command::new("umount").arg(self.path("")), "");
         // Exit code 1: errors were corrected.

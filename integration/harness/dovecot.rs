@@ -1,4 +1,4 @@
-//! A real Dovecot in its own folder: its submission service, which relays mail of logged-in users.
+//! A real Dovecot in its own folder. Its submission service relays mail of logged-in users.
 
 use super::{free_port, run, succeed, wait_for};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ pub struct Dovecot {
 
 impl Dovecot {
     /// Starts Dovecot on a free port, with STARTTLS and a certificate for localhost, these SASL mechanisms, and one
-    /// user. It relays mail to `next`. Needs root.
+    /// user. Dovecot relays mail to `next`. Needs root.
     pub fn relaying_to(next: SocketAddr, mechanisms: &str, user: &str, password: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
         let port = free_port();
@@ -47,7 +47,7 @@ impl Dovecot {
         let hash = succeed(&mut self.doveadm(&["pw", "-s", "SCRAM-SHA-256", "-p", password]), "").out;
         std::fs::write(self.path("users.new"), format!("{user}:{hash}")).unwrap();
         std::fs::set_permissions(self.path("users.new"), PermissionsExt::from_mode(0o644)).unwrap();
-        // Dovecot notices a change of the file only by its size, or by its time in whole seconds.
+        // Dovecot notices a change of the file only if the size changes, or the modification time in whole seconds.
         let before = std::fs::metadata(self.path("users")).and_then(|file| file.modified());
         let after = before.unwrap_or(SystemTime::UNIX_EPOCH) + Duration::from_secs(1);
         std::fs::File::open(self.path("users.new")).unwrap().set_modified(after).unwrap();

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 /// Maximum time to wait for an event that happens at once on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Calls `look` again and again until it returns a value, for events that send no signal, such as files written by
-/// other programs.
+/// Calls `look` repeatedly until it returns a value. Use this for events without a notification, such as a file that
+/// another program writes.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -40,7 +40,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sets a flag when it is dropped, so that threads that run until the flag is set also end after a failed test.
+/// Sets a flag when it is dropped. So threads that run until the flag is set also end when the test fails.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -40,12 +40,12 @@ impl NameServer {
         kill_process(self.id(), Signal::HUP).unwrap();
     }
 
-    /// Makes the server silent. It still receives questions.
+    /// Makes the server silent. The silent server still receives questions.
     pub fn pause(&self) {
         kill_process(self.id(), Signal::STOP).unwrap();
     }
 
-    /// Makes a silent server answer again, also the questions that it received while silent.
+    /// Makes a silent server answer again. It also answers the questions that it received while it was silent.
     pub fn go_on(&self) {
         kill_process(self.id(), Signal::CONT).unwrap();
     }

@@ -19,7 +19,7 @@ impl Postfix {
         Self::start_with("virtual_mailbox_domains = example.net\n")
     }
 
-    /// Starts a Postfix that relays all mail to a smart host at this port. It logs in as this user, and checks the
+    /// Starts a Postfix that relays all mail to a smart host at this port. Postfix logs in as this user, and checks the
     /// smart host's certificate.
     pub fn relaying_to(port: u16, wrapped: bool, ca: &Path, user: &str, password: &str) -> Self {
         Self::start_with(&format!(
@@ -37,7 +37,7 @@ impl Postfix {
         ))
     }
 
-    /// Starts a Postfix with these settings in addition to the common ones.
+    /// Starts a Postfix with these settings in addition to the common settings.
     pub fn start_with(settings: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
         let port = free_port();
@@ -182,7 +182,7 @@ fn master_cf(port: u16) -> String {
     ] {
         text.push_str(&format!("{name} unix - n n - 0 {program}\n"));
     }
-    // The `n` after `unix` (column `private`): other users can reach the socket.
+    // The `n` after `unix` is in the column `private`: other users can reach the socket.
     text.push_str("cleanup unix n - n - 0 cleanup\nflush unix n - n 1000? 0 flush\nshowq unix n - n - - showq\ntlsmgr unix - - n 1000? 1 tlsmgr\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\npostlog unix-dgram n - n - 1 postlogd\n");
     text
 }

@@ -28,7 +28,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Process {
-    /// Starts a command that serves, such as `weir serve`, and waits until it listens.
+    /// Starts a command that serves, such as `weir serve`, and waits until Weir listens.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
@@ -84,7 +84,7 @@ impl Process {
     }
 
     pub fn log_lines(&self) -> Vec<String> {
-        // `logged` panics while it holds the lock: the log is still shown.
+        // `logged` can panic while it holds the lock. Show the log even then.
         self.log.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -153,7 +153,7 @@ pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (head[9..12].parse().unwrap(), body.to_owned())
 }
 
-/// Returns a field of a log line, logfmt or JSON, without its quotes.
+/// Returns the value of a field in a log line (logfmt or JSON), without quotes.
 pub fn field(line: &str, name: &str) -> Option<String> {
     let (_, rest) = line.split_once(&format!(" {name}=")).or_else(|| line.split_once(&format!("\"{name}\":")))?;
     match rest.strip_prefix('"') {

@@ -41,7 +41,7 @@ impl Site {
         }
     }
 
-    /// Makes a site with this configuration after the tables that each site has.
+    /// Makes a site. Adds `text` to the configuration that each site has.
     pub fn new(text: &str) -> Self {
         Self::builder().more(text).build()
     }
@@ -68,8 +68,8 @@ impl Site {
         std::fs::write(self.path("weir.toml"), config.replace(from, to)).unwrap();
     }
 
-    /// Writes a file that only its owner can read. An existing file is replaced by one rename, like administrators'
-    /// tools do.
+    /// Writes a file that only its owner can read. Replaces an existing file by one rename, as administrators' tools
+    /// do.
     pub fn put(&self, name: &str, text: &str) {
         std::fs::write(self.path("new"), text).unwrap();
         std::fs::set_permissions(self.path("new"), PermissionsExt::from_mode(0o600)).unwrap();
@@ -125,7 +125,7 @@ impl SiteBuilder {
         self
     }
 
-    /// Adds a listener `s` without TLS and logins: every client may send.
+    /// Adds a listener `s` without TLS and logins: every client is permitted to send.
     pub fn open_listener(self) -> Self {
         self.listener("s", "tls = \"none\", auth = \"none\"")
     }
@@ -168,8 +168,8 @@ impl SiteBuilder {
         self
     }
 
-    /// Replaces the user `alice` by these users: name, password and groups. Their hashes take very little time to
-    /// check.
+    /// Replaces the user `alice` by these users, each with name, password and groups. Checking their password hashes
+    /// takes very little time.
     pub fn users(mut self, users: &[(&str, &str, &str)]) -> Self {
         let params = argon2::Params::new(8, 1, 1, None).unwrap();
         let hasher = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);

@@ -22,12 +22,12 @@ pub enum Stage {
     End,
 }
 
-/// Fault at a stage, in place of the right reply.
+/// Fault at a stage, instead of the right reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Closes the connection.
     Cut,
-    /// Sends no reply until the client closes the connection.
+    /// Sends no reply. The connection stays open until [`Upstream::cut_silent`], or until the client closes it.
     Silence,
     /// Sends this reply.
     Say(&'static str),
@@ -55,18 +55,18 @@ const GARBAGE: [&str; 10] = [
 #[derive(Default)]
 struct Shared {
     fault: Option<(Stage, Fault)>,
-    /// The fault happens on average once in this many replies at the stage, chosen by a generator of random numbers.
+    /// The fault happens at random: on average once in this number of replies at the stage.
     odds: u64,
     random: u64,
     /// Extensions in the reply to EHLO.
     offers: Vec<&'static str>,
-    /// Replies to AUTH, and to each further line of the client as long as the reply before was 334.
+    /// Replies to AUTH and to the client's next lines. The upstream reads a next line only after the reply 334.
     login: Vec<&'static str>,
     acknowledged: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
-    /// Maximum number of connections served at the same time; 0: no maximum. Then the number of connections served now,
-    /// and the number of refused ones.
+    /// Connections: the maximum that is served at the same time (0: no maximum), the number served now, and the number
+    /// refused.
     max_served: usize,
     served: usize,
     refused: usize,
@@ -90,11 +90,12 @@ impl Upstream {
         Self::start_with(TcpListener::bind(address).unwrap())
     }
 
-    /// Starts an upstream on each of these addresses of this machine, all at one port. Returns the port, too.
+    /// Starts an upstream on each of these addresses of this machine, all on the same port. Returns the upstreams and
+    /// the port.
     pub fn start_at_one_port<const COUNT: usize>(hosts: [&str; COUNT]) -> ([Self; COUNT], u16) {
         loop {
             let mut port = 0;
-            // The port that the first upstream gets may be in use at another address: then another port is tried.
+            // If the port of the first upstream is in use at another address, try another port.
             let listeners: Vec<TcpListener> = hosts
                 .iter()
                 .map_while(|host| {
@@ -151,7 +152,7 @@ impl Upstream {
         (shared.fault, shared.odds) = (fault, 1);
     }
 
-    /// Makes the upstream fail on average once in this many times at the stage.
+    /// Makes the upstream fail at this stage at random, on average once in `odds` times.
     pub fn fail_once_in(&self, odds: u64, stage: Stage, fault: Fault) {
         let mut shared = self.shared.lock().unwrap();
         (shared.fault, shared.odds) = (Some((stage, fault)), odds);
@@ -162,8 +163,8 @@ impl Upstream {
         self.shared.lock().unwrap().offers = extensions.to_vec();
     }
 
-    /// Sets the replies to AUTH, and to each further line of the client. Without them the upstream replies 250, which
-    /// does not mean success (RFC 4954 §6).
+    /// Sets the replies to AUTH and to the client's next lines. Without these replies, the upstream answers AUTH with
+    /// 250, which does not mean success (RFC 4954 §6).
     pub fn answer_login(&self, replies: &[&'static str]) {
         self.shared.lock().unwrap().login = replies.to_vec();
     }
@@ -185,7 +186,8 @@ impl Upstream {
         self.shared.lock().unwrap().connections
     }
 
-    /// Serves at most this many connections at the same time from now on, and refuses further ones with 421.
+    /// From now on, serves at most `connections` connections at the same time, and refuses further connections with
+    /// 421.
     pub fn serve_at_most(&self, connections: usize) {
         self.shared.lock().unwrap().max_served = connections;
     }
@@ -230,7 +232,8 @@ impl Shared {
     }
 }
 
-/// Sends the reply to one command: the right one, or that of the fault. `None`: the connection has ended.
+/// Sends the reply to one command: the right reply, or the reply of the fault. Returns true if it was the right reply,
+/// and `None` if the connection has ended.
 fn answer(stage: Stage, right: &str, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
     let fault = shared.lock().unwrap().fault_at(stage);
     answer_with(fault, right, stream, shared)
@@ -247,7 +250,7 @@ fn answer_with(fault: Option<Fault>, right: &str, stream: &mut TcpStream, shared
             return None;
         }
         Some(Fault::Silence) => {
-            // The test closes the connection through this copy; nothing else keeps it open.
+            // Only this copy keeps the connection open, until the test closes it.
             shared.lock().unwrap().held.push(stream.try_clone().unwrap());
             return None;
         }
@@ -331,12 +334,12 @@ fn receive(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mu
         let fault = shared.lock().unwrap().fault_at(Stage::Body);
         if fault.is_some() {
             answer_with(fault, "", stream, shared)?;
-            // A reply in the middle of a message cannot mean acceptance.
+            // A reply in the middle of a message cannot mean that the message is accepted.
             return None;
         }
     }
     let fault = {
-        // Store the message before the reply is sent, so that a client with the reply finds the message in the test.
+        // Store the message before the reply is sent, because a test that has read the reply must find the message.
         let mut shared = shared.lock().unwrap();
         let fault = shared.fault_at(Stage::End);
         if fault.is_none_or(is_positive) {

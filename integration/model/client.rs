@@ -90,7 +90,8 @@ impl Client {
         Facts { user, client: self.address.clone(), sender: sender.cloned() }
     }
 
-    /// Handles commands until one needs more input, or an answer of policy, the accounts or the upstream.
+    /// Handles commands until a command needs an answer of the policy, the accounts or the upstream, or until no
+    /// command is left.
     pub fn go_on(&mut self) -> Needs {
         loop {
             let has_mail = self.run.iter().any(|one| matches!(one, PendingCommand::Mail(_)));
@@ -109,7 +110,7 @@ impl Client {
         }
     }
 
-    /// Writes the replies of a run whose commands are all answered.
+    /// If all commands of the run are answered, adds their reply codes to `expected` and clears the run.
     pub fn flush_run(&mut self) {
         let codes: Option<Vec<u16>> = self
             .run
@@ -162,7 +163,7 @@ impl Client {
         self.run.push(gathered);
     }
 
-    /// Handles a command that ends a run. `None`: the command is answered.
+    /// Handles a command that ends a run. Returns `None` if the command is then answered.
     fn perform(&mut self) -> Option<Needs> {
         match self.queue.pop_front()? {
             Command::Ehlo => {
@@ -212,10 +213,10 @@ impl Client {
         None
     }
 
-    /// Takes the verdicts on the session's request. The replies have the codes of POLICY, section "Reply codes".
+    /// Applies the verdicts on the session's request. The function `code_of` gives the codes of the replies.
     pub fn judged(&mut self, events: &[Event], mut verdicts: Vec<Verdict>) -> Needs {
         for verdict in &mut verdicts {
-            // The client is still connected, so it will read the reply, and these charges stay.
+            // The client is still connected, so it will read the reply, and these charges are not refunded.
             verdict.receipts.retain(|receipt| receipt.until != RefundWhen::Heard);
         }
         match events[0] {
@@ -303,7 +304,7 @@ impl Client {
         Needs::Upstream
     }
 
-    /// Takes the result of a password check: right, wrong, or `None` if it could not be done.
+    /// Applies the result of a password check; `None` if the check was not possible.
     pub fn verified(&mut self, right: Option<bool>) -> Needs {
         let charged = std::mem::take(&mut self.password);
         if right != Some(false) {
@@ -322,8 +323,8 @@ impl Client {
         self.go_on()
     }
 
-    /// Takes the upstream's codes, one for each recipient or one for DATA; `None`: the upstream is unavailable. `mail`
-    /// is the code with which it refused MAIL.
+    /// Applies the upstream's codes: one code for each recipient, or one code for DATA. A code is `None` if the
+    /// upstream is unavailable. `mail` is the upstream's code if the upstream refused MAIL.
     pub fn answered(&mut self, mail: Option<u16>, codes: &[Option<u16>]) -> Needs {
         let mut codes = codes.iter();
         for place in 0..self.run.len() {
@@ -373,7 +374,7 @@ impl Client {
         self.go_on()
     }
 
-    /// Ends the message with this reply, and also the session if the reply is the last one.
+    /// Ends the message with this reply. If `is_last`, also ends the session.
     pub fn message_ended(&mut self, reply: Option<u16>, is_delivered: bool, is_last: bool) -> Needs {
         if let Some(transaction) = self.transaction.take()
             && !is_delivered
@@ -390,7 +391,8 @@ impl Client {
         }
     }
 
-    /// Ends the session, and refunds the charges of recipients that the upstream was not asked about.
+    /// Ends the session. Refunds the charges of its transaction, and the charges of recipients that the upstream was
+    /// not asked about.
     pub fn close(&mut self) {
         for gathered in std::mem::take(&mut self.run) {
             if let PendingCommand::Rcpt(_, receipts) = gathered {

@@ -1,4 +1,5 @@
-//! Driver: runs real sessions, in place of sockets and the clock, and the model with the same events.
+//! Driver: gives the same events to real sessions and to the model. It replaces the sockets and the clock of the
+//! sessions.
 
 use super::client::{Client, Command, Needs};
 use super::limits::{any_limit, any_quota, name, owner, real, real_key};
@@ -115,7 +116,7 @@ impl World {
             }
             self.compare().await;
         }
-        // Each session ends like one whose task has crashed; after that no limit may still count a session.
+        // Each session ends like a session whose task has crashed. After that, no limit may count a session.
         for live in &mut self.live {
             live.client.slots.drain(..).for_each(|key| self.model.release(key));
             live.slots.clear();
@@ -182,7 +183,8 @@ impl World {
         let mut live = self.live.swap_remove(place);
         let stage = std::mem::replace(&mut live.stage, Stage::Ended);
         if self.random.per_mille(10) {
-            // The task crashes: limits on concurrent sessions no longer count its session; its charges stay.
+            // The task crashes. Limits on concurrent sessions no longer count its session, but its charges are not
+            // refunded.
             self.totals.crashed += 1;
             live.client.slots.drain(..).for_each(|key| self.model.release(key));
             return;
@@ -299,7 +301,7 @@ impl World {
         Stage::Delayed(late, until, events, verdicts)
     }
 
-    /// Delays the reply to a failed login, unless the client leaves.
+    /// Delays the reply to a failed login, unless the client leaves or Weir stops.
     fn pause(&mut self, live: &mut LiveSession, session: Session) -> Step {
         match self.random.below(10) {
             0..2 if !live.is_half_closed => {
@@ -314,7 +316,7 @@ impl World {
         }
     }
 
-    /// Lets the client of a session that waits for input send something or leave.
+    /// Makes the client send commands or leave, or makes Weir stop, while the session waits for input.
     async fn client_acts(&mut self, live: &mut LiveSession, mut session: Session) -> Step {
         self.flush(live, &mut session).await;
         assert_eq!(live.needs, Needs::Input);
@@ -344,7 +346,7 @@ impl World {
         Step::Next(session)
     }
 
-    /// Draws a command; in most cases one that is valid at this point of the session.
+    /// Draws a command at random; in most cases a command that is valid at this point of the session.
     fn any_command(&mut self, client: &Client) -> Command {
         if client.faults > 10 || client.commands > 60 {
             return Command::Quit;
@@ -372,8 +374,8 @@ impl World {
         }
     }
 
-    /// Draws the upstream's answer: the code with which it refuses MAIL, and a code for each command; `None`: the
-    /// upstream is unavailable.
+    /// Draws the upstream's answer at random: the code if the upstream refuses MAIL, and a code for each command. The
+    /// code of a command is `None` if the upstream is unavailable.
     fn upstream_answers(&mut self, request: &Request<'_>) -> (Option<u16>, Vec<Option<u16>>) {
         match request {
             Request::Data => {
@@ -399,7 +401,7 @@ impl World {
         }
     }
 
-    /// Sends the client's message, or draws a fault.
+    /// Sends the client's message, or makes a fault at random.
     async fn message(&mut self, live: &mut LiveSession, mut body: weir::session::Body) -> Step {
         self.flush(live, body.session()).await;
         let ending = match self.random.below(100) {
@@ -442,7 +444,7 @@ impl World {
         body.answer(ending, 100, self.time())
     }
 
-    /// Applies the deferred charges, and compares the replies to the client with those of the model.
+    /// Applies the deferred charges, and compares the replies to the client with the model's replies.
     async fn flush(&mut self, live: &mut LiveSession, session: &mut Session) {
         self.settle(live, session).await;
         let output = String::from_utf8(session.take_output()).unwrap();
@@ -456,7 +458,7 @@ impl World {
         session.take_records();
     }
 
-    /// Applies the session's deferred charges and refunds, and checks that the refunds are exactly those of the model.
+    /// Applies the session's deferred charges and refunds, and checks that the refunds are exactly the model's refunds.
     async fn settle(&mut self, live: &mut LiveSession, session: &mut Session) {
         let deferred = session.take_deferred_charges();
         for asked in deferred.events {
@@ -481,7 +483,7 @@ impl World {
         }
     }
 
-    /// Compares the budgets and gauges that have changed with those of the model.
+    /// Compares the changed budgets and gauges with the model's budgets and gauges.
     async fn compare(&mut self) {
         let mut touched = std::mem::take(&mut self.model.touched);
         touched.sort_by(|one, other| {
@@ -507,7 +509,7 @@ impl World {
         }
     }
 
-    /// Draws an action of an administrator.
+    /// Draws an action of an administrator at random, and performs it.
     async fn administer(&mut self) {
         let (since, by) = (self.time(), By::Administrator("test".into()));
         let until = since.after(Duration::from_secs(1 + self.random.below(600)));

@@ -1,7 +1,8 @@
-//! Model test: random policies, clients and upstreams drive the real session, engine and store in simulated time, and
-//! also a plain model. After each step the test compares budgets, gauges, replies and deliveries of both.
+//! Model test: random policies, clients and upstreams drive the real session, engine and store in simulated time. They
+//! also drive a plain model. After each step, the test compares budgets, gauges, replies and deliveries of Weir and the
+//! model.
 //!
-//! `WEIR_MODEL_STEPS` and `WEIR_MODEL_SEED` set a longer run: `cargo nextest run --release -E 'test(model)'`.
+//! For a longer run, set `WEIR_MODEL_STEPS` and `WEIR_MODEL_SEED`: `cargo nextest run --release -E 'test(model)'`.
 
 mod client;
 mod driver;
@@ -11,10 +12,10 @@ mod policy;
 use crate::faults::random::Random;
 use driver::World;
 
-/// Steps in one world, which has a policy that sometimes changes, a state file, and many sessions.
+/// Number of steps in one world. A world has a policy that sometimes changes, a state file, and many sessions.
 const STEPS_OF_WORLD: u64 = 5_000;
 
-/// Steps of each of the eight tests, a million in total.
+/// Number of steps in each of the eight tests: a million steps in total.
 const STEPS: u64 = 125_000;
 
 /// Tests that run concurrently, each with its own seeds.

@@ -1,7 +1,6 @@
-//! Model of the policy: limits, budgets, suspensions and grants as DESIGN and POLICY describe them, in maps, without
-//! regard to speed.
+//! Model of the policy: limits, budgets, suspensions and grants, in maps, without regard to speed.
 //!
-//! The model has formulas of its own on purpose: with those of the engine it would repeat the engine's faults.
+//! The model deliberately has its own formulas: with the engine's formulas, it would repeat the engine's faults.
 
 use std::collections::HashMap;
 use weir::policy::limit::{Charge, Count, Verb};
@@ -64,7 +63,7 @@ pub struct Receipt {
     pub until: RefundWhen,
 }
 
-/// Time when it is certain whether a charge stays.
+/// Event after which it is certain whether a charge is refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefundWhen {
     Sent,
@@ -72,7 +71,7 @@ pub enum RefundWhen {
     Heard,
 }
 
-/// Facts about a session, as its request to policy contains them.
+/// Facts about a session, as the session's request to the policy contains them.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub user: Option<String>,
@@ -160,7 +159,7 @@ impl Quota {
         }
     }
 
-    /// Returns the level after a refund: see DESIGN, "Refund".
+    /// Returns the level after a refund, which removes the part of the charge that is still in the level.
     fn refund(self, state: State, receipt: &Receipt) -> f64 {
         let before = receipt.before;
         let (charged, gone) = (receipt.after.at, elapsed(receipt.after.at, state.at));
@@ -175,8 +174,8 @@ impl Quota {
                 let before = before.map_or(0.0, |before| before.level * (-elapsed(before.at, charged) / period).exp());
                 let left = (receipt.after.level - before) * (-gone / period).exp();
                 let x = gone / period;
-                // Without the charge, a later event might have raised the level by this part itself: the part stays
-                // charged.
+                // Without the charge, a later event could have raised the level by this part. So this part is not
+                // refunded.
                 let stays = if x > 0.0 { 1.0 + (-x).exp_m1() / x } else { 0.0 };
                 (left - state.level * stays).max(0.0)
             }
@@ -185,7 +184,7 @@ impl Quota {
     }
 }
 
-/// Returns the difference of two integers of microseconds.
+/// Returns the time between two moments, in seconds: the difference of whole microseconds, or 0 if `to` is earlier.
 fn elapsed(from: Seconds, to: Seconds) -> f64 {
     ((to * 1e6).round() - (from * 1e6).round()).max(0.0) / 1e6
 }
@@ -205,7 +204,8 @@ impl Limit {
         }
     }
 
-    /// Returns when a charge of this limit may be refunded. `late`: replies may be delayed.
+    /// Returns when a charge of this limit can be refunded; `None` if never. `late` is true if a limit can delay
+    /// replies.
     fn until(&self, late: bool) -> Option<RefundWhen> {
         let comes_again = matches!(self.count, Count::Messages | Count::Recipients | Count::Logins);
         match (self.count, self.charge) {

@@ -4,9 +4,9 @@ use crate::harness::{Client, Running, Site, Upstream, free_port, wait_for};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 
-/// Starts HAProxy in front of a server, and waits until it listens on two ports. In its headers, the first port gives
-/// the address of an IPv4 client as IPv4, the second as an IPv4-mapped IPv6 address. `None` if another process took a
-/// port before HAProxy could.
+/// Starts HAProxy in front of a server, and waits until HAProxy listens on two ports. HAProxy announces an IPv4 client
+/// of the first port by its IPv4 address, and an IPv4 client of the second port by an IPv4-mapped IPv6 address. Returns
+/// `None` if another process bound a port before HAProxy could.
 fn start(site: &Site, server: &str) -> Option<(Running, [u16; 2])> {
     let ports = [free_port(), free_port()];
     let text = format!(

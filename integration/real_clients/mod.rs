@@ -1,5 +1,5 @@
-//! Tests in which real mail programs send through Weir to a real Postfix: the delivered message equals the sent one,
-//! with Weir's `Received:` line added.
+//! Tests in which real mail programs send through Weir to a real Postfix: the delivered message equals the sent
+//! message, with Weir's `Received:` line added.
 //!
 //! The tests need root and several Debian packages. `integration/test` installs the packages, or names the tests that
 //! it leaves out.
@@ -40,8 +40,9 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Converts a message in Postfix's mailbox file back to what the client sent: removes Postfix's own header lines and
-/// all `Received:` lines, and makes line ends CRLF. Returns the `Received:` lines, newest first, and the message.
+/// Converts a message in Postfix's mailbox file back to the message that the client sent: removes Postfix's own header
+/// lines and all `Received:` lines, and makes line ends CRLF. Returns the `Received:` lines, newest first, and the
+/// message.
 fn unwrapped(delivered: &[u8]) -> (Vec<String>, Vec<u8>) {
     let mut headers: Vec<Vec<u8>> = Vec::new();
     let mut rest = delivered;
@@ -83,7 +84,7 @@ impl Way {
     }
 }
 
-/// Message that a client is to send, and how it reaches Weir.
+/// Message that a client must send, and how the client connects to Weir.
 struct Sending<'a> {
     way: Way,
     /// Port of Weir's listener for `way`.
@@ -103,8 +104,8 @@ impl Sending<'_> {
     }
 }
 
-/// Sends all [`messages`] with a client, in both ways, and compares them with the delivered ones. `before` is the
-/// number of `Received:` lines that the client itself adds.
+/// Sends all [`messages`] with a client, in both ways of using TLS, and compares them with the delivered messages.
+/// `before` is the number of `Received:` lines that the client itself adds.
 fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
     each(
         client,
@@ -117,7 +118,8 @@ fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
     );
 }
 
-/// Sends messages with a client, in both ways, and compares the delivered messages with those that `send` returns.
+/// Sends messages with a client, in both ways of using TLS, and compares the messages that `send` returns with the
+/// delivered messages.
 fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Sending) -> Vec<u8>, before: usize) {
     let postfix = Postfix::start();
     let upstream = format!(

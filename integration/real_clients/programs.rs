@@ -159,7 +159,7 @@ transport.sendMail({ envelope: { from: 'alice@example.org', to: [recipient] }, r
     });
 }
 
-/// git send-email makes the header itself, so the delivered header is compared with the one in its debug output.
+/// git send-email makes the header itself. So the delivered header is compared with the header in its debug output.
 #[test]
 fn messages_of_git_send_email_arrive_unchanged() {
     let patch = "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\r\n\
@@ -189,8 +189,8 @@ fn messages_of_git_send_email_arrive_unchanged() {
     each("git", vec![("patch", patch.as_bytes().to_vec())], send, 0);
 }
 
-/// Returns the message header from the dialogue that Net::SMTP prints, `Net::SMTP::_SSL=GLOB(0x…)>>> line`: the lines
-/// between DATA and `first`, the first line of the body.
+/// Returns the message header from the dialogue that Net::SMTP prints. Net::SMTP prints each line that it sends as
+/// `Net::SMTP::_SSL=GLOB(0x…)>>> line`. The header is between DATA and `first`, the first line of the body.
 fn header_according_to(debug: &str, first: &str) -> String {
     let said = debug.lines().filter_map(|line| line.split_once(")>>> ")).map(|(_, said)| said);
     let header = said.skip_while(|said| *said != "DATA").skip(1).take_while(|said| *said != first);

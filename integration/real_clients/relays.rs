@@ -32,7 +32,8 @@ fn messages_relayed_by_exim_arrive_unchanged() {
     compare("exim", 1, |sending| {
         let folder = tempfile::tempdir().unwrap();
         let allow = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-        // Exim gives up its root privileges before it writes its log and reads the certificate: let all users do so.
+        // Exim gives up its root privileges before it writes its log and reads the certificate: permit this to all
+        // users.
         allow(folder.path(), 0o777);
         allow(sending.ca, 0o644);
         allow(sending.ca.parent().unwrap(), 0o755);
@@ -135,8 +136,8 @@ fn postfix_logs_give_the_history_of_what_was_sent() {
         "192.0.2.8,bob,bob@example.org,relayed@next.example,sent",
         "192.0.2.8,bob,bob@example.org,slow@next.example,deferred",
     ];
-    // With the logs of both Postfixes, the message that one relayed to the other is counted once. A recipient that the
-    // second Postfix refuses to the first is not counted as a refusal.
+    // With the logs of both Postfixes, a message that the first Postfix relayed to the second is counted once. A
+    // recipient that the second Postfix refuses is not counted as a refusal.
     let both: Vec<&str> = expected.into_iter().filter(|row| !row.ends_with("refused")).collect();
     for (arguments, expected, words) in [
         (&[Path::new("--refused"), &log][..], &expected[..], "1 refused"),

@@ -12,8 +12,8 @@ const PASS: usize = 200;
 /// Last command that a client sent for its message ("end" is the final dot), and the code of the reply.
 type Told = (&'static str, u16);
 
-/// Stops each Postfix at once, like `postfix stop`. A client in mid-message gets 451, because Weir cannot know whether
-/// the stopped Postfix has accepted the message.
+/// Stops each Postfix at once by `postfix stop`. A client in mid-message gets 451, because Weir cannot know whether the
+/// stopped Postfix has accepted the message.
 #[test]
 fn a_rolling_restart_delays_at_most_one_message_per_client() {
     let told = send_meanwhile(|postfix, _, weir, name, pass| {

@@ -30,7 +30,7 @@ fn on(disk: &Disk, more: &str) -> String {
     format!("path = \"{}\"{more}", disk.path("state.db").display())
 }
 
-/// Tests whose state file is on a file system of its own, which the test can fill, freeze or make read-only.
+/// Tests whose state file is on its own file system, which the test can fill, freeze or make read-only.
 mod on_a_disk {
     use super::*;
 
@@ -120,7 +120,7 @@ mod on_a_disk {
     #[test]
     fn a_read_only_file_system_stops_no_mail() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
-        // Flush each commit (`durability = "power"`): a failing disk may lose writes that were not flushed to it.
+        // Flush each commit (`durability = "power"`): a failing disk can lose writes that were not flushed to it.
         let site = site_with_limits(&upstream, TEN).state(&on(&disk, ", durability = \"power\"")).build();
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);

@@ -27,7 +27,7 @@ pub fn running(limits: &str) -> (Upstream, Site, Process) {
 pub const TEN: &str = "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\", \
      charge = \"accepted\" }";
 
-/// Sends MAIL and this many RCPTs in one session of a client; returns the replies to all of them.
+/// Sends MAIL and `recipients` RCPT commands in one session of a client; returns the replies to all these commands.
 fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
     let mut session = Client::connect_from(client, weir.address("s"));
     session.say("EHLO client.example", "250");
@@ -37,7 +37,7 @@ fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
     lines.iter().map(|_| session.reply()).collect()
 }
 
-/// Sends MAIL and this many RCPTs in one session of a client; returns the number of accepted recipients.
+/// Sends MAIL and `recipients` RCPT commands in one session of a client; returns the number of accepted recipients.
 pub fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
     replies(weir, client, recipients).iter().skip(1).filter(|reply| reply.starts_with("250")).count()
 }

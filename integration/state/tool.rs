@@ -65,7 +65,8 @@ fn the_state_of_a_running_weir_can_be_inspected_dumped_and_copied() {
     assert_eq!(sorted(&again), sorted(&dump));
     let weir = site.start();
     assert_eq!(accepted(&weir, ALICE, 7), 6);
-    // The dump contains the budget's filter of distinct recipients: the first four count as known, not as new.
+    // The dump contains the budget's filter of distinct recipients. So the first four recipients count as known, not as
+    // new.
     let new = site.levels()[&("new".to_owned(), ALICE)];
     assert!((new - 6.0).abs() < 0.01, "{new}");
 }

@@ -1,4 +1,4 @@
-//! SMTP client of a policy talk: it has a name in the script, and an own client address for Weir.
+//! SMTP client of a policy talk. The client has a name in the script, and its own client address for Weir.
 
 use super::transcript::Transcript;
 use crate::harness::{Client, Process};
@@ -113,7 +113,7 @@ impl TalkClient {
         self.ask(&format!("EHLO {}.example", self.name), "250")
     }
 
-    /// Plays the line `mails SENDER: RECIPIENT RECIPIENT`: sends MAIL and RCPT, and if `is_sent` the message too.
+    /// Plays the line `mails SENDER: RECIPIENT RECIPIENT`: sends MAIL and RCPT. If `is_sent`, also sends the message.
     pub fn mail(&mut self, words: &str, is_sent: bool) -> Result<(), String> {
         let (_, words) = words.split_once(' ').unwrap_or_default();
         let (sender, recipients) = words.split_once(':').ok_or("mails SENDER: RECIPIENT RECIPIENT")?;

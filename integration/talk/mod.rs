@@ -1,5 +1,5 @@
-//! Policy talks: scripts of SMTP clients that connect to a running Weir, and that check Weir's replies, log and
-//! metrics, and what upstreams get. The files `policy/*.policy` and `examples/*.policy` use this grammar.
+//! Policy talks: scripts of SMTP clients that connect to a running Weir. The scripts check Weir's replies, log and
+//! metrics, and the messages that upstreams get. The files `policy/*.policy` and `examples/*.policy` use this grammar.
 //!
 //! A talk begins with the sentences of `policy/sentences.txt` that it tests, in their exact words: `#! words`. Each
 //! following line is one event. In these examples, the client's name is `a`; a name has one word:
@@ -62,7 +62,8 @@ use weir::time::parse_duration;
 /// Environment variable with the name of a talk: only this talk is played.
 const ONLY: &str = "TALK";
 
-/// Plays all scripts with `play`, `at_once` at the same time. Panics at the end if some failed, with all errors.
+/// Plays all scripts with `play`; `at_once` scripts run at the same time. If scripts have failed, panics at the end
+/// with all errors.
 pub fn play_all(mut scripts: Vec<PathBuf>, at_once: usize, play: impl Fn(&Path) -> Result<(), String> + Sync) {
     let only = std::env::var(ONLY).ok();
     scripts.retain(|path| only.as_ref().is_none_or(|only| name_of(path) == *only));
@@ -111,7 +112,7 @@ pub fn play(start: impl FnOnce() -> Talk, name: &str, script: &str) -> Result<St
         }
         talk.end()
     };
-    // Functions of the test harness report failures by a panic: turn it into an error.
+    // Functions of the test harness report failures by a panic: turn the panic into an error.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
     let n = at.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let outcome = outcome.unwrap_or_else(|panic| {
@@ -130,7 +131,7 @@ pub struct Talk {
     slow: Option<Upstream>,
     transcript: Transcript,
     clients: HashMap<String, TalkClient>,
-    /// Last refusal (4xx or 5xx) that a client has read, and the time when it read it.
+    /// Last refusal (4xx or 5xx) that a client has read, and the time when the client read this refusal.
     refusal: Option<(Instant, String)>,
     /// Number of Weir's reloads before the last line `change`.
     reloads_before: Option<f64>,
@@ -156,8 +157,8 @@ impl Talk {
         }
     }
 
-    /// Adds the envelopes and messages that the upstreams have newly got to the transcript, but only if clients have
-    /// read all replies: before that, Weir may not yet have sent everything to the upstreams.
+    /// Adds the new envelopes and messages at the upstreams to the transcript, but only if clients have read all
+    /// replies. Before that, Weir has perhaps not yet sent everything to the upstreams.
     fn note_upstreams(&mut self) {
         if self.clients.values().all(|client| client.unread == 0 && client.unsent.is_empty()) {
             self.transcript.note("upstream", &self.upstream);
@@ -310,8 +311,8 @@ impl Talk {
         has(slow, rest.strip_prefix("has ").ok_or("slow has NUMBER")?)
     }
 
-    /// Waits until the metric reaches the value, because Weir counts an event just after it has replied. Fails if the
-    /// metric is larger: counters never fall.
+    /// Waits until the metric reaches the value, because Weir counts an event just after its reply. Fails if the metric
+    /// is larger, because counters never fall.
     fn metric(&self, rest: &str) -> Result<(), String> {
         let (name, value) = rest.rsplit_once(' ').ok_or("metric NAME VALUE")?;
         if let Some(name) = name.strip_suffix(" falls to") {
@@ -368,7 +369,7 @@ impl Talk {
         if code == Some(0) { Ok(()) } else { Err(err) }
     }
 
-    /// Returns how many reloads Weir has tried, both accepted and refused ones.
+    /// Returns the number of reloads that Weir has tried, both accepted and refused reloads.
     fn reloads(&self) -> f64 {
         ["taken", "refused"]
             .iter()
@@ -430,8 +431,8 @@ impl Talk {
     }
 }
 
-/// Compares a reply, or its beginning, with the expected text, in which `{1h}` stands for a time up to
-/// [`PATIENCE`] shorter than 1h.
+/// Compares a reply, or its beginning, with the expected text. In the expected text, `{1h}` matches 1h and any time
+/// that is shorter by at most [`PATIENCE`].
 fn is_as_expected(got: &str, expected: &str, is_beginning: bool) -> bool {
     let Some((before, (time, after))) = expected.split_once('{').and_then(|(a, b)| Some((a, b.split_once('}')?)))
     else {

@@ -44,7 +44,7 @@ impl Transcript {
     }
 
     /// Adds the envelopes and messages that an upstream has got since the last call. Leaves out other commands (EHLO,
-    /// RSET), as Weir sends them at no fixed time.
+    /// RSET), because Weir sends them at no fixed time.
     pub fn note(&self, name: &'static str, upstream: &Upstream) {
         let (commands, messages) = (upstream.commands(), upstream.acknowledged());
         let mut written = self.0.borrow_mut();
@@ -78,7 +78,7 @@ fn octets_of(message: &[u8]) -> usize {
     text.len() - header
 }
 
-/// Replaces the parts of a reply that differ from run to run by placeholders.
+/// Replaces by placeholders those parts of a reply that differ from run to run.
 fn with_placeholders(reply: &str) -> String {
     let mut words: Vec<String> = reply.split(' ').map(str::to_owned).collect();
     for at in 0..words.len() {
@@ -105,8 +105,8 @@ fn is_reference(word: &str) -> bool {
     session.len() > 8 && session.bytes().all(is_base_36) && number.parse::<u32>().is_ok()
 }
 
-/// Shortens more than three repeated lines, or pairs of lines, to the first and the last. Lines that differ only in
-/// numbers that grow by one also count as repeated.
+/// Shortens lines, or pairs of lines, that occur more than three times in succession: keeps only the first and the
+/// last. Lines that differ only in numbers that grow by one also count as repeated.
 fn folded(lines: &[String]) -> Vec<String> {
     let (mut text, mut at) = (Vec::new(), 0);
     while at < lines.len() {
@@ -127,8 +127,8 @@ fn folded(lines: &[String]) -> Vec<String> {
     text
 }
 
-/// Counts how often the first `unit` lines stand one after the other. From one time to the next, each number in them
-/// either stays the same or grows by one.
+/// Counts how often the first `unit` lines occur in succession. From one occurrence to the next, each number in the
+/// lines either stays the same or grows by one. The same numbers must grow each time.
 fn repeats(lines: &[String], unit: usize) -> usize {
     let blocks: Vec<Vec<Piece<'_>>> =
         lines.chunks_exact(unit).map(|block| block.iter().flat_map(|line| pieces(line)).collect()).collect();

@@ -1,4 +1,4 @@
-//! Attacker: a process of one thread with the lowest priority, which attacks from 127.0.0.2 and higher addresses.
+//! Attacker: a process with one thread and the lowest priority. It attacks from 127.0.0.2 and higher addresses.
 //!
 //! The process prints the count of its actions once a second, and ends when its standard input is closed.
 
@@ -19,13 +19,13 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 pub enum Way {
     /// Guesses passwords on [`GUESSERS`] connections.
     Guess,
-    /// Holds idle connections, as many as two hosts are allowed.
+    /// Holds as many idle connections as Weir allows to two hosts.
     Hold,
     /// Sends garbage instead of a TLS handshake, at a fixed rate.
     Garbage,
     /// Causes log lines in five ways.
     Lines,
-    /// Sends [`DRIPS`] messages at [`DRIP`] octets a second each.
+    /// Sends [`DRIPS`] messages, each at [`DRIP`] octets a second.
     Drip,
     /// Uses a new sender in each MAIL.
     Senders,
@@ -43,46 +43,49 @@ pub const WAYS: [(&str, Way); 7] = [
     ("distinct", Way::Distinct),
 ];
 
-/// Connections that guess passwords, as in the reported finding.
+/// Number of connections that guess passwords, as in the reported finding.
 const GUESSERS: u32 = 2_500;
 
-/// Messages sent slowly: twice as many as the upstream accepts at the same time.
+/// Number of slow messages: twice as many as the upstream accepts at the same time.
 const DRIPS: u32 = 100;
 
 /// Octets per second of each slow message: just above 100, the lowest rate that Weir accepted at the time of the
 /// finding.
 const DRIP: usize = 110;
 
-/// New connections per second of each host that holds or guesses. A faster flood would measure the kernel instead of
-/// Weir.
+/// New connections per second from each host that holds connections or guesses passwords. A faster flood would measure
+/// the kernel instead of Weir.
 const CONNECTS_A_SECOND: u32 = 1_000;
 
-/// Garbage connections per second, made while Weir's standard error is full: one log line is then enough to block.
+/// Connections with garbage per second, while the pipe of Weir's standard error is full: a single log line can then
+/// block.
 const GARBAGE_A_SECOND: u32 = 200;
 
 /// Concurrent connections of each kind that cause log lines.
 const TASKS_OF_A_KIND: u32 = 8;
 
-/// Failed handshakes and refused connections per second (half of the latter for either reason), as in the finding.
+/// Failed handshakes and refused connections per second, as in the finding. There are two reasons for refusals; each
+/// reason causes half of them.
 const HANDSHAKES_A_SECOND: u32 = 4_645;
 const REFUSALS_A_SECOND: u32 = 2_500;
 
 /// Concurrent connections that name senders.
 const NAMERS: u32 = 4;
 
-/// Number of senders named in one pipelined write: Weir ends a session after 200 commands without a message.
+/// Number of senders in one pipelined write. Each sender needs at least MAIL and RSET, and Weir ends a session after
+/// 200 commands without a message.
 const PIECE: u64 = 99;
 
 /// Senders named per second: the highest rate in the finding.
 const SENDERS_A_SECOND: u32 = 27_000;
 
-/// Number of senders to name: with MAIL alone, and with a recipient each, which the upstream must answer.
+/// Number of senders to name: with MAIL alone; and with a RCPT for each sender, which the upstream must answer.
 pub const SENDERS: [u64; 2] = [1_000_000, 20_000];
 
-/// Time after which an attack counts as fully under way, if no count shows when it is.
+/// Time after which an attack is considered fully under way, if no count shows this.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Pause of an attacker after a refusal, where no other pace applies.
+/// Pause of an attacker after a refusal, if its actions have no [`Pace`].
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 
 /// Pause of a client before it retries a recipient that was refused because the upstream had no connection left.
@@ -99,7 +102,7 @@ pub struct Targets {
     pub plain: SocketAddr,
 }
 
-/// Address that may send without a login at the plain listener, for example a web form's host.
+/// Address that is permitted to send without a login at the plain listener, for example the host of a web form.
 pub const TRUSTED: &str = "127.0.0.9";
 
 /// Pace: a fixed number of actions a second.
@@ -109,7 +112,7 @@ struct Pace(Arc<Mutex<Interval>>);
 impl Pace {
     fn new(a_second: u32) -> Self {
         let mut ticks = interval(Duration::from_secs(1) / a_second);
-        // Do not make up for missed ticks in a burst.
+        // After missed ticks, do not catch up by a burst of ticks.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self(Arc::new(Mutex::new(ticks)))
     }
@@ -121,7 +124,7 @@ impl Pace {
 
 /// Attacks until standard input is closed.
 pub fn main(way: Way, targets: Targets) {
-    // End when the benchmark ends, also if the benchmark fails.
+    // End this process when the benchmark ends, even if the benchmark fails.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -159,7 +162,7 @@ fn begin(way: Way, targets: Targets, done: &Arc<AtomicU64>) {
     }
 }
 
-/// Repeats an action in its own task and counts the repetitions; without a pace it pauses after an error.
+/// Repeats an action in its own task and counts the repetitions. Without a pace, the task pauses after each error.
 fn repeat<F>(done: &Arc<AtomicU64>, pace: Option<Pace>, one: impl Fn() -> F + Send + 'static)
 where
     F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -183,7 +186,7 @@ fn host(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 0, last)
 }
 
-/// SMTP dialogue, line by line; errors are values.
+/// SMTP dialogue, line by line. Its methods return errors and do not panic.
 struct Dialogue(BufReader<TcpStream>);
 
 impl Dialogue {
@@ -224,7 +227,7 @@ impl Dialogue {
     }
 }
 
-/// Guesses on one connection until Weir closes it; half of the guesses are for the honest client's account.
+/// Guesses passwords on one connection until Weir closes it. Half of the guesses are for the honest client's account.
 async fn guess_on_one(source: Ipv4Addr, plain: SocketAddr) -> Result<(), Error> {
     let mut dialogue = Dialogue::open(source, plain).await?;
     for n in 0_u64.. {
@@ -273,14 +276,14 @@ async fn garbage(submissions: SocketAddr) -> Result<(), Error> {
 /// Closes the connection while Weir delays the greeting.
 async fn leave_early(source: Ipv4Addr, plain: SocketAddr) -> Result<(), Error> {
     let stream = connect_from(source, plain).await?;
-    // Close by a reset, so that ports do not run out.
+    // Close by a TCP reset. Otherwise the ports would stay in the state TIME_WAIT and run out.
     stream.set_zero_linger()?;
     sleep(Duration::from_millis(5)).await;
     Ok(())
 }
 
-/// Causes log lines: garbage instead of TLS from .2, refusals by limits ("refused") from .4, too many connections of
-/// one client from .3, delayed greetings from .5, wrong passwords from .6.
+/// Causes five kinds of log lines, each from its own address: garbage instead of TLS from .2, too many connections of
+/// one client from .3, refusals by the limit "refused" from .4, delayed greetings from .5, wrong passwords from .6.
 fn lines(targets: Targets, done: &Arc<AtomicU64>) {
     for _ in 0..super::CONNECTIONS_OF_A_CLIENT {
         let of_nobody = Arc::default();
@@ -306,7 +309,7 @@ fn lines(targets: Targets, done: &Arc<AtomicU64>) {
 async fn drip_one(targets: Targets, turn: Arc<Mutex<()>>, begun: Arc<AtomicU64>) -> Result<(), Error> {
     let mut dialogue = Dialogue::open(host(2), targets.plain).await?;
     {
-        // Log in one at a time: logins are no part of this attack.
+        // The clients log in one after the other: logins are not part of this attack.
         let _turn = turn.lock().await;
         dialogue.log_in("mallory", super::harness::PASSWORD).await?;
     }
@@ -327,8 +330,8 @@ async fn drip_one(targets: Targets, turn: Arc<Mutex<()>>, begun: Arc<AtomicU64>)
     }
 }
 
-/// Waits until as many messages are under way as the upstream has connections; gives up after five times the time of
-/// other attacks.
+/// Waits until the number of messages under way reaches the upstream's maximum of connections. Gives up after five
+/// times [`SETTLED`], the time of other attacks.
 async fn settle_drips(begun: &AtomicU64) {
     for _ in 0..5 {
         sleep(SETTLED).await;
@@ -385,9 +388,9 @@ async fn name_piece(plain: SocketAddr, first: u64, more: &str, done: &AtomicU64)
     Ok(())
 }
 
-/// Returns the command of the attacker. It has the idle scheduling class, so that it takes no CPU from Weir, like an
-/// attacker on another machine: with `nice -n 19` it would still take a core from Weir for one kernel tick (4 ms) at a
-/// time.
+/// Returns the command that starts the attacker. The attacker has the idle scheduling class, so that it takes no CPU
+/// from Weir, like an attacker on another machine. With `nice -n 19`, it would still take a core from Weir for one
+/// kernel tick (4 ms) at a time.
 pub fn command(name: &str, targets: Targets) -> std::process::Command {
     let mut command = std::process::Command::new("chrt");
     command.args(["--idle", "0"]).arg(std::env::current_exe().unwrap()).args(["--attacker", name]);

@@ -1,4 +1,4 @@
-//! Honest client on 127.0.0.1: one thread logs in again and again, another sends one message after the other.
+//! Honest client on 127.0.0.1: one thread logs in repeatedly, another thread sends one message after the other.
 
 use super::client;
 use super::harness::{PASSWORD, Site};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A step that takes longer than this has failed: ten times the bound of a login.
+/// Timeout of each step: ten times the bound of a login.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Pause between two logins: at five logins a second no password check waits for the one before.
+/// Pause between two logins. At five logins a second, no password check waits for the previous check.
 const BETWEEN_LOGINS: Duration = Duration::from_millis(200);
 
-/// Pause between two messages, so that the machine is not busy without an attack.
+/// Pause between two messages, so that the machine is not busy before the attack.
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(5);
 
 /// Messages per session.
@@ -49,8 +49,8 @@ impl Times {
         self.0.iter().filter(|time| time.is_none()).count()
     }
 
-    /// Returns the duration that this share of the attempts did not exceed. `None`: that attempt failed, or there was
-    /// no attempt.
+    /// Returns a percentile: the duration that this share of the attempts did not exceed. Returns `None` if the attempt
+    /// with this duration failed, or if there was no attempt.
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let at = ((self.0.len() as f64 * share) as usize).min(self.0.len().checked_sub(1)?);
         self.0[at]
@@ -73,7 +73,8 @@ impl Honest {
         Self { address, trust: client::trust(site) }
     }
 
-    /// Logs in and sends from two threads until `ended` is set; both finish their current step.
+    /// Logs in and sends messages, each in its own thread, until `ended` is set. Both threads finish their current
+    /// step.
     pub fn run(&self, ended: &AtomicBool) -> Seen {
         std::thread::scope(|scope| {
             let logins = scope.spawn(|| self.log_in_repeatedly(ended));
@@ -137,7 +138,8 @@ fn words(error: &Error) -> String {
     }
 }
 
-/// A session within TLS, after a login. Its methods return errors and do not panic: errors under attack are counted.
+/// A session within TLS, after a login. Its methods return errors and do not panic, because errors under attack are
+/// counted.
 struct Session {
     stream: StreamOwned<ClientConnection, TcpStream>,
     unread: Vec<u8>,

@@ -7,24 +7,25 @@ use std::time::Duration;
 /// Longest time of any login, from connect to 235, with TLS and one password check.
 const MAX_LOGIN: Duration = Duration::from_secs(1);
 
-/// Highest ratio of a message's p99 duration to its value without an attack.
+/// Highest ratio of two p99 durations of messages: during the attack, and without an attack.
 const MAX_RATIO: f64 = 3.0;
 
-/// Longest time of /healthz: supervisors give up after a second or more.
+/// Longest response time of /healthz. Supervisors time out after one second or later.
 const MAX_HEALTH: Duration = Duration::from_secs(1);
 
-/// Peak of resident memory. The cache of budgets has 160 MiB at most, 4,000 TLS sessions about 100 MB, each of a few
-/// password checks 19 MiB; not all at the same time.
+/// Peak of resident memory. The cache of budgets has at most 160 MiB, 4,000 TLS sessions have about 100 MB, and each of
+/// a few password checks has 19 MiB. These peaks do not occur at the same time.
 const MAX_MEMORY: u64 = 256 << 20;
 
-/// Octets of the state file: 100,000 new budgets of one limit in an hour take about 10 MB; the journal takes about as
-/// much until the next fold.
+/// Octets of the state file: 100,000 new budgets of one limit in an hour take about 10 MB. The journal takes about as
+/// much until Weir has written ("folded") it into the table of budgets.
 const MAX_STATE: u64 = 32 << 20;
 
-/// Octets of the WAL: Weir keeps 64 MiB by design, and the WAL grows further during a checkpoint.
+/// Octets of the WAL: Weir keeps a file of 64 MiB by design, and the file grows further during a checkpoint.
 const MAX_WAL: u64 = 128 << 20;
 
-/// Log lines per second that attackers cause: a few for each of five hosts and each kind of line; 1.7 million a day.
+/// Log lines per second that attackers cause: a few lines for each of five hosts and each kind of line. 20 lines a
+/// second are 1.7 million lines a day.
 const MAX_LINES: f64 = 20.0;
 
 /// Measurements of one attack.

@@ -46,10 +46,11 @@ pub struct Weir {
     child: Child,
     pub log: Log,
     addresses: HashMap<String, SocketAddr>,
-    /// Second writing end of Weir's standard error; set only if the reader can be stopped.
+    /// Second write end of the pipe of Weir's standard error. Set only if the reader can be stopped.
     writer: Option<PipeWriter>,
     stopped: Arc<AtomicBool>,
-    /// Thread that returns the reading end. A closed pipe would make writes fail instead of block.
+    /// Thread that reads the log. It returns the read end of the pipe: if this end were closed, writes would fail
+    /// instead of block.
     reading: Option<JoinHandle<BufReader<PipeReader>>>,
     stalled: Option<BufReader<PipeReader>>,
 }
@@ -70,7 +71,7 @@ impl Weir {
             reading: None,
             stalled: None,
         };
-        // The command holds a copy of the writing end.
+        // Close the command's copy of the write end of the pipe.
         drop(command);
         let mut reader = BufReader::new(reader);
         while !weir.addresses.contains_key("admin") {
@@ -88,7 +89,7 @@ impl Weir {
         weir
     }
 
-    /// Counts the log in a thread until it is stopped.
+    /// Counts the log lines in a thread, until `stopped` is set.
     fn count(&mut self, mut reader: BufReader<PipeReader>) {
         let (log, stopped) = (self.log.clone(), self.stopped.clone());
         self.reading = Some(std::thread::spawn(move || {
@@ -101,11 +102,12 @@ impl Weir {
         }));
     }
 
-    /// Stops reading Weir's standard error, if possible, and fills the pipe: Weir's next line blocks.
+    /// Stops reading Weir's standard error, if this Weir can be stalled. Then fills the pipe, so that Weir's next line
+    /// blocks.
     pub fn stall(&mut self) {
         let Some(writer) = &mut self.writer else { return };
         self.stopped.store(true, Ordering::Relaxed);
-        // The reader may be blocked on a line.
+        // This line wakes the reader if it is waiting for a line.
         writer.write_all(b"\n").unwrap();
         self.stalled = self.reading.take().map(|reading| reading.join().unwrap());
         // Open a new file description: O_NONBLOCK on the clone would apply to Weir's end too.
@@ -153,7 +155,7 @@ pub struct Peaks {
     pub state: u64,
     /// Octets of the write-ahead log.
     pub wal: u64,
-    /// Slowest response of /healthz; `None` if one failed.
+    /// Slowest response of /healthz; `None` if a request failed.
     pub health: Option<Duration>,
 }
 

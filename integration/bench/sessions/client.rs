@@ -19,7 +19,7 @@ pub struct Client<S> {
 /// Way of sending a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// Each command waits for the reply to the one before.
+    /// The client sends each command after the reply to the previous command.
     Stepwise,
     /// MAIL, RCPT and DATA in one write.
     Pipelined,
@@ -28,20 +28,20 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Returns each shape for a third of the numbers.
+    /// Returns the shape of message `n`: each shape is used for a third of the messages.
     pub fn nth(n: u64) -> Self {
         [Self::Stepwise, Self::Pipelined, Self::Chunked][(n % 3) as usize]
     }
 }
 
-/// Raises the limit of open files as far as this process may, which must be to `least` or more.
+/// Raises the limit of open files to the maximum that this process is permitted, which must be `least` or more.
 pub fn raise_file_limit(least: u64) {
     let limit = getrlimit(Resource::Nofile);
     assert!(limit.maximum.is_none_or(|most| most >= least), "ulimit -Hn is {:?}", limit.maximum);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
 }
 
-/// Connects from the client's own address: each address is one client to Weir, and ports do not run out.
+/// Connects from the client's own address: for Weir, each address is a different client, and ports do not run out.
 pub async fn connect(client: u32, address: SocketAddr) -> TcpStream {
     let source = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + client);
     connect_from(source, address).await.unwrap()
@@ -69,7 +69,7 @@ pub fn name() -> ServerName<'static> {
     ServerName::try_from("localhost").unwrap()
 }
 
-/// Returns the first octets of TLS: a whole ClientHello.
+/// Returns the first octets that a TLS client sends: a whole ClientHello.
 pub fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     let mut hello = Vec::new();
     ClientConnection::new(config.clone(), name()).unwrap().write_tls(&mut hello).unwrap();

@@ -1,4 +1,4 @@
-//! Sessions delayed by a limit: their memory, and their effect on other sessions.
+//! Benchmark of sessions that a limit delays: their memory, and their effect on other sessions.
 
 use super::client::{self, Client};
 use super::harness::{Process, Site};
@@ -19,13 +19,14 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Number of idle sessions: fewer than the delayed ones, as a process may have 20,000 files.
+/// Number of idle sessions. It is lower than the number of delayed sessions, because this process may open only 20,000
+/// files.
 const CONTROL: u32 = 9_000;
 
-/// Pause before a measurement, in which other work on the machine ends.
+/// Pause before a measurement, so that other work on the machine can end.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// Opens sessions that stay silent after the greeting.
+/// Opens sessions in which the client sends nothing after EHLO.
 async fn hold_idle(count: u32, tls: bool, site: &Site, weir: &Process) -> Vec<Client<Box<dyn Stream>>> {
     let (address, trust) = (weir.address("submission"), client::trust(site));
     each(count, |n| {
@@ -46,8 +47,8 @@ async fn hold_idle(count: u32, tls: bool, site: &Site, weir: &Process) -> Vec<Cl
     .await
 }
 
-/// Measures two Weirs with about as many sessions, idle in one and delayed in the other: other clients send to both in
-/// turns.
+/// Compares two Weirs with a similar number of sessions: idle sessions in one Weir, delayed sessions in the other.
+/// Ordinary clients send to both Weirs in turns.
 pub async fn delayed(tls: bool) {
     let upstream = Upstream::start().await;
     let late = format!(

@@ -21,7 +21,7 @@ impl Upstream {
         Self::with_at_most(usize::MAX).await
     }
 
-    /// Starts an upstream that answers 421 to connections above this number.
+    /// Starts an upstream that answers 421 to a connection above this maximum of concurrent connections.
     pub async fn with_at_most(connections: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, counts) = (listener.local_addr().unwrap(), Counts::default());
@@ -42,7 +42,7 @@ impl Upstream {
     }
 }
 
-/// Serves one connection; returns an error at its end.
+/// Serves one connection until the client closes it or sends QUIT.
 async fn converse(stream: TcpStream, counts: Counts) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut stream, mut replies) = (BufReader::new(stream), b"220 upstream ESMTP\r\n".to_vec());
