@@ -31,15 +31,15 @@ pub enum Format {
     Json,
 }
 
-/// Maximum octets of lines that wait for the writer thread: about 20,000 lines, enough while the reader of standard
-/// error pauses for a moment.
+/// Maximum octets of lines that wait for the writer thread: about 20,000 lines, enough for a short pause of the reader
+/// of standard error.
 const CAPACITY: usize = 4 << 20;
 
-/// At shutdown, the remaining lines are given up if none could be written for this time.
+/// Time after which Weir gives up the remaining lines at shutdown, if no line could be written in that time.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause of the writer thread before it tries again, when standard error is full and non-blocking (a program that
-/// shares it may have made it non-blocking).
+/// Pause of the writer thread before it writes again, when standard error is full and non-blocking. (Another program
+/// that shares standard error can make it non-blocking.)
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Queue of the process's log lines; set when logging begins.
@@ -57,8 +57,8 @@ impl Drop for Guard {
     }
 }
 
-/// Begins logging for the whole process. Only the first call has an effect. Log lines of other crates are left out:
-/// Weir itself logs what concerns the administrator.
+/// Begins logging for the whole process. Only the first call has an effect. Log lines of other crates are left out,
+/// because Weir itself logs everything that concerns the administrator.
 pub fn begin(format: Format) -> Guard {
     let writer = Stderr { journal: is_journal(), queue: start_queue() };
     let lines = match format {
@@ -68,7 +68,8 @@ pub fn begin(format: Format) -> Guard {
     let ours = Targets::new().with_target("weir", Level::INFO);
     // A second call in one process (tests) keeps the first logger.
     if tracing_subscriber::registry().with(lines.with_filter(ours)).try_init().is_ok() {
-        // The standard library's own hook writes to standard error itself and may wait for its reader.
+        // The standard library's own hook writes to standard error itself, so a slow reader of standard error can block
+        // it.
         std::panic::set_hook(Box::new(log_panic));
     }
     Guard(())
@@ -114,14 +115,14 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     tracing::error!(thread = thread.name(), place, reason = info.payload_as_str(), backtrace, "panicked");
 }
 
-/// Returns whether standard error is connected to journald: then `$JOURNAL_STREAM` names its device and inode
-/// (systemd.exec(5)).
+/// Returns whether standard error is connected to journald. If so, `$JOURNAL_STREAM` contains the device and the inode
+/// of standard error (systemd.exec(5)).
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     std::fs::metadata("/proc/self/fd/2").is_ok_and(|file| stream == format!("{}:{}", file.dev(), file.ino()))
 }
 
-/// Writer to standard error. For journald it begins each line with the line's level (sd-daemon(3)).
+/// Writer to standard error. For journald, the writer begins each line with the level of the line (sd-daemon(3)).
 struct Stderr {
     journal: bool,
     queue: Option<Arc<Queue>>,

@@ -20,7 +20,7 @@ const MAX_ENTRIES: usize = 16_384;
 
 /// Cache of passwords that were right a short time ago.
 pub struct LoginCache {
-    /// This process's secret key. Without randomness there is no key, and nothing is cached.
+    /// This process's secret key. If the system gives no random octets, there is no key, and nothing is cached.
     key: Option<hmac::Key>,
     /// Entries by user name as in the users file. The lock is confined to this file, and never held across `.await`.
     entries: Mutex<BoundedMap<String, Entry, MAX_ENTRIES>>,
@@ -103,7 +103,7 @@ mod tests {
         assert!(!contains(&changed, "sesame", now));
         let last = now + REMEMBERED - Duration::from_nanos(1);
         assert!(contains(&alice, "sesame", last) && !contains(&alice, "sesame", now + REMEMBERED));
-        // Another process, or one after a restart, has another secret.
+        // Each process has its own secret; a restarted process also has a new secret.
         assert!(LoginCache::new().entries.lock().unwrap().is_empty());
         let tag = |cache: &LoginCache| hmac::sign(cache.key.as_ref().unwrap(), b"x").as_ref().to_vec();
         assert_ne!(tag(&cache), tag(&LoginCache::new()));

@@ -1,4 +1,4 @@
-//! State of a file, to detect that the file has changed; and a check whether other users may read a secret file.
+//! State of a file, which shows whether the file has changed; and a check of the permissions of a secret file.
 
 use crate::time::Timestamp;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ pub struct FileState(Option<Metadata>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Metadata {
     inode: u64,
-    /// Creation time, if the file system knows it: the inode of a deleted file may be used again for a new file.
+    /// Creation time, if the file system knows it: the inode of a deleted file can be used again for a new file.
     created: Option<SystemTime>,
     size: u64,
     /// Seconds and nanoseconds.
@@ -31,13 +31,13 @@ impl FileState {
         }))
     }
 
-    /// Returns whether both are states of the same file, even if it has been written to in between.
+    /// Returns whether both are states of the same file, even if the file has been written to between them.
     pub fn is_same_file(&self, other: &Self) -> bool {
         let file = |state: &Self| state.0.map(|metadata| (metadata.inode, metadata.created));
         self.0.is_some() && file(self) == file(other)
     }
 
-    /// Returns when the file was last written to, by the wall clock.
+    /// Returns the time, by the wall clock, at which the file was last written to.
     pub fn modified(&self) -> Option<Timestamp> {
         let (seconds, nanoseconds) = self.0?.modified;
         Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(nanoseconds / 1000)))
@@ -48,7 +48,7 @@ impl FileState {
     }
 }
 
-/// Returns whether users other than owner and group may read a secret file.
+/// Returns whether a secret file has any permission for users other than its owner and its group.
 pub fn is_exposed(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.mode() & 0o007 != 0)
 }

@@ -1,5 +1,5 @@
-//! Logins in progress: if many connections of one network log in with the same name and password at once, one check
-//! answers all.
+//! Logins in progress: if many connections of one network log in with the same name and password at once, one password
+//! check answers all of them.
 //!
 //! So a mail program that opens twenty connections needs a single entry in the queue of checks.
 
@@ -24,13 +24,13 @@ pub struct InFlight {
 
 /// The role of a login.
 pub enum Joined {
-    /// No equal login is in progress: the caller has to check this one.
+    /// No equal login is in progress: the caller has to check this login.
     First(Check),
     /// An equal login is being checked. The channel closes without a result if that check is dropped.
     Again(Outcome),
 }
 
-/// The check of the first of equal logins.
+/// Check of the first of several equal logins.
 pub struct Check {
     in_flight: Arc<InFlight>,
     key: Key,
@@ -64,7 +64,7 @@ impl Check {
 
 impl Drop for Check {
     fn drop(&mut self) {
-        // Remove the key before the channel closes: one of the waiting logins then becomes the first.
+        // Remove the key before the channel closes, so that one of the waiting logins becomes the first.
         self.in_flight.lock().remove(&self.key);
     }
 }

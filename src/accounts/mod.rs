@@ -27,8 +27,8 @@ pub struct Options {
     pub file: PathBuf,
 }
 
-/// Checks passwords on threads other than the async threads. The number of concurrent checks is bounded, since each
-/// costs 19 MiB and tens of milliseconds, and any client can ask for one. Client networks take turns.
+/// Checks passwords on threads other than the async threads. The number of concurrent checks is bounded, because each
+/// check costs 19 MiB and tens of milliseconds, and any client can cause a check. Client networks take turns.
 pub struct Accounts {
     passwords: Arc<Passwords>,
     in_flight: Arc<InFlight>,
@@ -52,10 +52,10 @@ impl Accounts {
         Ok(Self { passwords, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
     }
 
-    /// Checks a password. For a user that does not exist, the check takes the same time as for one that does.
+    /// Checks a password. For a user that does not exist, the check takes the same time as for an existing user.
     ///
     /// Clients of one `network` share their turns. `left` completes when the client no longer waits; a check that has
-    /// begun is then still completed.
+    /// already begun is still completed.
     pub async fn verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Verified {
         let verified = self.try_verify(credentials, network, left).await;
         let result = match verified {
@@ -98,14 +98,14 @@ impl Accounts {
         tokio::task::spawn_blocking(names).await.unwrap_or_default()
     }
 
-    /// Returns the groups of a user whom a trusted proxy names; none if there is no such user.
+    /// Returns the groups of a user that a trusted proxy names; no groups if there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
         let (passwords, name) = (self.passwords.clone(), name.to_owned());
         tokio::task::spawn_blocking(move || passwords.users.snapshot().users.groups(&name)).await.unwrap_or_default()
     }
 
     async fn try_verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Verified {
-        // A cached password needs no turn: guesses from the same network do not delay its user.
+        // A cached password needs no turn, so guesses from the same network do not delay the user of that password.
         let (passwords, sent) = (self.passwords.clone(), credentials.clone());
         let remembered = tokio::task::spawn_blocking(move || passwords.remembered(&sent));
         if let Ok(Some(groups)) = remembered.await {
@@ -125,7 +125,8 @@ impl Accounts {
         verified
     }
 
-    /// Waits until this login may be checked. The error is the result of a login that needs no check of its own.
+    /// Waits until it is the turn of this login to be checked. For a login that needs no check of its own, returns its
+    /// result as the error.
     async fn wait(
         &self,
         credentials: &Credentials,
@@ -160,7 +161,7 @@ impl Accounts {
 }
 
 impl Passwords {
-    /// Returns the groups of a user whose password is in the cache, if the user may still log in.
+    /// Returns the groups of a user whose password is in the cache, if the user is still permitted to log in.
     fn remembered(&self, credentials: &Credentials) -> Option<Arc<[Box<str>]>> {
         let snapshot = self.users.snapshot();
         let user = snapshot.users.enabled(&credentials.user)?;
@@ -170,7 +171,7 @@ impl Passwords {
 
     /// Checks a password. Keeps the turn until the check ends, even if the client has left.
     fn check(&self, credentials: &Credentials, _turn: Turn) -> Verified {
-        // The same user may have logged in while this login waited.
+        // The same user has perhaps logged in while this login waited.
         if let Some(groups) = self.remembered(credentials) {
             return Verified::Right { groups };
         }

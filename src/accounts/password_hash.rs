@@ -5,8 +5,8 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use std::borrow::Cow;
 
-/// Hash that no known password matches. It is checked for users that do not exist, and has the parameters of new
-/// hashes, so that the check takes the same time.
+/// Hash that no known password matches. Weir checks it for users that do not exist. It has the parameters of new
+/// hashes, so that the check takes the same time as for an existing user.
 const DUMMY_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
@@ -19,7 +19,7 @@ pub enum HashError {
 }
 
 /// Returns the form of the password that matches the hash, if the password is right. `hash` is `None` if the user does
-/// not exist. Takes tens of milliseconds and 19 MiB for each form of the password, also without a hash.
+/// not exist. Takes tens of milliseconds and 19 MiB for each form of the password, even if `hash` is `None`.
 pub fn verify<'a>(hash: Option<&str>, credentials: &'a Credentials) -> Option<Cow<'a, str>> {
     let hash = PasswordHash::new(hash.unwrap_or(DUMMY_HASH)).ok()?;
     let is_right = |form: &str| Argon2::default().verify_password(form.as_bytes(), &hash).is_ok();

@@ -93,7 +93,7 @@ async fn another_network_gets_its_turn_when_one_network_fills_the_queue() {
     while case.accounts.turns.waiting() == MAX_WAITING_PER_NETWORK {
         tokio::task::yield_now().await;
     }
-    // Free a single turn, so that checks run one by one and those before the honest login can be counted.
+    // Free a single turn, so that checks run one by one, and the test can count the checks before the honest login.
     turns.pop();
     assert_eq!(honest.await.unwrap(), right(&["staff"]));
     let wrong = case.accounts.metrics.connections.logins.with_label_values(&["wrong"]).get();
@@ -144,7 +144,7 @@ async fn no_user_is_refused_for_good_while_the_users_file_is_rewritten() {
 async fn equal_logins_at_once_share_one_check() {
     let case = case();
     let (turns, waiting) = case.occupy("192.0.2.7").await;
-    // The network's queue has one entry left; twenty equal logins need one.
+    // The queue of the network 192.0.2.1 has room for 16 checks. Twenty equal logins need only one check.
     let begin = |password: &str, network: &'static str| {
         let (accounts, credentials) = (case.accounts.clone(), Credentials::new("alice", password).unwrap());
         tokio::spawn(async move { accounts.verify(&credentials, network, pending()).await })
@@ -154,7 +154,7 @@ async fn equal_logins_at_once_share_one_check() {
     while case.accounts.turns.waiting() < MAX_WAITING_PER_NETWORK + 2 {
         tokio::task::yield_now().await;
     }
-    // The first of them gives up: another login takes over the check.
+    // The first of the right logins gives up, and another login takes over the check.
     right_ones[0].abort();
     drop(turns);
     for login in right_ones.into_iter().skip(1) {

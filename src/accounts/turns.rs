@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Maximum waiting checks of one network. They do not delay other networks, since networks take turns. This many users
-/// behind one address may wait for their login at the same time.
+/// Maximum waiting checks of one network. Waiting checks of one network do not delay other networks, because networks
+/// take turns. So up to 16 users behind one address can wait for their login at the same time.
 pub const MAX_WAITING_PER_NETWORK: usize = 16;
 
 /// Queue of password checks, shared by all sessions.
@@ -15,11 +15,11 @@ pub struct Turns {
 }
 
 struct State {
-    /// Number of checks that may begin now.
+    /// Number of checks that can begin now.
     free: usize,
-    /// The waiting checks by network, oldest first. No queue is empty.
+    /// The waiting checks by network, oldest first. A queue that becomes empty is removed.
     waiting: HashMap<Box<str>, VecDeque<Waiting>>,
-    /// The networks in `waiting`, each once. The first one has the next turn.
+    /// The networks in `waiting`, each network once. The first network has the next turn.
     order: VecDeque<Box<str>>,
     next_id: u64,
 }
@@ -89,7 +89,8 @@ impl Turns {
         match state.dequeue() {
             Some(next) => {
                 drop(state);
-                // If the client has just left, the turn is dropped, and so goes to the check after it.
+                // If the client of that check has just left, `send` drops the turn, and so the turn passes to the check
+                // after it.
                 let _ = next.send(Turn(self.clone()));
             }
             None => state.free += 1,
@@ -113,7 +114,8 @@ impl State {
         Ok((id, receiver))
     }
 
-    /// Takes the oldest check of the network whose turn it is, and moves the network to the end of the round.
+    /// Removes and returns the oldest check of the network that has the next turn. Moves the network to the end of
+    /// `order`.
     fn dequeue(&mut self) -> Option<oneshot::Sender<Turn>> {
         let network = self.order.pop_front()?;
         let queue = self.waiting.get_mut(&network)?;

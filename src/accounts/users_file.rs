@@ -1,5 +1,6 @@
-//! The users file: one `name:hash` or `name:hash:group,group` a line, with an argon2id hash in PHC form. A `!` before
-//! the hash disables the user. Empty lines and lines that begin with `#` are kept and skipped.
+//! The users file. Each line is `name:hash` or `name:hash:group,group`, with an argon2id hash in PHC form. A `!` before
+//! the hash disables the user. Empty lines and lines that begin with `#` are ignored, and kept when Weir writes the
+//! file.
 
 mod edit;
 
@@ -18,8 +19,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Users {
     lines: Vec<Line>,
-    /// Index of each user in `lines`, by the name in lower case: like budgets, it does not distinguish Alice from
-    /// alice.
+    /// Index of each user in `lines`, by the name in lower case: user names, like the keys of budgets, do not
+    /// distinguish Alice from alice.
     index: HashMap<String, usize>,
 }
 
@@ -107,7 +108,7 @@ impl Users {
         self.user(name).is_some()
     }
 
-    /// Returns a user's groups, even if the user is disabled; none if there is no such user.
+    /// Returns a user's groups, even if the user is disabled; no groups if there is no such user.
     pub fn groups(&self, name: &str) -> Arc<[Box<str>]> {
         self.user(name).map(|user| user.groups.clone()).unwrap_or_default()
     }
@@ -167,7 +168,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Returns group names in lower case, sorted, each once; the error is the first invalid name.
+/// Returns the group names in lower case, sorted and without duplicates. Returns the first invalid name as an error.
 fn sorted<'a>(names: &[&'a str]) -> Result<Arc<[Box<str>]>, &'a str> {
     let is_good = |name: &str| {
         let is_fit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -197,8 +198,9 @@ mod tests {
     fn a_password_is_right_in_every_form_that_saslprep_makes_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        // Passwords: composed, as Windows sends them; decomposed; in `old`, hashed without SASLprep, two of them
-        // prohibited.
+        // The password of the first user has composed characters, as Windows sends them; the password of the second
+        // user has decomposed characters. The three hashes in `old` were made without SASLprep, which prohibits two of
+        // their passwords.
         Users::add(&path, "composed", "p\u{e4}ss 1", &[]).unwrap();
         Users::add(&path, "decomposed", "pa\u{308}ss\u{a0}\u{2460}", &[]).unwrap();
         let raw = |name: &str, password: &str| {

@@ -8,18 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time for which a file that is rewritten in place must stay unchanged before Weir reads it: a half-written file can
-/// look complete.
+/// Time for which a file that is rewritten in place must stay unchanged before Weir reads it, because a half-written
+/// file can look complete.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Time as in [`SETTLED`], for an empty file: with `program > users`, the shell empties the file at once, and a slow
+/// Time like [`SETTLED`], but for an empty file: with `program > users`, the shell empties the file at once, and a slow
 /// program writes to it seconds later.
 const SETTLED_EMPTY: Duration = Duration::from_secs(10);
 
 /// The users file, watched.
 pub struct WatchedUsers {
     path: PathBuf,
-    /// The lock is held to check for changes and to read the file, only on threads that may block.
+    /// The lock is held to check for changes and to read the file. Only threads that are allowed to block take the
+    /// lock.
     watched: Mutex<Watched>,
 }
 
@@ -27,9 +28,11 @@ struct Watched {
     users: Arc<Users>,
     /// The state of the file when it was last read.
     read: FileState,
-    /// A state of the file that is newer than `read`, and when Weir first saw it. The file may be half-written.
+    /// A state of the file that is newer than `read`, and the time when Weir first saw this state. The file is perhaps
+    /// half-written.
     unsettled: Option<(FileState, Instant)>,
-    /// The users before the file was replaced, and when that was: for a second, the new file may be half-written, too.
+    /// The users from before the file was replaced, and the time of the replacement: the new file, too, can be
+    /// half-written for a second.
     former: Option<(Arc<Users>, Instant)>,
 }
 
@@ -41,7 +44,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns whether the file may still be incomplete, so that a login of this user that fails now may soon succeed.
+    /// Returns whether the file is perhaps still incomplete. If so, a login of this user that fails now can soon
+    /// succeed.
     pub fn is_doubtful(&self, user: &str) -> bool {
         let is_lost = |former: &Arc<Users>| former.contains(user) && !self.users.contains(user);
         self.is_rewritten || self.former.as_ref().is_some_and(is_lost)
@@ -55,13 +59,13 @@ impl WatchedUsers {
         Ok(Self { path: path.to_owned(), watched: Mutex::new(watched) })
     }
 
-    /// Returns the present users. Reads the file again if it was replaced, or if it was rewritten in place and has not
-    /// changed for some time since ([`SETTLED`]). Blocks.
+    /// Returns the present users. Reads the file again if it was replaced, or if it was rewritten in place and has then
+    /// stayed unchanged for the time [`SETTLED`]. Blocks.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_at(clock::now(), Instant::now())
     }
 
-    /// Reads the file again if it has changed, at once, since the administrator has said that the file is complete.
+    /// Reads the file again at once if it has changed, because the administrator has said that the file is complete.
     /// Blocks.
     pub fn reload(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,8 +75,8 @@ impl WatchedUsers {
         }
     }
 
-    /// Returns the users at a given time. `now` and `instant` are the same moment, of the wall clock and of the
-    /// monotonic clock.
+    /// Returns the users at a given time. `now` and `instant` are the same moment: `now` by the wall clock, `instant`
+    /// by the monotonic clock.
     fn snapshot_at(&self, now: Timestamp, instant: Instant) -> Snapshot {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
@@ -82,7 +86,7 @@ impl WatchedUsers {
         } else {
             let known = watched.unsettled.filter(|(state, _)| *state == seen);
             let since = known.map_or(instant, |(_, since)| since);
-            // Compare by the monotonic clock, too: the file's time may be in the future.
+            // Compare by the monotonic clock, too, because the file's modification time can be in the future.
             let age =
                 seen.modified().map(|modified| now.since(modified)).max(Some(instant.saturating_duration_since(since)));
             let needed = if seen.is_empty() { SETTLED_EMPTY } else { SETTLED };
@@ -97,13 +101,13 @@ impl WatchedUsers {
 }
 
 impl Watched {
-    /// Reads the file, which was in the state `seen`. If the file is bad, the former users stay, and an error is
+    /// Reads the file, which was in the state `seen`. If the file is bad, the former users stay in use, and an error is
     /// logged.
     fn read_again(&mut self, path: &Path, seen: FileState, instant: Instant) {
         let read = Users::read(path);
         let after = FileState::of(path);
         if after != seen {
-            // The file has changed while it was read, so the text may be half of either state.
+            // The file has changed while it was read, so the text is perhaps a mixture of both states.
             self.unsettled = Some((after, instant));
             return;
         }
@@ -136,7 +140,7 @@ mod tests {
         snapshot.users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    /// A users file with alice and bob, the object that watches it, and the time when it began.
+    /// A users file with alice and bob, the object that watches it, and the time at which the test began.
     struct Case {
         folder: tempfile::TempDir,
         file: WatchedUsers,
@@ -176,7 +180,7 @@ mod tests {
         case.write(&["alice"]);
         let snapshot = case.look_after(YOUNG);
         assert_eq!(names(&snapshot), "alice bob");
-        // A login that fails now may succeed when the file is complete.
+        // A login that fails now can succeed when the file is complete.
         assert!(snapshot.is_doubtful("bob") && snapshot.is_doubtful("carol"));
         case.write(&["alice", "bob", "carol"]);
         assert_eq!(names(&case.look_after(YOUNG)), "alice bob");
@@ -210,11 +214,11 @@ mod tests {
         case.replace(&lines(&["alice", "carol"]));
         let snapshot = case.look_after(Duration::ZERO);
         assert_eq!(names(&snapshot), "alice carol");
-        // `install` removes the old file and writes a new one: the line of bob may still be missing.
+        // `install` removes the old file and writes a new file, so the line of bob is perhaps still missing.
         assert!(snapshot.is_doubtful("bob") && !snapshot.is_doubtful("alice") && !snapshot.is_doubtful("dave"));
         let later = case.file.snapshot_at(clock::now(), case.began + SETTLED);
         assert!(!later.is_doubtful("bob"));
-        // Repeated, since a file may get the inode of the last file but one.
+        // Repeat the changes, because a new file can get the inode of an earlier file that was deleted.
         for n in 0..20 {
             Users::add(&case.folder.path().join("users"), &format!("u{n}"), "sesame", &[]).unwrap();
             Users::delete(&case.folder.path().join("users"), &format!("u{n}")).unwrap();

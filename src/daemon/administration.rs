@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Listeners for administrators, being served.
+/// Running listeners for administrators.
 pub struct Administration {
     tasks: JoinSet<()>,
     /// Control socket, if it could be bound.
@@ -18,7 +18,8 @@ pub struct Administration {
 }
 
 impl Administration {
-    /// Serves `public` over HTTP, and over the control socket together with the control requests.
+    /// Serves the routes `public` over HTTP. Serves them over the control socket, too, together with the control
+    /// requests.
     pub async fn start(
         options: &admin::Options,
         public: Router,

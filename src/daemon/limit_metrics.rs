@@ -1,4 +1,4 @@
-//! Counters of limits, which exist from the time when their limit comes into force.
+//! Counters of limits. They exist from the moment at which their limit comes into force.
 
 use crate::metrics::Metrics;
 use crate::policy::Policy;

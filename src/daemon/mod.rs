@@ -39,7 +39,7 @@ pub fn run(mut config: Config) -> Result<(), StartError> {
     open_files::fit(&mut config, open_files::raise());
     let runtime = tokio::runtime::Runtime::new().map_err(StartError::system)?;
     let served = runtime.block_on(serve(config));
-    // Blocking work that remains belongs to sessions that were interrupted.
+    // Do not wait for blocking tasks that still run: they belong to sessions that were interrupted.
     runtime.shutdown_background();
     served
 }
@@ -106,7 +106,8 @@ impl Daemon {
         self.administration.address
     }
 
-    /// Reloads limits, upstreams, certificates and users. A bad configuration leaves the former one in force.
+    /// Reloads limits, upstreams, certificates and users. If the new configuration is bad, the former configuration
+    /// stays in force.
     pub async fn reload(&self) {
         // The reloader logs the outcome.
         let _ = self.reload_handle.reload().await;
@@ -193,7 +194,7 @@ fn addresses(bound: &[Bound]) -> Result<Vec<(String, SocketAddr)>, StartError> {
     bound.iter().map(address).collect()
 }
 
-/// Ends exceptions whose time is over, and reports the state of the wall clock.
+/// Ends exceptions that have expired, and reports the state of the wall clock.
 async fn end_exceptions(server: Weak<Server>) {
     let mut ticks = tokio::time::interval(EXCEPTIONS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -209,10 +210,11 @@ async fn end_exceptions(server: Weak<Server>) {
     }
 }
 
-/// Interval of checks for exceptions that have ended: the maximum delay until their end is recorded.
+/// Interval of checks for exceptions that have expired: the maximum delay until their end is recorded.
 const EXCEPTIONS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Reports readiness: the state is healthy, connections can be accepted, and Weir is not stopping.
+/// Returns the check of readiness. Weir is ready if the state file is healthy, connections can be accepted, and Weir is
+/// not stopping.
 fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness {
     let server = Arc::downgrade(server);
     Arc::new(move || {

@@ -1,29 +1,29 @@
-//! Limit of open files: raised to the hard limit; `max-connections` is lowered to fit into it.
+//! Limit of open files. Weir raises the limit to the hard limit, and lowers `max-connections` to fit into the limit.
 
 use crate::admin;
 use crate::config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Sockets of one session: one to the client, one to the upstream.
+/// Open files of one session: a socket to the client, and a socket to the upstream.
 const FILES_PER_SESSION: u64 = 2;
 
-/// Files reserved for the state file and its readers, certificates, users, lists, DNS look-ups, timers, signals and the
-/// log.
+/// Number of open files reserved for the state file and its readers, certificates, users, lists, DNS look-ups, timers,
+/// signals and the log.
 const RESERVE: u64 = 64;
 
-/// Raises the soft limit to the hard limit, and returns the limit in force; `None` if there is none. Most systems have
-/// a soft limit of 1024, for programs that use select().
+/// Raises the soft limit to the hard limit, and returns the limit in force, or `None` if there is no limit. Most
+/// systems have a soft limit of 1024, for programs that use select().
 pub fn raise() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     getrlimit(Resource::Nofile).current
 }
 
-/// Lowers the maximum of connections to the number that fits into a limit of open files, and logs this. A client beyond
-/// the maximum is told to try again; without a file descriptor, Weir could not answer it at all.
+/// Lowers the maximum of connections to the number that fits into a limit of open files, and logs the new maximum. Weir
+/// tells a client beyond the maximum to try again. Without a file descriptor, Weir could not answer that client at all.
 pub fn fit(config: &mut Config, limit: Option<u64>) {
     let most = config.server.max_connections;
-    // A pool cannot have more idle connections than sessions used at once.
+    // A pool cannot have more idle connections than there are sessions at the same time.
     let idle = config.relay.upstreams.iter().map(|upstream| upstream.pool.max_idle.min(most) as u64).sum::<u64>();
     // Two administration listeners: TCP and the Unix socket.
     let administration = 2 * (1 + admin::MAX_CONNECTIONS as u64);
@@ -47,7 +47,8 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     );
 }
 
-/// Returns the number of sessions that fit into a limit of open files, of which `others` have another use; at least 1.
+/// Returns the number of sessions (at least 1) that fit into a limit of open files. `others`: number of files that are
+/// in use for other purposes.
 fn fitting(limit: u64, others: u64) -> usize {
     usize::try_from(limit.saturating_sub(others) / FILES_PER_SESSION).unwrap_or(usize::MAX).max(1)
 }

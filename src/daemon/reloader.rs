@@ -22,19 +22,20 @@ use tokio::time::{MissedTickBehavior, interval};
 /// Interval at which the files are checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Reloads limits, upstreams, certificates and users from their files. A bad configuration leaves the former one in
-/// force.
+/// Reloads limits, upstreams, certificates and users from their files. If the new configuration is bad, the former
+/// configuration stays in force.
 pub struct Reloader {
     server: Arc<Server>,
     /// The configuration file.
     path: PathBuf,
-    /// Settings at the start of the process; some stay in force until it ends.
+    /// Settings at the start of the process. Some of them stay in force until the process ends.
     began_with: Vec<Setting>,
     /// Files of the last configuration read, with their state at that time.
     watched: Vec<(PathBuf, FileState)>,
-    /// Diagnostics of the current file, while it is bad: logged once, not at each attempt.
+    /// Diagnostics of the configuration file while the file is bad. They are logged once, not at each attempt to read
+    /// the file.
     error: LoggedState<Option<String>>,
-    /// Former policies that commands under way may still use.
+    /// Former policies. A running command perhaps still uses one of them.
     former: Vec<Arc<Policy>>,
 }
 
@@ -45,12 +46,12 @@ pub struct ReloadHandle(mpsc::Sender<oneshot::Sender<Outcome>>);
 /// Reason why the configuration is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trigger {
-    /// An administrator or a signal asked for it.
+    /// An administrator or a signal asked for a reload.
     Command,
     /// A file has changed.
     Changed,
-    /// The last attempt failed. The remedy may be in a file that is not watched, such as a named file that did not
-    /// exist.
+    /// The last attempt failed. The administrator has perhaps repaired a file that is not watched, such as a file that
+    /// did not exist.
     WasBad,
 }
 
@@ -79,7 +80,7 @@ impl Reloader {
         Self { server, path, began_with: settings, watched, error: LoggedState::default(), former: Vec::new() }
     }
 
-    /// Spawns the task. When `stopping` becomes true, the task finishes a reload under way and ends.
+    /// Spawns the task. When `stopping` becomes true, the task finishes a reload that is in progress, and ends.
     pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (ReloadHandle, tokio::task::JoinHandle<()>) {
         let (requests, mut requested) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
         let task = async move {
@@ -90,7 +91,7 @@ impl Reloader {
                 tokio::select! {
                     () = &mut stopped => break,
                     Some(answer) = requested.recv() => {
-                        // If the requester does not wait any more, nothing needs this answer.
+                        // If sending fails, the requester has stopped waiting, and the answer is not needed.
                         let _ = answer.send(self.read(Trigger::Command).await);
                     }
                     _ = ticks.tick() => self.check_files().await,
@@ -182,7 +183,7 @@ impl Reloader {
         words
     }
 
-    /// Refuses a bad configuration: the former one stays in force.
+    /// Refuses a bad configuration: the former configuration stays in force.
     fn refuse(&mut self, bad: Bad, trigger: Trigger) -> Outcome {
         self.server.metrics.service.config_good.set(0);
         if self.error.changes_to(Some(bad.drawn.clone())) || trigger != Trigger::WasBad {
@@ -194,7 +195,8 @@ impl Reloader {
     }
 }
 
-/// Answers the command that a configuration was taken: `words`, and what is wrong with upstreams and other files.
+/// Returns the answer to a reload that has put a configuration in force: `words`, and the errors in upstreams and other
+/// files.
 fn answer(words: String, unusable: Option<UnusableError>, problems: &Diagnostics) -> Outcome {
     if let Some(error) = unusable {
         return Outcome::Refused(format!("{words}upstreams not taken: the former ones stay: {error}\n"));

@@ -37,7 +37,8 @@ pub fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Sends keep-alives to systemd's watchdog, if it is enabled. They stop when the runtime hangs.
+/// Sends keep-alives to systemd's watchdog, if the watchdog is enabled. The keep-alives stop when the async runtime
+/// hangs.
 pub async fn feed_watchdog() {
     let Some(patience) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut interval = tokio::time::interval(patience / 2);

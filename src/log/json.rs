@@ -7,8 +7,8 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Formatter of one JSON object per line. The time has the key `ts`, as in logfmt: the formatter of tracing-subscriber,
-/// which writes the rest, would name it `timestamp`.
+/// Formatter of one JSON object per line. This formatter writes the time with the key `ts`, as in logfmt. The formatter
+/// of tracing-subscriber writes the rest of the object; it would name the time `timestamp`.
 pub struct Json(Format<format::Json, ()>);
 
 impl Json {

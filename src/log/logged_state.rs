@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct LoggedState<T>(Mutex<T>);
 
 impl<T: Clone + PartialEq> LoggedState<T> {
-    /// Stores the present state. Returns whether it differs from the one stored before: then the caller logs it.
+    /// Stores the present state. Returns whether it differs from the state stored before. If so, the caller logs it.
     pub fn changes_to(&self, state: T) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = *last != state;

@@ -27,11 +27,11 @@ struct Pending {
     /// Lines written so far.
     written: u64,
     is_writing: bool,
-    /// Whether the last write failed. Then no lost lines are reported, as the report would be lost, too.
+    /// True if the last write failed. If so, lost lines are not reported now, because the report would be lost, too.
     is_failing: bool,
     /// Number of lost lines that no report has stated yet.
     lost: u64,
-    /// Number of lost lines that the report states which the writer thread is just making.
+    /// Number of lost lines in the report that the writer thread is making at this moment.
     in_report: u64,
     reported: Option<Instant>,
     counter: Option<IntCounter>,
@@ -57,7 +57,7 @@ impl Queue {
     }
 
     /// Starts the writer thread. The thread writes each line with `write`, and calls `report` with the number of lost
-    /// lines; `report` logs it, which calls [`Queue::push`] on the same thread.
+    /// lines; `report` logs this number, and so calls [`Queue::push`] on the same thread.
     pub fn start(
         self: &Arc<Self>,
         write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
@@ -67,7 +67,8 @@ impl Queue {
         thread::Builder::new().name("log".to_owned()).spawn(move || queue.run(write, report)).map(drop)
     }
 
-    /// Counts lost lines in this metric from now on, and those lost so far that are not reported yet.
+    /// Counts lost lines in this metric from now on. Also counts the lines that were lost before and are not reported
+    /// yet.
     pub fn count_lost_in(&self, counter: IntCounter) {
         let mut pending = self.pending();
         counter.inc_by(pending.lost + pending.in_report);
@@ -184,7 +185,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Returns a queue that writes into a pipe, and the end of the pipe to read from.
+    /// Returns a queue that writes into a pipe, and the end of the pipe from which the test reads.
     fn piped(capacity: usize) -> (Arc<Queue>, BufReader<io::PipeReader>) {
         let (reader, mut writer) = io::pipe().unwrap();
         let queue = Queue::new(capacity);

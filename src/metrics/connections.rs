@@ -7,15 +7,15 @@ use prometheus::{Error, IntCounterVec, IntGauge, IntGaugeVec};
 pub struct ConnectionMetrics {
     /// Open SMTP sessions, by listener.
     pub sessions: IntGaugeVec,
-    /// Maximum of concurrent connections that is in force: the configured one, or a lower one if the system's limit of
-    /// open files does not allow that many.
+    /// Maximum number of concurrent connections in force. It is the configured maximum, or a lower number if the
+    /// system's limit of open files does not allow so many connections.
     pub max: IntGauge,
     /// Accepted client connections, by listener.
     pub accepted: IntCounterVec,
     /// Client connections closed before an SMTP session began, by listener and reason. The reason is the configuration
     /// key of the limit that the connection exceeded.
     pub refused: IntCounterVec,
-    /// Connections without a login that were closed to make room for new ones, by listener.
+    /// Connections without a login that were closed to make room for new connections, by listener.
     pub evicted: IntCounterVec,
     /// Logins, by result.
     pub logins: IntCounterVec,
@@ -24,7 +24,7 @@ pub struct ConnectionMetrics {
 impl ConnectionMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         let logins = build.counters("weir_logins_total", "Logins", &["result"])?;
-        // Created with the value 0, so that Prometheus sees the first login of each result as a change.
+        // Create the counters with the value 0, so that Prometheus sees the first login with each result as a change.
         for result in ["right", "wrong", "busy"] {
             logins.with_label_values(&[result]);
         }

@@ -59,7 +59,8 @@ impl LimitMetrics {
         })
     }
 
-    /// Shows the counters of a limit that is in force with 0, so that Prometheus sees their first event as a change.
+    /// Shows the counters of a limit in force, with the initial value 0, so that Prometheus sees their first event as a
+    /// change.
     pub fn show(&self, limit: &str, suspends: bool, bounds_new_budgets: bool) {
         for (counter, is_shown) in [(&self.suspensions, suspends), (&self.new_budgets_shared, bounds_new_budgets)] {
             if is_shown {

@@ -5,21 +5,21 @@ use prometheus::{Error, Histogram, IntCounterVec};
 
 /// Metrics of messages and recipients.
 pub struct MailMetrics {
-    /// Messages that clients began to send (DATA or BDAT), by result: delivered, refused by the upstream, or why the
-    /// transfer stopped.
+    /// Messages that clients began to send (DATA or BDAT), by result: delivered, refused by the upstream, or the reason
+    /// why the transfer stopped.
     pub messages: IntCounterVec,
     /// Recipients, by result: accepted by the upstream in a delivered message, or refused by the upstream.
     pub recipients: IntCounterVec,
     /// Octets of delivered messages.
     pub size: Histogram,
-    /// Seconds from MAIL to the reply to the message, of delivered messages.
+    /// Seconds from MAIL to the reply to the message, for delivered messages.
     pub duration: Histogram,
 }
 
 impl MailMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         let messages = build.counters("weir_messages_total", "Messages that reached their end", &["result"])?;
-        // Created with the value 0, so that Prometheus sees the first message of each result as a change.
+        // Create the counters with the value 0, so that Prometheus sees the first message with each result as a change.
         for result in ["delivered", "refused", "upstream-away"] {
             messages.with_label_values(&[result]);
         }

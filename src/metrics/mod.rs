@@ -1,5 +1,5 @@
-//! Metrics for Prometheus, grouped as in the guide to monitoring. The other modules count in them; only the metrics page
-//! reads them.
+//! Metrics for Prometheus, in the groups of the guide to monitoring. The other modules update the metrics; only the
+//! metrics page reads them.
 
 mod builder;
 mod connections;

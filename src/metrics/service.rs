@@ -32,7 +32,7 @@ impl ServiceMetrics {
             .set(1);
         let reloads =
             build.counters("weir_reloads_total", "Reloads of the configuration since the start", &["result"])?;
-        // Created with the value 0, so that Prometheus sees the first reload of each result as a change.
+        // Create the counters with the value 0, so that Prometheus sees the first reload with each result as a change.
         for result in ["taken", "refused"] {
             reloads.with_label_values(&[result]);
         }
@@ -64,7 +64,7 @@ impl ServiceMetrics {
         })
     }
 
-    /// Records that the configuration that was read at `now` is in force.
+    /// Records that a configuration is in force, which was read at the time `now`.
     pub fn config_taken(&self, now: Timestamp) {
         self.config_good.set(1);
         self.config_read.set(now.micros() / 1_000_000);

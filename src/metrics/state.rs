@@ -7,7 +7,7 @@ use prometheus::{Error, Histogram, IntGauge};
 pub struct StateMetrics {
     /// 1 while the state file has a problem, otherwise 0.
     pub degraded: IntGauge,
-    /// Seconds from a charge or refund until it was durable, or until the session stopped waiting for that.
+    /// Seconds from a charge or refund until the charge or refund was durable, or until the session stopped waiting.
     pub admit_seconds: Histogram,
     /// Octets of changes in the state file's journal that are not yet in its table of budgets.
     pub journal_octets: IntGauge,

@@ -1,4 +1,4 @@
-//! Metrics of the upstreams. A reload of the configuration may add and remove upstreams.
+//! Metrics of the upstreams. A reload of the configuration can add and remove upstreams.
 
 use super::builder::Builder;
 use prometheus::{Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
@@ -16,13 +16,13 @@ pub struct Upstreams {
     failures: IntCounterVec,
     connect_seconds: HistogramVec,
     reply_seconds: HistogramVec,
-    /// Number of [`UpstreamMetrics`] for each name of an upstream. It can be 2: after a change of the configuration,
-    /// the new upstream begins before the old one of the same name ends. The lock is held to count them, and to remove
-    /// the metrics of a name that is no longer in use.
+    /// Number of [`UpstreamMetrics`] for each name of an upstream. It can be 2, because after a change of the
+    /// configuration the new upstream starts before the old upstream of the same name stops. The lock is held to change
+    /// the number, and to remove the metrics of a name that is no longer in use.
     counting: Mutex<HashMap<String, usize>>,
 }
 
-/// Metrics of one upstream. They are removed when the upstream was removed and all connections to it are closed.
+/// Metrics of one upstream. They are removed when the upstream has been removed and all connections to it are closed.
 pub struct UpstreamMetrics {
     name: String,
     all: Arc<Upstreams>,
@@ -34,13 +34,13 @@ pub struct UpstreamMetrics {
     pub waiting: IntGauge,
     /// Connections opened.
     pub opened: IntCounter,
-    /// Times that an open connection was reused for another message.
+    /// Number of times that an open connection was reused for another message.
     pub reused: IntCounter,
-    /// Times that the upstream could not be reached, did not answer in time, or sent an invalid answer.
+    /// Number of times that the upstream could not be reached, did not answer in time, or sent an invalid answer.
     pub failures: IntCounter,
     /// Seconds to open a connection: name lookup, connection, TLS, EHLO and login.
     pub connect_seconds: Histogram,
-    /// Seconds until the upstream's replies, one histogram for each part of a message, in the order of [`Part`].
+    /// Seconds until the upstream replies. There is one histogram for each part of a message, in the order of [`Part`].
     reply_seconds: [Histogram; 3],
 }
 
@@ -111,7 +111,7 @@ impl Upstreams {
         })
     }
 
-    /// Removes the metrics of an upstream. An error means that there is no such metric.
+    /// Removes the metrics of an upstream. Ignores errors, because an error means that there is no such metric.
     fn forget(&self, name: &str) {
         for gauges in [&self.up, &self.connections, &self.waiting] {
             let _ = gauges.remove_label_values(&[name]);

@@ -1,4 +1,4 @@
-//! Back-off: pauses before a failed attempt is repeated, which grow with the number of failures.
+//! Back-off: the pause before a failed attempt is repeated. The pause grows with the number of failures.
 
 use std::time::Duration;
 

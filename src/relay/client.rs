@@ -1,4 +1,5 @@
-//! The client that sends the mail, and the XCLIENT and XFORWARD lines that tell an upstream who it is. Pure.
+//! The client that sends the mail, and the XCLIENT and XFORWARD lines that tell an upstream who the client is. This
+//! file does no input or output.
 
 use crate::smtp::attributes::{Attributes, address, commands};
 use crate::smtp::sasl::Credentials;
@@ -11,19 +12,19 @@ pub struct Client {
     pub address: IpAddr,
     /// The name that the client gave in EHLO or HELO.
     pub helo: Option<Box<str>>,
-    /// Whether the client used EHLO, not HELO.
+    /// True if the client used EHLO, not HELO.
     pub extended: bool,
-    /// Name of the user who has logged in, or whom a proxy in front of Weir has named.
+    /// Name of the user who has logged in, or the user name that a proxy in front of Weir has sent.
     pub user: Option<Arc<str>>,
     pub logged_in: LoggedIn,
     /// The session's id in the log.
     pub session: Arc<str>,
 }
 
-/// Whether a client has logged in to Weir, and its password.
+/// Login state of a client, with its password if the client has logged in to Weir.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LoggedIn {
-    /// The client has not logged in to Weir. (A proxy in front of Weir may have named its user.)
+    /// The client has not logged in to Weir. (But a proxy in front of Weir has perhaps sent the user name.)
     #[default]
     No,
     With(Arc<Credentials>),
@@ -48,15 +49,15 @@ impl Client {
         commands("XFORWARD", taken, &[&self.common()[..], &more].concat())
     }
 
-    /// Returns whether an upstream would see no difference between two clients: everything but the ids of their
-    /// sessions is equal.
+    /// Returns whether two clients are equal except for the ids of their sessions, so that an upstream would see no
+    /// difference.
     pub fn is_like(&self, other: &Self) -> bool {
         let told = |client: &Self| Self { session: other.session.clone(), ..client.clone() };
         told(self) == told(other)
     }
 
-    /// Returns the attributes that both commands have. `None` is sent as "unknown": if the attribute were left out, the
-    /// upstream would use the value of Weir's own connection.
+    /// Returns the attributes that both commands have. `None` is sent as `[UNAVAILABLE]`, because the upstream would
+    /// otherwise use the value of Weir's own connection.
     fn common(&self) -> [(&'static str, Option<String>); 5] {
         let protocol = if self.extended { "ESMTP" } else { "SMTP" };
         [

@@ -1,5 +1,5 @@
-//! Tells an upstream who the client is (XFORWARD or XCLIENT), if configured, and logs once when the upstream does not
-//! offer or refuses the command.
+//! Tells an upstream who the client is (XFORWARD or XCLIENT), if configured. Logs once that the upstream does not offer
+//! the command, or that the upstream refuses it.
 
 use super::client::Client;
 use crate::log::LoggedState;
@@ -13,17 +13,18 @@ pub enum Announce {
     None,
     /// With XFORWARD before each message: the upstream only logs the client.
     Xforward,
-    /// With XCLIENT at the start of a connection: the upstream treats the connection like one from the client itself.
+    /// With XCLIENT at the start of a connection: the upstream treats the connection like a connection from the client
+    /// itself.
     Xclient,
 }
 
-/// Tells one upstream who the clients are. All connections to the upstream share it.
+/// Tells one upstream who the clients are. All connections to the upstream share one announcer.
 pub struct Announcer {
     upstream: Arc<str>,
     how: Announce,
-    /// Whether the upstream does not offer the configured command. Logged when this changes, not for each message.
+    /// True if the upstream does not offer the configured command. Logged when the value changes, not for each message.
     is_lacking: LoggedState<bool>,
-    /// Whether the upstream refuses XFORWARD. Logged when this changes, not for each message.
+    /// True if the upstream refuses XFORWARD. Logged when the value changes, not for each message.
     is_refusing: LoggedState<bool>,
 }
 
@@ -33,7 +34,7 @@ impl Announcer {
         Self { upstream, how, is_lacking: LoggedState::default(), is_refusing: LoggedState::default() }
     }
 
-    /// Returns whether a connection on which these extensions are offered may carry mail of only one client.
+    /// Returns whether a connection with these offered extensions must carry the mail of only one client.
     pub fn is_for_one(&self, offered: &Extensions) -> bool {
         self.how == Announce::Xclient && !offered.xclient.is_empty()
     }
@@ -43,7 +44,7 @@ impl Announcer {
         client.filter(|_| self.how == Announce::Xclient).cloned()
     }
 
-    /// Returns the XFORWARD lines to send before MAIL; none if XFORWARD is not configured.
+    /// Returns the XFORWARD lines to send before MAIL. Returns no lines if XFORWARD is not configured.
     pub fn before_mail(&self, client: &Client, offered: &Extensions) -> Vec<String> {
         if self.how == Announce::Xforward { client.xforward(offered.xforward) } else { Vec::new() }
     }
@@ -60,7 +61,7 @@ impl Announcer {
         }
     }
 
-    /// Records the reply to XFORWARD. Logs a warning once if it is a refusal.
+    /// Records the reply to XFORWARD. Logs a warning once if the reply is a refusal.
     pub fn note_reply(&self, reply: &Reply) {
         if self.is_refusing.changes_to(!reply.is_positive()) && !reply.is_positive() {
             tracing::warn!(upstream = &*self.upstream, %reply, "upstream refuses XFORWARD: it is not told who the client is");

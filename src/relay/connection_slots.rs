@@ -1,11 +1,12 @@
 //! Limit on the number of connections to an upstream that carry messages, and the queue of clients that wait for a
 //! connection.
 //!
-//! The limit is configured or learned: if an upstream repeatedly refuses another connection while some are open, the
-//! number of open ones becomes the limit. A connection that carries messages needs a slot. Clients wait for a slot in
-//! the order in which they came. A part of the slots ([`State::reserve`]) is kept for client networks that have less
-//! than their share ([`State::share`]), so that one network cannot take all slots. If clients of such networks wait, a
-//! network with more than its share loses slots to them: those of its messages that have lasted longest.
+//! The limit is configured or learned: if an upstream repeatedly refuses another connection while some connections are
+//! open, the number of open connections becomes the limit. A connection that carries messages needs a slot. Clients get
+//! slots in the order in which they began to wait. A part of the slots ([`State::reserve`]) is reserved for client
+//! networks that have fewer slots than their share ([`State::share`]), so that one network cannot take all slots. If
+//! clients of such networks wait, a network with more slots than its share loses slots to them: the slots whose
+//! messages have lasted longest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,33 +19,33 @@ use tokio::time::Instant;
 /// client waits up to 5 minutes for the reply to its command.
 pub const WAIT: Duration = Duration::from_secs(8);
 
-/// One in so many slots is kept for networks with less than their share: of 50 slots, a single network gets 43.
+/// One in this number of slots is reserved for networks with fewer slots than their share: of 50 slots, a single
+/// network gets 43.
 const RESERVED: usize = 8;
 
-/// If there are fewer slots than this, none is kept for other networks.
+/// Minimum number of slots for a reserve: if there are fewer slots, none is reserved for other networks.
 const MIN_SHARED: usize = 3;
 
-/// A message that has lasted this long may lose its connection to a client that waits. The time is shorter than
-/// [`WAIT`], so that the waiting client still gets it.
+/// Age at which a message can lose its connection to a waiting client. The time is shorter than [`WAIT`], so that the
+/// client still gets the connection while it waits.
 const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Interval at which, while a client waits, it is checked whether a message has lasted long enough to lose its
-/// connection.
+/// Interval of checks, while a client waits, for a message that has lasted long enough to lose its connection.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time to wait, after the upstream refused a connection, until another connection, which is just being opened, is
-/// open.
+/// Maximum time to wait, after the upstream refused a connection, for the opening of another connection that is in
+/// progress.
 const GREETING_GRACE: Duration = Duration::from_millis(500);
 
-/// Number of refusals in a row after which a limit is learned: a single refusal may have another reason.
+/// Number of refusals in a row after which Weir learns a limit. A single refusal can have another reason.
 const REFUSALS_TO_LEARN: u32 = 10;
 
-/// Time for which a learned limit is in force after the last refusal. Afterwards Weir tries again whether the upstream
-/// accepts more connections.
+/// Time for which a learned limit is in force after the last refusal. After this time Weir tries again to open more
+/// connections.
 const LEARNED_FOR: Duration = Duration::from_secs(30);
 
-/// The limit of one upstream, and the slots in use. The lock is held to count slots and to give them to clients, never
-/// across an await.
+/// The limit of one upstream, and the slots in use. The lock is held to count slots and to give slots to clients, never
+/// across an `.await`.
 pub struct Slots {
     /// The configured limit; 0 if there is none.
     max: usize,
@@ -57,11 +58,11 @@ pub struct Slots {
 struct State {
     /// Number of slots in use.
     used: usize,
-    /// Number of slots in use, for each client network.
+    /// Number of slots that each client network uses.
     networks: HashMap<IpAddr, usize>,
     /// Number of slots in use whose connection has been opened.
     open: usize,
-    /// Number of refused connections since one was last opened.
+    /// Number of connections that the upstream has refused since it last accepted a connection.
     refusals: u32,
     /// Maximum number of connections that were open at one of these refusals.
     open_at_refusal: usize,
@@ -75,7 +76,7 @@ struct State {
 struct Holder {
     network: IpAddr,
     since: Instant,
-    /// Set to true when the slot must be given up for another client.
+    /// Set to true when the session must give up the slot for another client.
     revoked: Arc<watch::Sender<bool>>,
 }
 
@@ -90,7 +91,7 @@ pub struct Slot {
     network: IpAddr,
     revoked: Arc<watch::Sender<bool>>,
     is_open: bool,
-    /// Whether the slot is already given back, because its client no longer waited for it.
+    /// True if the slot has already been given back, because its client had stopped waiting.
     is_void: bool,
 }
 
@@ -120,8 +121,8 @@ impl Slots {
         }
     }
 
-    /// Runs while a client of this network waits: checks regularly whether it can get a slot, because another network
-    /// must give one up, or because a learned limit is no longer in force.
+    /// Runs while a client of this network waits. Checks regularly whether the client can get a slot, because another
+    /// network must give up a slot, or because a learned limit has expired.
     async fn revoke_regularly_for(self: &Arc<Self>, network: IpAddr) -> ! {
         loop {
             {
@@ -133,14 +134,14 @@ impl Slots {
         }
     }
 
-    /// Returns whether so many idle connections, together with the slots in use, exceed the limit.
+    /// Returns whether this number of idle connections, together with the slots in use, exceeds the limit.
     pub fn is_exceeded(&self, idle: usize) -> bool {
         let state = self.lock();
         state.bound(self.max).is_some_and(|bound| state.used + idle > bound)
     }
 
-    /// Records that the upstream refused a connection. Returns true if others are open, so that this one probably
-    /// exceeded the upstream's limit.
+    /// Records that the upstream refused a connection. Returns true if other connections are open, so that the refused
+    /// connection probably exceeded the upstream's limit.
     pub fn refused(&self) -> bool {
         let mut state = self.lock();
         if state.open == 0 {
@@ -149,8 +150,8 @@ impl Slots {
         let now = Instant::now();
         let former = state.learned.filter(|(_, until)| now < *until).map(|(bound, _)| bound);
         state.refusals += 1;
-        // A refusal while fewer connections are open does not lower the learned limit: the upstream may still count a
-        // connection that has just ended.
+        // A refusal while fewer connections are open does not lower the learned limit, because the upstream perhaps
+        // still counts a connection that has just ended.
         state.open_at_refusal = state.open.max(state.open_at_refusal).max(former.unwrap_or(0));
         if former.is_some() || state.refusals >= REFUSALS_TO_LEARN {
             state.learned = Some((state.open_at_refusal, now + LEARNED_FOR));
@@ -158,9 +159,9 @@ impl Slots {
         true
     }
 
-    /// Returns whether the upstream, which has just refused a connection, has accepted others: some are open, or one
-    /// that is being opened succeeds within [`GREETING_GRACE`]. `own` is the number of slots (0 or 1) of the refused
-    /// connection.
+    /// Returns whether the upstream, which has just refused a connection, has accepted other connections. It has if
+    /// other connections are open, or if another connection opens within [`GREETING_GRACE`]. `own` is the number of
+    /// slots (0 or 1) of the refused connection.
     pub async fn has_others(&self, own: usize) -> bool {
         let opened = self.opened.notified();
         {
@@ -180,15 +181,16 @@ impl Slots {
         Slot { slots: self.clone(), network, revoked, is_open: false, is_void: false }
     }
 
-    /// Gives free slots to waiting clients, in the order in which they came. Clients whose network may not have another
-    /// slot are passed over.
+    /// Gives free slots to waiting clients, in the order in which they began to wait. Passes over clients whose network
+    /// is not allowed another slot.
     fn serve(self: &Arc<Self>, state: &mut State) {
         state.queue.retain(|waiter| !waiter.tell.is_closed());
         while let Some(at) = state.queue.iter().position(|waiter| state.has_room_for(waiter.network, self.max)) {
             let Some(waiter) = state.queue.remove(at) else { return };
             let slot = self.hand_over(state, waiter.network);
             if let Err(mut slot) = waiter.tell.send(slot) {
-                // The client no longer waits. Give its slot back here: `Drop` cannot do that, as the lock is held.
+                // The client no longer waits. Give its slot back here: `Drop` cannot do that, because the lock is held
+                // here.
                 slot.is_void = true;
                 state.give_back(&slot);
             }
@@ -216,13 +218,13 @@ impl State {
         self.networks.get(&network).copied().unwrap_or(0)
     }
 
-    /// Returns the number of slots that are kept for networks with less than their share.
+    /// Returns the number of slots that are reserved for networks with fewer slots than their share.
     fn reserve(bound: usize) -> usize {
         if bound < MIN_SHARED { 0 } else { bound.div_ceil(RESERVED) }
     }
 
     /// Returns the share of one network, at least one slot. The slots are shared equally by the networks that have
-    /// slots, this network, and one more that may come.
+    /// slots, this network, and one more network that is perhaps still to come.
     fn share(&self, network: IpAddr, bound: usize) -> usize {
         let networks = self.networks.len() + usize::from(!self.networks.contains_key(&network));
         (bound / (networks + 1)).max(1)
@@ -239,8 +241,8 @@ impl State {
         }
     }
 
-    /// Revokes a slot of the network with the most slots, for a client of `network` that waits, if `network` has less
-    /// than its share. Not more slots are revoked than clients of `network` wait.
+    /// Revokes a slot of the network with the most slots, for a waiting client of `network`, if `network` has fewer
+    /// slots than its share. Never revokes more slots than there are waiting clients of `network`.
     fn revoke_for(&mut self, network: IpAddr, max: usize) {
         let Some(bound) = self.bound(max) else { return };
         let share = self.share(network, bound);
@@ -265,8 +267,8 @@ impl State {
 }
 
 impl Slot {
-    /// Records that the connection has been opened. If more connections are now open than a learned limit, the limit
-    /// rises to their number.
+    /// Records that the connection has been opened. If more connections are now open than a learned limit allows, the
+    /// limit rises to the number of open connections.
     pub fn opened(&mut self) {
         let mut state = self.slots.lock();
         if !std::mem::replace(&mut self.is_open, true) {
@@ -283,12 +285,12 @@ impl Slot {
         }
     }
 
-    /// Returns a channel whose value becomes true when the slot must be given up for another client.
+    /// Returns a channel whose value becomes true when this session must give up the slot for another client.
     pub fn revoked(&self) -> watch::Receiver<bool> {
         self.revoked.subscribe()
     }
 
-    /// Records that the connection has ended. The slot may be used for another connection.
+    /// Records that the connection has ended. The slot can then be used for another connection.
     pub fn closed(&mut self) {
         self.slots.lock().open -= usize::from(std::mem::take(&mut self.is_open));
     }
@@ -306,7 +308,7 @@ impl Drop for Slot {
     }
 }
 
-/// Returns the network of a client, within which all clients count together: an IPv4 address, or an IPv6 /64.
+/// Returns the network of a client: an IPv4 address, or an IPv6 /64. All clients of one network count together.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -441,7 +443,8 @@ mod tests {
         assert!(!slots.refused(), "it takes none at all");
         let mut taken: Vec<_> = [ONE, ONE, OTHER].iter().filter_map(|client| take(&slots, client)).collect();
         taken[0].opened();
-        // No limit is learned if a connection is opened between the refusals: they have another reason.
+        // No limit is learned if a connection is opened between the refusals, because the refusals then have another
+        // reason.
         assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()));
         assert_eq!(bound(&slots), None);
         taken[0].closed();
@@ -449,13 +452,14 @@ mod tests {
         assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()) && bound(&slots).is_none());
         assert!(slots.refused());
         assert_eq!(bound(&slots), Some(1));
-        // This connection, which was being opened at the time of the refusals, succeeds: the upstream accepts more than
-        // the learned limit.
+        // This connection was being opened at the time of the refusals, and now succeeds. So the upstream accepts more
+        // connections than the learned limit.
         taken[1].opened();
         assert_eq!(bound(&slots), Some(2));
         drop(taken.pop());
         assert!(take(&slots, OTHER).is_none());
-        // A connection ends, and the upstream refuses the next one because it still counts the ended one.
+        // A connection ends, and the upstream refuses the next connection because it still counts the connection that
+        // has ended.
         drop(taken.pop());
         assert!(slots.refused());
         assert_eq!(bound(&slots), Some(2));

@@ -14,17 +14,18 @@ pub enum RelayError {
     /// The upstream did not answer in time.
     Timeout,
     Closed,
-    /// No upstream to which the mail may go is enabled.
+    /// No upstream that is allowed for this mail is enabled.
     Disabled,
-    /// All connections that the upstream accepts, or all that the client's network may have, are in use.
+    /// All connections that the upstream accepts are in use, or all connections that the client's network is allowed to
+    /// have.
     Busy,
-    /// The upstream's address is one where Weir itself listens.
+    /// The upstream's address is an address on which Weir itself listens.
     Loop(SocketAddr),
     Io(std::io::Error),
     Garbage(Garbage),
     /// The upstream refused to continue, with this reply.
     Refused(Reply),
-    /// The upstream sent this reply although another one, or none, was expected.
+    /// The upstream sent this reply although another reply, or no reply, was expected.
     Unexpected(Reply),
     NoTls,
     /// The upstream offered STARTTLS, but refused it with this reply.
@@ -34,10 +35,10 @@ pub enum RelayError {
     Secret(SecretError),
     /// The upstream offers none of the mechanisms that the configured login allows; they are named here.
     NoLogin(&'static str),
-    /// The upstream refused Weir's login with this reply. The text is what the upstream said before that, such as why a
-    /// token is wrong. Clients must not see either.
+    /// The upstream refused Weir's login with this reply. The text is an earlier message of the upstream, such as the
+    /// reason why a token is wrong. Clients must see neither the reply nor the text.
     Login(Reply, String),
-    /// The upstream needs the client's login, and Weir did not keep the client's password.
+    /// The upstream needs the client's own login, but Weir did not keep the client's password.
     PasswordUnknown,
     /// The upstream refused the client's own login; the client gets this reply.
     ClientLogin(Reply),
@@ -48,8 +49,8 @@ pub enum RelayError {
 }
 
 impl RelayError {
-    /// Returns whether the upstream refused the login permanently. False if the upstream failed to prove that it knows
-    /// the password: at another of its addresses the login may succeed.
+    /// Returns whether the upstream refused the login permanently. Returns false if the upstream failed to prove that
+    /// it knows the password, because the login can still succeed at another address of the upstream.
     pub fn is_refused_login(&self) -> bool {
         match self {
             Self::Login(reply, _) => reply.code() >= 500,
@@ -60,18 +61,19 @@ impl RelayError {
 
     /// Returns whether every other address of the upstream would fail in the same way.
     pub fn is_same_everywhere(&self) -> bool {
-        // A wrong password is wrong at every address, and repeated attempts may lock the account. The other errors
-        // occur before an address is tried.
+        // A wrong password is wrong at every address, and repeated attempts can lock the account. The other errors here
+        // occur before Weir tries an address.
         self.is_refused_login() || matches!(self, Self::Secret(_) | Self::PasswordUnknown | Self::Disabled)
     }
 
-    /// Returns whether the upstream refused, possibly only because of the client that was announced or logged in.
+    /// Returns whether the error is a refusal by the upstream that perhaps concerns only the client that was announced
+    /// or logged in.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Xclient(_) | Self::Refused(_) | Self::Login(..) | Self::ClientLogin(_))
     }
 
-    /// Turns a permanent refusal of a login into [`RelayError::ClientLogin`], whose reply the client gets; returns
-    /// other errors unchanged.
+    /// Turns a permanent refusal of a login into [`RelayError::ClientLogin`], whose reply is sent to the client.
+    /// Returns other errors unchanged.
     pub fn into_client_login(self) -> Self {
         let words = match &self {
             error if !error.is_refused_login() => return self,
@@ -128,7 +130,7 @@ mod tests {
         ] {
             assert!(matches!(&error, RelayError::ClientLogin(_)) && error.to_string().ends_with(words), "{error}");
         }
-        // After these errors the login may succeed later, or at another address.
+        // After these errors the login can still succeed later, or at another address.
         for error in [scram(scram::Error::Signature), login(454), RelayError::Timeout.into_client_login()] {
             assert!(!matches!(error, RelayError::ClientLogin(_)), "{error}");
         }

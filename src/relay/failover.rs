@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 impl Relay {
-    /// Begins a transaction, if possible on the connection of the client's transaction before: so a client that
-    /// abandons many transactions does not need a new connection for each.
+    /// Begins a transaction, if possible on the connection of the client's former transaction. So a client that
+    /// abandons many transactions does not need a new connection for each transaction.
     pub(super) async fn begin_after(
         &self,
         former: Option<Box<Transaction>>,
@@ -57,9 +57,10 @@ impl Relay {
         }
     }
 
-    /// Sends the envelope of a transaction, whose upstream has failed, to another upstream or once more to the same
-    /// one. Returns the original error if that upstream does not accept every recipient that the failed one had
-    /// accepted: the client has been told that they are accepted, and none may be lost.
+    /// Sends the envelope again after the upstream of a transaction has failed: to another upstream, or once more to
+    /// the same upstream. Returns the original error unless that upstream accepts every recipient that the failed
+    /// upstream had accepted: the client already knows that these recipients are accepted, and Weir must not lose any
+    /// of them.
     pub(super) async fn fail_over(
         &self,
         lost: Box<Transaction>,
@@ -67,7 +68,7 @@ impl Relay {
         error: RelayError,
     ) -> Result<(Box<Transaction>, Vec<Answer>), RelayError> {
         let Transaction { upstream, connection, client, mail, accepted, route } = *lost;
-        // Free the connection's slot: the new connection may need it.
+        // Free the connection's slot, because the new connection perhaps needs it.
         drop(connection);
         upstream.session_failed(&client, &error);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
@@ -83,8 +84,8 @@ impl Relay {
         Ok((other, answers.split_off(accepted.len())))
     }
 
-    /// Tries one upstream after the other until one accepts the commands; the one in `failed` is tried last. The list
-    /// of upstreams is read before each try, since a reload may change it.
+    /// Tries one upstream after the other until an upstream accepts the commands. The upstream in `failed` is tried
+    /// last. The list of upstreams is read before each try, because a reload can change it.
     async fn begin(
         &self,
         client: &Client,
@@ -117,7 +118,7 @@ impl Relay {
         }
     }
 
-    /// Returns the next upstream to try, from the present list; the one in `failed` comes last.
+    /// Returns the next upstream to try, from the present list. The upstream in `failed` comes last.
     fn next_upstream(
         &self,
         mail: &Mail,
@@ -130,12 +131,13 @@ impl Relay {
         let Some((failed, error)) = failed else { return candidates.into_iter().next() };
         let is_failed = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, failed);
         let other = candidates.iter().find(|upstream| !is_failed(upstream));
-        // Do not try an upstream again that did not answer in time: it would take the same time again.
+        // Do not try an upstream again that did not answer in time, because the second try would take the same time
+        // again.
         let again = || candidates.iter().find(|upstream| is_failed(upstream) && !matches!(error, RelayError::Timeout));
         other.or_else(again).cloned()
     }
 
-    /// Returns the upstreams to which the mail may go, in the order in which they are to be tried.
+    /// Returns the upstreams that are allowed for this mail, in the order in which Weir tries them.
     fn candidates(&self, mail: &Mail, route: Option<&Arc<str>>) -> Vec<Arc<Upstream>> {
         let enabled = self.upstreams.snapshot().enabled.clone();
         let enabled: Vec<_> = enabled.into_iter().filter(|upstream| upstream.takes_route(route)).collect();
@@ -145,8 +147,8 @@ impl Relay {
         };
         let standings: Vec<Standing> = enabled.iter().map(standing).collect();
         let draw = |total: u32| getrandom::u32().unwrap_or(0) % total.max(1);
-        // Leave out upstreams whose SIZE is too small, if another one accepts the size: they would refuse the message
-        // permanently, while the other one may only be down for a short time.
+        // Leave out upstreams whose SIZE is too small, if another upstream accepts the size. They would refuse the
+        // message permanently, while the other upstream is perhaps only down for a short time.
         let is_too_large =
             |upstream: &Arc<Upstream>| upstream.offered().is_some_and(|offered| mail.is_too_large_for(&offered));
         let one_may_fit = !enabled.iter().all(is_too_large);
@@ -172,8 +174,8 @@ async fn send_envelope(
     }
 }
 
-/// Sends an envelope in this connection slot: first on an idle connection and, if that turns out to be dead, on a new
-/// one.
+/// Sends an envelope in this connection slot: first on an idle connection and, if that connection turns out to be dead,
+/// on a new connection.
 async fn send_envelope_in(
     slot: Slot,
     upstream: &Upstream,
@@ -190,8 +192,8 @@ async fn send_envelope_in(
                 connection.occupy(slot);
                 return Ok((connection, answers));
             }
-            // The upstream has answered on this connection before it became silent, so the connection is not dead: do
-            // not try a new one.
+            // The upstream has answered on this connection before it became silent, so the connection is not dead. Do
+            // not try a new connection.
             Err(error @ RelayError::Timeout) if connection.is_proven() => {
                 upstream.session_failed(client, &error);
                 return Err(error);

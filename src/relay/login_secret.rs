@@ -1,5 +1,5 @@
 //! The configured login at an upstream, and the source of its secret (password or token). The secret is read again for
-//! each connection, so that a new one needs no restart.
+//! each connection, so that a new secret needs no restart.
 
 use crate::smtp::sasl::{Bearer, Credentials, MAX_TOKEN};
 use base64::Engine as _;
@@ -33,7 +33,7 @@ pub enum Kind {
     Token,
 }
 
-/// Place from which the secret is read: the secret is the first line.
+/// Source of the secret: a file or an environment variable, whose first line is the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
     File(PathBuf),
@@ -76,8 +76,8 @@ pub struct SecretError {
 /// Maximum octets that are read from a file: a byte order mark, a secret and the end of its line.
 const MAX_FILE: u64 = MAX_TOKEN as u64 + 5;
 
-/// Number of random octets in a nonce: as many as in the example of RFC 5802, and a multiple of 3, so that their base64
-/// needs no padding.
+/// Number of random octets in a nonce: the same number as in the example of RFC 5802. It is a multiple of 3, so that
+/// the base64 form of the octets needs no padding.
 const NONCE: usize = 18;
 
 impl Fixed {
@@ -89,7 +89,7 @@ impl Fixed {
         }
     }
 
-    /// Reads the secret, and makes a nonce, for one login. Blocks the thread while the file is read.
+    /// Reads the secret and makes a nonce for one login. Blocks the thread while it reads the file.
     pub fn read(&self) -> Result<Login, SecretError> {
         let what = if self.kind == Kind::Token { "token" } else { "password" };
         let bad = |why: String| SecretError { what, source: self.source.clone(), why };

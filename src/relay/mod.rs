@@ -1,11 +1,11 @@
 //! Relay: sends each message to an upstream while the client sends it to Weir. There is no queue.
 //!
 //! [`Relay`] tries the upstreams of the [`upstream_list`] in the order that [`selection`] computes from health,
-//! priority and weight. If an upstream fails before the message begins, [`failover`] tries the next one. An
-//! [`upstream`] keeps a pool of idle connections, and opens new ones with addresses from [`dns`], with [`tls`] and
-//! [`login`]; [`connection_slots`] bound the number of connections in use. [`client_identity`] tells the upstream who
+//! priority and weight. If an upstream fails before the message begins, [`failover`] tries the next upstream. An
+//! [`upstream`] keeps a pool of idle connections. It opens new connections to addresses from [`dns`], with [`tls`] and
+//! [`login`]. [`connection_slots`] limits the number of connections in use. [`client_identity`] tells the upstream who
 //! the [`client`] is, if configured. A [`transaction`] is one message; it uses one [`connection`], which sends the
-//! commands. [`error`] has the errors of an upstream, [`config_error`] those of its configuration.
+//! commands. [`error`] has the errors of an upstream, and [`config_error`] has the errors in its configuration.
 
 mod back_off;
 mod client;
@@ -56,14 +56,15 @@ pub struct Relay {
 /// which a client waits for the reply to RCPT (RFC 5321 §4.5.3.2.3).
 const ENVELOPE_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Timeout for the reply to DATA, less than the 2 min for which a client waits for it (RFC 5321 §4.5.3.2.4).
+/// Timeout for the reply to DATA. It is less than the 2 min for which a client waits for this reply (RFC 5321
+/// §4.5.3.2.4).
 const DATA_TIMEOUT: Duration = Duration::from_secs(110);
 
 /// Maximum time for which the reply to a client's EHLO waits until the upstreams' extensions are known.
 const EHLO_WAIT: Duration = Duration::from_secs(1);
 
-/// Timeout for the reply to the final dot. It is long because the upstream may already have accepted the message: if
-/// Weir gave up, the client would send it again, and the recipients would get it twice (RFC 5321 §4.5.3.2.6).
+/// Timeout for the reply to the final dot. It is long because the upstream has perhaps already accepted the message. If
+/// Weir gave up, the client would send the message again, and the recipients would get it twice (RFC 5321 §4.5.3.2.6).
 const FINAL_DOT_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Relay {
@@ -76,13 +77,14 @@ impl Relay {
         self.upstreams.snapshot().all.clone()
     }
 
-    /// Replaces the upstreams and name servers, and no other options, by those of another configuration. Transactions
-    /// that have begun are finished. If there is an error, nothing is changed. Must be called within a Tokio runtime.
+    /// Replaces the upstreams and name servers by those of another configuration. Changes no other options.
+    /// Transactions that have begun are finished. If there is an error, nothing is changed. Must be called within a
+    /// Tokio runtime.
     pub fn set_upstreams(&self, options: &Options) -> Result<(), UnusableError> {
         self.upstreams.set(options)
     }
 
-    /// Returns a future that runs the background tasks of all upstreams, also of those that a reload adds.
+    /// Returns a future that runs the background tasks of all upstreams, also of upstreams that a reload adds.
     pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
         let upstreams = self.upstreams.clone();
         async move { upstreams.maintain().await }
@@ -100,8 +102,8 @@ impl Relay {
         offers.reduce(|one, other| one.common(&other)).unwrap_or_default()
     }
 
-    /// Probes the upstreams in use whose extensions may be wrong. Waits for at most [`EHLO_WAIT`], since a client waits
-    /// for its reply to EHLO.
+    /// Probes the upstreams in use whose known extensions are perhaps wrong. Waits for at most [`EHLO_WAIT`], because a
+    /// client waits for the reply to its EHLO.
     pub async fn learn_extensions(&self) {
         let in_use = self.in_use();
         if !in_use.iter().any(|upstream| upstream.is_doubtful()) {
@@ -116,11 +118,11 @@ impl Relay {
         self.in_use().iter().for_each(|upstream| upstream.note_probe());
     }
 
-    /// Sends MAIL, if given, and recipients to an upstream: begins a transaction, or continues the given one. Returns
-    /// one answer for each recipient, in their order. `route` is the name of the upstream to which a limit routes the
-    /// mail, `None` if no limit does.
+    /// Sends MAIL, if given, and recipients to an upstream: begins a transaction, or continues the given transaction.
+    /// Returns one answer for each recipient, in their order. `route` is the name of the upstream to which a limit
+    /// routes the mail; `None` if no limit routes the mail.
     ///
-    /// If an upstream fails, the commands are sent to another one. After an error `transaction` is `None`.
+    /// If an upstream fails, the commands are sent to another upstream. After an error, `transaction` is `None`.
     pub async fn envelope(
         &self,
         transaction: &mut Option<Box<Transaction>>,
@@ -143,7 +145,7 @@ impl Relay {
     }
 
     /// Sends DATA and returns the upstream's reply. If the upstream fails, the whole envelope and DATA are sent to
-    /// another one.
+    /// another upstream.
     pub async fn data(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let asked = async {
@@ -185,7 +187,7 @@ impl Relay {
     }
 
     /// Ends a transaction. If its message has begun, the connection is closed without QUIT, so that the upstream does
-    /// not accept an incomplete message; otherwise it is kept for the next transaction.
+    /// not accept an incomplete message. Otherwise the connection is kept for the next transaction.
     pub fn release(&self, transaction: Option<Box<Transaction>>) {
         if let Some(transaction) = transaction {
             transaction.upstream.release(transaction.connection);
@@ -199,8 +201,8 @@ impl Relay {
         }
     }
 
-    /// Returns the upstreams that get mail at present, and those to which limits route mail: the extensions in Weir's
-    /// reply to EHLO must be right for routed mail, too.
+    /// Returns the upstreams that get mail at present, and the upstreams to which limits route mail. The latter are
+    /// included because the extensions in Weir's reply to EHLO must be right for routed mail, too.
     fn in_use(&self) -> Vec<Arc<Upstream>> {
         let list = self.upstreams.snapshot();
         let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.takes_route(None)).collect();

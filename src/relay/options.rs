@@ -16,12 +16,13 @@ pub struct Options {
     /// Names of the upstreams to which limits route mail.
     pub routed: Vec<Arc<str>>,
     /// Timeout of opening a connection (lookup, greeting, TLS and login together), and of each later reply except the
-    /// one to the final dot.
+    /// reply to the final dot.
     pub timeout: Duration,
-    /// Timeout if an upstream accepts no further octet of a message (RFC 5321 §4.5.3.2.5 gives a client 3 min).
+    /// Timeout of sending a message: within this time an upstream must accept at least one further octet (RFC 5321
+    /// §4.5.3.2.5 gives a client 3 min).
     pub data_timeout: Duration,
     pub dns: dns::Options,
-    /// Addresses on which Weir itself listens. Weir does not connect to them, since mail in a loop would use up all
+    /// Addresses on which Weir itself listens. Weir does not connect to them, because mail in a loop would use up all
     /// connections.
     pub listening: Vec<SocketAddr>,
 }
@@ -31,20 +32,21 @@ pub struct Options {
 pub struct UpstreamOptions {
     /// Unique name of the upstream, which is shown in logs and metrics.
     pub name: Arc<str>,
-    /// Whether the upstream gets mail.
+    /// True if the upstream gets mail.
     pub enabled: bool,
-    /// Whether the upstream gets only mail that a limit routes to it.
+    /// True if the upstream gets only mail that a limit routes to it.
     pub only_routed: bool,
     /// Host name or IP address of the upstream.
     pub host: String,
     /// TCP port of the upstream.
     pub port: u16,
-    /// Whether mail goes to the mail exchangers of the domain `host`, instead of to its own addresses (RFC 5321 §5.1).
+    /// True if mail goes to the mail exchangers of the domain `host`, false if it goes to the addresses of `host`
+    /// itself (RFC 5321 §5.1).
     pub mx: bool,
-    /// Timeout of establishing a TCP connection to one address; afterwards the next address is tried.
+    /// Timeout of establishing a TCP connection to one address. After this timeout Weir tries the next address.
     pub connect_timeout: Duration,
-    /// Of the healthy upstreams, those with the lowest number share the mail; the others get mail only if all of these
-    /// fail.
+    /// Priority of the upstream. The healthy upstreams with the lowest number share the mail. The other upstreams get
+    /// mail only if all of these fail.
     pub priority: u16,
     /// Weight by which the upstreams of the same priority share the mail.
     pub weight: u16,
@@ -54,7 +56,7 @@ pub struct UpstreamOptions {
     /// Maximum number of connections that carry mail at the same time; 0 means as many as the upstream accepts.
     pub max_connections: usize,
     pub pool: PoolOptions,
-    /// Whether and how Weir tells the upstream who the client is.
+    /// Way in which Weir tells the upstream who the client is, if at all.
     pub announce: Announce,
 }
 
@@ -65,7 +67,7 @@ pub struct PoolOptions {
     pub max_idle: usize,
     /// Maximum time for which a connection is kept idle.
     pub idle_timeout: Duration,
-    /// Maximum age of a connection at which it is reused.
+    /// Maximum age of a connection that is reused.
     pub max_age: Duration,
     /// Maximum number of messages on one connection.
     pub max_messages: u32,

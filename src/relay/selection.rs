@@ -1,4 +1,4 @@
-//! Order in which the upstreams are tried for a message. Pure.
+//! Order in which the upstreams are tried for a message. Does no input or output.
 
 use std::cmp::Reverse;
 
@@ -7,18 +7,19 @@ use std::cmp::Reverse;
 pub struct Standing {
     /// Upstreams with lower numbers come first, as in MX and SRV records.
     pub priority: u16,
-    /// Weight of the upstream among those of the same priority; at least 1.
+    /// Weight of the upstream among the upstreams of the same priority; at least 1.
     pub weight: u16,
-    /// Whether the upstream is well, as far as Weir knows.
+    /// True if the upstream is healthy, as far as Weir knows.
     pub is_well: bool,
-    /// Whether the upstream offers the extensions that the message needs, as far as Weir knows.
+    /// True if the upstream offers the extensions that the message needs, as far as Weir knows.
     pub is_able: bool,
 }
 
-/// Returns the indices of all upstreams in the order in which to try them: first those that offer what the message
-/// needs, among these first the healthy ones, then by priority. Upstreams of the same priority are in random order, by
-/// weight (as RFC 2782 does for SRV). Unhealthy ones are in the order, too, as they may work again. `draw` returns a
-/// uniform random number below its argument.
+/// Returns the indices of all upstreams in the order in which to try them. Upstreams that offer the extensions that the
+/// message needs come before upstreams that lack them. Within these two groups, healthy upstreams come before unhealthy
+/// upstreams. Then the priority decides. Upstreams of the same priority are in random order, by weight (as RFC 2782
+/// does for SRV). Unhealthy upstreams are in the order, too, because they perhaps work again. `draw` returns a uniform
+/// random number below its argument.
 pub fn order(standings: &[Standing], mut draw: impl FnMut(u32) -> u32) -> Vec<usize> {
     let rank = |index: &usize| {
         let Standing { priority, is_well, is_able, .. } = standings[*index];
@@ -43,8 +44,8 @@ pub fn order(standings: &[Standing], mut draw: impl FnMut(u32) -> u32) -> Vec<us
     order
 }
 
-/// Returns the indices of the upstreams in use: of the healthy ones, those with the lowest priority number; if none is
-/// healthy, those with the lowest number of all.
+/// Returns the indices of the upstreams in use: the healthy upstreams with the lowest priority number. If no upstream
+/// is healthy, returns all upstreams with the lowest priority number.
 pub fn in_use(standings: &[Standing]) -> impl Iterator<Item = usize> {
     let any_well = standings.iter().any(|standing| standing.is_well);
     let candidates = move |standing: &&Standing| standing.is_well || !any_well;

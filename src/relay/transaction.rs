@@ -7,16 +7,17 @@ use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::upstream_answer::Answer;
 use std::sync::Arc;
 
-/// A transaction in which the upstream has answered MAIL and some recipients. More recipients may follow.
+/// A transaction in which the upstream has answered MAIL and some recipients. The client can still send more
+/// recipients.
 pub struct Transaction {
     pub(super) upstream: Arc<Upstream>,
     pub(super) connection: Connection,
-    /// The client. With it the transaction can be sent to another upstream, if this one fails before the message
+    /// The client. It is needed to send the envelope to another upstream if this upstream fails before the message
     /// begins.
     pub(super) client: Client,
     pub(super) mail: Mail,
     pub(super) accepted: Vec<Rcpt>,
-    /// Name of the upstream to which a limit routes the mail; `None` if no limit does.
+    /// Name of the upstream to which a limit routes the mail; `None` if no limit routes the mail.
     pub(super) route: Option<Arc<str>>,
 }
 
@@ -49,8 +50,9 @@ impl Transaction {
         self.accepted.extend(heard.filter(|(_, answer)| is_accepted(answer)).map(|(rcpt, _)| (*rcpt).clone()));
     }
 
-    /// Waits until the transaction must give up its connection, because clients of other networks wait for one, the
-    /// transaction has lasted long, and its client's network uses more than its share of the connections.
+    /// Waits until the transaction must give up its connection. This happens if three conditions are true: clients of
+    /// other networks wait for a connection; the transaction has lasted long; the network of its client uses more than
+    /// its share of the connections.
     pub fn revoked(transaction: Option<&Self>) -> impl Future<Output = ()> + Send + use<> {
         let revoked = transaction.and_then(|transaction| transaction.connection.revoked());
         async move {

@@ -1,4 +1,4 @@
-//! List of the configured upstreams. A reload of the configuration may change it at any time.
+//! List of the configured upstreams. A reload of the configuration can change the list at any time.
 
 use super::config_error::ConfigError;
 use super::dns::Resolver;
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The configured upstreams, and what is needed to create new ones.
+/// The configured upstreams, and the objects that are needed to create new upstreams.
 pub struct UpstreamList {
     /// The options in force. The lock is held during a change of the list, so that changes happen one at a time. Files
-    /// are read while it is held, but nothing is awaited.
+    /// are read while the lock is held, but nothing is awaited.
     options: Mutex<Options>,
-    /// The list. The lock is that of the watch channel; it is held to copy or replace the list.
+    /// The list. The lock inside the watch channel is held to copy or replace the list.
     current: watch::Sender<Arc<Snapshot>>,
     resolver: Arc<Resolver>,
     metrics: Arc<metrics::Upstreams>,
@@ -69,12 +69,12 @@ impl UpstreamList {
     }
 
     /// Replaces the upstreams and name servers by those of another configuration. Upstreams whose options are equal are
-    /// kept; removed, disabled or changed ones finish the transactions that have begun. If there is an error, nothing
-    /// is changed. Must be called within a Tokio runtime.
+    /// kept. Removed, disabled or changed upstreams still finish the transactions that have begun. If there is an
+    /// error, nothing is changed. Must be called within a Tokio runtime.
     pub fn set(&self, wanted: &Options) -> Result<(), UnusableError> {
         let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
-        // Weir's host name, timeouts and listening addresses are not changed, since the rest of Weir still uses the old
-        // ones until a restart.
+        // Weir's host name, timeouts and listening addresses are not changed, because the rest of Weir uses the old
+        // values until a restart.
         let (upstreams, routed, dns) = (wanted.upstreams.clone(), wanted.routed.clone(), wanted.dns.clone());
         let wanted = Options { upstreams, routed, dns, ..options.clone() };
         let made = self.make(&wanted)?;
@@ -85,7 +85,8 @@ impl UpstreamList {
         let same = |new: &Arc<Upstream>| former.all.iter().find(|old| old.options().is_like(new.options())).cloned();
         let all: Vec<_> = made.into_iter().map(|new| same(&new).unwrap_or(new)).collect();
         let new = Arc::new(Snapshot::of(all, &wanted));
-        // New upstreams start before the list is published, old ones stop after, so the list is never empty in between.
+        // New upstreams start before the list is published, and old upstreams stop after that, so the list is never
+        // empty.
         for upstream in new.enabled.iter().filter(|upstream| !is_among(&former.enabled, upstream)) {
             upstream.enable();
         }
@@ -103,7 +104,7 @@ impl UpstreamList {
         Ok(())
     }
 
-    /// Runs the background tasks of all upstreams, also of those that are added later. Runs until the future is
+    /// Runs the background tasks of all upstreams, also of upstreams that are added later. Runs until the future is
     /// dropped.
     pub async fn maintain(&self) {
         let mut changes = self.current.subscribe();
@@ -155,7 +156,7 @@ impl Snapshot {
     }
 }
 
-/// Returns whether the list contains this upstream itself (the same `Arc`), not only one of the same name.
+/// Returns whether the list contains this upstream itself (the same `Arc`), not only an upstream of the same name.
 pub fn is_among(list: &[Arc<Upstream>], upstream: &Arc<Upstream>) -> bool {
     list.iter().any(|other| Arc::ptr_eq(other, upstream))
 }

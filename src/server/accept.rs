@@ -17,12 +17,12 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// Maximum time to wait for a PROXY header. A proxy sends the header at once; §2 of the protocol asks for at least 3
-/// seconds, in which TCP sends lost packets again.
+/// seconds, because in this time TCP sends lost packets again.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason for which there is no PROXY header.
 enum NoHeader {
-    /// The connection ended before its first octet: a health check, which most proxies make every few seconds.
+    /// The connection ended before its first octet. This is a health check, which most proxies make every few seconds.
     HealthCheck,
     Wrong(Fault),
 }
@@ -88,8 +88,8 @@ pub fn acquire(
     }
 }
 
-/// Returns the standing of a client that has not logged in. Only a stranger's connection may be closed to make room. A
-/// proxy that may send XCLIENT counts as known.
+/// Returns the standing of a client that has not logged in. Only a stranger's connection can be closed to make room. A
+/// proxy that is permitted to send XCLIENT counts as known.
 fn standing(listener: &ListenerOptions, client: IpAddr) -> Standing {
     match listener.session.trusts(client) || listener.session.may_name_clients(client) {
         true => Standing::Known,
@@ -97,7 +97,8 @@ fn standing(listener: &ListenerOptions, client: IpAddr) -> Standing {
     }
 }
 
-/// Maximum connections of the client's network; `None` for a proxy that may send XCLIENT: it connects for many clients.
+/// Returns the maximum number of connections of the client's network. `None` for a proxy that is permitted to send
+/// XCLIENT, because such a proxy connects for many clients.
 fn max_connections_of(server: &Server, listener: &ListenerOptions, client: IpAddr) -> Option<usize> {
     let options = &server.options;
     let limit = match listener.session.trusts(client) {
@@ -107,7 +108,8 @@ fn max_connections_of(server: &Server, listener: &ListenerOptions, client: IpAdd
     (!listener.session.may_name_clients(client)).then_some(limit)
 }
 
-/// Reads a PROXY header, and no octet after it: TLS may follow. Returns the client's address, if the header names one.
+/// Reads a PROXY header, and no octet after the header, because a TLS handshake can follow. Returns the client's
+/// address, if the header names one.
 async fn read_header(tcp: &mut TcpStream) -> Result<Option<IpAddr>, NoHeader> {
     let mut bytes = Vec::new();
     loop {
@@ -147,17 +149,17 @@ fn count_refused(server: &Server, listener: &ListenerOptions, reason: &str) {
     server.metrics.connections.refused.with_label_values(&[&*listener.name, reason]).inc();
 }
 
-/// Sends the reason for the rejection, but does not wait until the client reads it: a rejected client must not occupy a
-/// connection. Sends nothing on a listener with implicit TLS: the client would take plain text for broken TLS, and a
-/// handshake costs the work that the rejection is to save.
+/// Sends the reason for the rejection, but does not wait until the client reads it, because a rejected client must not
+/// occupy a connection. Sends nothing on a listener with implicit TLS: the client would take plain text for broken TLS,
+/// and a TLS handshake would cost the work that the rejection saves.
 fn send_rejection(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text: &str) {
     if listener.session.tls == Security::Implicit {
         return;
     }
     let reply = format!("{code} {} {text}\r\n", listener.session.hostname);
     let _ = tcp.try_write(reply.as_bytes());
-    // Closing a socket with unread octets, such as a PROXY header, resets the connection: the client may lose the
-    // reply.
+    // Closing a socket with unread octets, such as a PROXY header, resets the connection, and the client perhaps loses
+    // the reply. So read them first.
     let _ = tcp.try_read(&mut [0; 1024]);
 }
 

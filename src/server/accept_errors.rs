@@ -1,11 +1,11 @@
-//! Failures to accept connections: logged at intervals with their number, followed by a pause, and reported by
-//! `/readyz`.
+//! Failures to accept connections. Weir logs them at intervals with their number, pauses after each failure, and
+//! reports them by `/readyz`.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Record of failures to accept connections. The lock is held for one read or write, never over an `.await`.
+/// Record of failures to accept connections. The lock is held for one read or write, never across an `.await`.
 #[derive(Default)]
 pub struct AcceptErrors(Mutex<Failures>);
 
@@ -18,14 +18,16 @@ struct Failures {
     logged: Option<Instant>,
 }
 
-/// Minimum time between two log lines: without free file descriptors, each listener fails ten times a second.
+/// Minimum time between two log lines. It is needed because without free file descriptors each listener fails ten times
+/// a second.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Time for which a failure counts as present. If the failure lasts and clients wait, the listener fails again much
+/// Time for which a failure counts as present. If the cause lasts and clients wait, the listener fails again much
 /// sooner, after [`PAUSE`].
 const PRESENT_FOR: Duration = Duration::from_secs(2);
 
-/// Pause of a listener after a failure. Most failures are a lack of file descriptors: a further try would fail at once.
+/// Pause of a listener after a failure. The cause of most failures is a lack of file descriptors, so that a further try
+/// without a pause would fail, too.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl AcceptErrors {
@@ -49,8 +51,8 @@ impl AcceptErrors {
         Some(std::mem::take(&mut failures.unlogged))
     }
 
-    /// Returns the last error if it is more recent than [`PRESENT_FOR`]: connections cannot be accepted now. Else
-    /// `None`.
+    /// Returns the last error if it is so recent ([`PRESENT_FOR`]) that connections cannot be accepted now. Otherwise
+    /// returns `None`.
     pub fn current_error(&self, now: Instant) -> Option<String> {
         let failures = self.failures();
         let (why, at) = failures.last.as_ref()?;

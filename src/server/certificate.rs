@@ -24,7 +24,7 @@ pub struct Certificate {
     /// Host names of the certificate: the DNS names of its subjectAltName, in lower case, also wildcards such as
     /// `*.example.org`.
     pub names: Vec<String>,
-    /// End of its validity; `None` if that cannot be read.
+    /// End of the certificate's validity; `None` if it cannot be read.
     pub end: Option<Timestamp>,
     /// File of the certificate chain.
     pub file: PathBuf,
@@ -80,7 +80,7 @@ impl Certificate {
         let key = ring::sign::any_supported_type(&key).map_err(|error| bad_key(error.to_string()))?;
         let key = CertifiedKey::new(chain, key);
         match key.keys_match() {
-            // Unknown: for this kind of key it cannot be checked whether key and certificate match.
+            // `Unknown` means that Weir cannot check whether a key of this kind matches the certificate.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(Error::InconsistentKeys(_)) => return Err(CertificateError::Mismatch(paths.clone())),
             Err(error) => return Err(bad(error.to_string())),
@@ -88,7 +88,7 @@ impl Certificate {
         Ok(Self { names, end, file: paths.certificate.clone(), key: Arc::new(key) })
     }
 
-    /// Reads a certificate that is chosen by its names, so the certificate must have at least one name.
+    /// Reads a certificate that Weir chooses by its names, so the certificate must have at least one name.
     pub fn read_named(paths: &Paths) -> Result<Self, CertificateError> {
         let certificate = Self::read(paths)?;
         match certificate.names.is_empty() {
@@ -98,9 +98,9 @@ impl Certificate {
     }
 }
 
-/// Returns the end of a certificate's validity (RFC 5280 §4.1.2.5, notAfter). webpki returns it only in the error for
-/// an expired certificate, so the certificate is verified at the latest possible time. webpki checks the validity
-/// before the chain, so it needs no authorities.
+/// Returns the end of a certificate's validity (RFC 5280 §4.1.2.5, notAfter). webpki returns the end only in the error
+/// for an expired certificate, so this function verifies the certificate at the latest possible time. webpki checks the
+/// validity before the chain, so no certificate authorities are needed.
 fn end(certificate: &EndEntityCert<'_>) -> Option<Timestamp> {
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     match certificate.verify_for_usage(&[], &[], &[], end_of_time, KeyUsage::server_auth(), None, None) {

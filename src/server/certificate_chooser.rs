@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Resolver of the certificate in each handshake.
 #[derive(Debug)]
 pub struct CertificateChooser(
-    /// The lock is held to look up or to replace, never over an `.await`.
+    /// The lock is held to look up or replace certificates, never across an `.await`.
     RwLock<Choice>,
 );
 

@@ -36,11 +36,12 @@ pub struct Connection {
     client: Client,
     input: Input,
     upstream: Option<Box<relay::Transaction>>,
-    /// Time since which an upstream connection has been held for a message that is not complete.
+    /// Time since which this session has used an upstream connection for a message that is not complete yet.
     upstream_since: Option<Instant>,
     /// Name of the upstream that was last asked in the current transaction.
     via: Option<Arc<str>>,
-    /// User name of the last login on this connection; with the client's credentials, if an upstream needs them.
+    /// User name of the last login on this connection, together with the client's credentials if an upstream needs
+    /// them.
     login: Option<(Arc<str>, LoggedIn)>,
     /// State of a message that comes in pieces (BDAT).
     parts: Option<Box<Parts>>,
@@ -90,8 +91,8 @@ impl Connection {
         }
     }
 
-    /// Serves the connection to its end. To keep the future of an idle session small, futures of rare steps are boxed,
-    /// and the connection is borrowed: a future that owned it would store it twice.
+    /// Serves the connection to its end. To keep the future of an idle session small, futures of rare steps are boxed.
+    /// For the same reason the connection is borrowed: a future that owned the connection would store it twice.
     pub async fn run(&mut self) {
         let mut tls = None;
         if self.listener.session.tls == Security::Implicit {
@@ -135,8 +136,8 @@ impl Connection {
         self.release_upstream(&session);
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
-        // Check this here, too: Weir never waits for a client that always has input ready, so such a client would not
-        // time out.
+        // Check the login timeout here, too. Weir never waits for a client that always has input ready, so such a
+        // client would not time out.
         if login_overdue() {
             return session.login_overdue();
         }
@@ -158,7 +159,8 @@ impl Connection {
         loop {
             let deadline = match to_discard {
                 0 => began + timeout,
-                // Octets to discard have the same limits as a message: on silence, on the rate and on the total time.
+                // Octets that Weir discards have the same limits as a message: limits on silence, on the rate and on
+                // the total time.
                 _ => {
                     slowest(began, to_discard - self.input.to_discard(), timeouts).min(began + timeouts.message_timeout)
                 }
@@ -209,13 +211,13 @@ impl Connection {
         }
     }
 
-    /// Returns whether the input holds the end of a line, or so many octets that the line is too long.
+    /// Returns whether the input contains the end of a line, or so many octets that the line is too long.
     fn has_enough(&self) -> bool {
         let unused = self.input.unused();
         unused.contains(&b'\n') || unused.len() >= MAX_READ
     }
 
-    /// Sends the session's output, then logs its records. The log also tells if the output could not be sent.
+    /// Sends the session's output, then logs its records. The log also says whether the output could be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
         self.apply_deferred_charges(session).await;
         self.update_permit(session);
@@ -295,8 +297,8 @@ impl Connection {
     }
 
     async fn close(&mut self, mut session: Session) {
-        // Remove the session from limits "N at once" before the last reply: the client may connect again as soon as it
-        // has read the reply.
+        // Remove the session from limits "N at once" before the last reply, because the client perhaps connects again
+        // as soon as it has read the reply.
         self.slots.clear();
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
@@ -315,14 +317,14 @@ impl Connection {
         self.permit.update(client, standing);
     }
 
-    /// Tells the session that it is evicted, if it is, so that its last reply gives this reason.
+    /// If the connection is evicted, tells the session, so that its last reply gives this reason.
     fn note_eviction(&self, session: &mut Session) {
         if self.stop.is_evicted() {
             session.evict();
         }
     }
 
-    /// Counts and logs that the connection was evicted, if it was. To be called after the session.
+    /// If the connection was evicted, counts and logs the eviction. The caller calls this after the session has ended.
     pub fn report_eviction(&self) {
         let (server, listener, message) = (&self.server, &*self.listener.name, "closed to make room for others");
         if !self.stop.is_evicted() {

@@ -1,5 +1,5 @@
-//! Connection limits: a maximum for all connections, and one for each client's network. When all connections are in
-//! use, chooses the connection to evict.
+//! Connection limits: a maximum for all connections, and a maximum for each client's network. When all connections are
+//! in use, this file chooses the connection to evict.
 
 use crate::policy::matching::Widths;
 use std::cmp::Reverse;
@@ -11,14 +11,14 @@ use tokio::sync::watch;
 
 /// Registry of the connections of all listeners.
 pub struct ConnectionLimits {
-    /// Maximum connections at the same time, not counting those that are being evicted.
+    /// Maximum connections at the same time, not counting the connections that are being evicted.
     max: usize,
-    /// The lock is held for one look-up or change, never over an `.await`.
+    /// The lock is held for one look-up or change, never across an `.await`.
     open: Mutex<OpenConnections>,
 }
 
-/// Maximum connections that are being evicted at the same time: until an evicted connection has ended, it uses a file
-/// descriptor. When this maximum is reached, new connections are refused.
+/// Maximum connections that are being evicted at the same time. It is needed because an evicted connection uses a file
+/// descriptor until it has ended. When this maximum is reached, new connections are refused.
 const MAX_EVICTING: usize = 256;
 
 #[derive(Default)]
@@ -30,7 +30,8 @@ struct OpenConnections {
     evicting: usize,
     /// Number of connections by client network, for connections whose client is known.
     of_client: HashMap<String, usize>,
-    /// Strangers' connections outside (0) and within (1) a transaction: those outside are evicted first.
+    /// Strangers' connections outside a transaction (index 0) and within a transaction (index 1). The connections
+    /// outside a transaction are evicted first.
     strangers: [Ranking; 2],
 }
 
@@ -48,7 +49,7 @@ struct Exit {
     is_evicted: Arc<AtomicBool>,
 }
 
-/// Trust in a client. It decides whether the client's connection may be evicted.
+/// Trust in a client. It decides whether the client's connection can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The client has not logged in and is not trusted.
@@ -62,9 +63,9 @@ pub enum Standing {
 /// Error: no connection is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// All connections are in use, and none of them may be evicted.
+    /// All connections are in use, and none of them can be evicted.
     All,
-    /// The client's network has its maximum of connections.
+    /// The client's network has reached its maximum number of connections.
     Client,
 }
 
@@ -73,7 +74,7 @@ pub enum Full {
 pub struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     number: u64,
-    /// Network for which the connection is counted, once that network is known.
+    /// Network for which the connection is counted; `None` until that network is known.
     counted: Option<String>,
     /// Copy of the registry's entry, so that an update without a change takes no lock.
     client: IpAddr,
@@ -86,7 +87,8 @@ pub struct ConnectionPermit {
 #[derive(Default)]
 struct Ranking {
     networks: HashMap<String, BTreeSet<u64>>,
-    /// For each network: the number of its connections, then its oldest connection (the older, the higher).
+    /// Rank of each network: the number of its connections, then the number of its oldest connection (an older
+    /// connection ranks higher).
     order: BTreeSet<(usize, Reverse<u64>)>,
 }
 
@@ -96,7 +98,7 @@ impl ConnectionLimits {
     }
 
     /// Acquires a permit for a connection. `max_of_client` is the maximum of the client's network; `None` if `client`
-    /// is a proxy and names its clients later. If all connections are in use, evicts a stranger's connection.
+    /// is a proxy, which names its clients later. If all connections are in use, evicts a stranger's connection.
     pub fn acquire(
         self: &Arc<Self>,
         client: IpAddr,
@@ -111,7 +113,7 @@ impl ConnectionLimits {
         if is_full && next_to_evict.is_none() {
             return Err(Full::All);
         }
-        // A refused connection must not evict another one.
+        // A connection that is refused must not evict another connection.
         if max_of_client.is_some_and(|max| open.count(&network) >= max) {
             return Err(Full::Client);
         }
@@ -132,7 +134,7 @@ impl ConnectionLimits {
         Ok(ConnectionPermit { limits: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
     }
 
-    /// Tells all connections to end, also those in a transaction.
+    /// Tells all connections to end, even connections in a transaction.
     pub fn cut_all(&self) {
         for entry in self.open().connections.values() {
             let _ = entry.exit.cut.send(true);
@@ -145,8 +147,8 @@ impl ConnectionLimits {
 }
 
 impl ConnectionPermit {
-    /// Counts the connection for the network (one IPv4 address, or one IPv6 /64) of this client, which a proxy has
-    /// named.
+    /// Counts the connection for the network (one IPv4 address, or one IPv6 /64) of this client. A proxy has named the
+    /// client.
     pub fn assign(&mut self, client: IpAddr, max_of_client: usize) -> Result<(), Full> {
         let network = network(client);
         let mut open = self.limits.open();
@@ -202,7 +204,7 @@ impl OpenConnections {
         self.of_client.get(network).copied().unwrap_or(0)
     }
 
-    /// Returns the connection to evict next: the oldest connection of that network of strangers which has the most
+    /// Returns the connection to evict next: of the network with the most connections of strangers, the oldest of these
     /// connections.
     fn next_to_evict(&self) -> Option<u64> {
         let next = || self.strangers.iter().find_map(Ranking::first);
@@ -363,7 +365,7 @@ mod tests {
         let newcomer = permit(&limits, "192.0.2.4").unwrap();
         let evicted = |limits: &[ConnectionPermit]| limits.iter().map(is_evicted).collect::<Vec<_>>();
         assert_eq!(evicted(&attackers), [false, true, false, false], "one that sends is spared");
-        // Both networks have connections to evict: first by their number of connections, then by age.
+        // Both networks have connections to evict. The number of connections decides first, then the age.
         let others = [permit(&limits, "192.0.2.5").unwrap(), permit(&limits, "192.0.2.6").unwrap()];
         assert_eq!(evicted(&attackers), [false, true, true, false]);
         assert!(is_evicted(&honest), "it is older than the one that is left of the others");

@@ -1,4 +1,4 @@
-//! Listener: binds its socket, and accepts connections, each with a task of its own.
+//! Listener: binds its socket, accepts connections, and starts a task for each connection.
 
 use super::accept;
 use super::connection_limits::ConnectionLimits;
@@ -18,7 +18,7 @@ pub struct Bound {
     socket: TcpListener,
 }
 
-/// Maximum connections that wait until Weir accepts them, so that a burst of clients is not refused.
+/// Maximum connections that can wait until Weir accepts them. It is large, so that a burst of clients is not refused.
 const BACKLOG: i32 = 4096;
 
 impl Bound {
@@ -37,7 +37,7 @@ impl Bound {
         Self::over(options, socket.into())
     }
 
-    /// Takes a socket that listens already, such as systemd's.
+    /// Uses a socket that listens already, such as a socket from systemd.
     pub fn over(options: ListenerOptions, socket: std::net::TcpListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self { options, socket: TcpListener::from_std(socket)? })
@@ -47,7 +47,7 @@ impl Bound {
         &self.options.name
     }
 
-    /// Returns the actual address, also if the configured port is 0.
+    /// Returns the actual address, even if the configured port is 0.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

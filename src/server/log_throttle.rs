@@ -17,27 +17,28 @@ struct Bound {
     rate: f64,
 }
 
-/// Maximum lines of one message that one network of strangers may cause: enough for an administrator to notice.
+/// Maximum lines of one message that one network of strangers can cause. They are enough for an administrator to
+/// notice.
 const NETWORK_BOUND: Bound = Bound { burst: 20.0, rate: 1.0 };
 
-/// Maximum lines of one message that all strangers together may cause: a botnet, or an IPv6 /32, has any number of
-/// networks.
+/// Maximum lines of one message that all strangers together can cause. It is needed because a botnet, or an IPv6 /32,
+/// can have any number of networks.
 const ALL_STRANGERS_BOUND: Bound = Bound { burst: 50.0, rate: 10.0 };
 
-/// Maximum lines of one message that one user may cause from one network, or a trusted network without a login.
-/// Administrators want to know more about users, but a stolen account or a broken web form must not fill the disk
-/// either.
+/// Maximum lines of one message that one user can cause from one network, or that a trusted network can cause without a
+/// login. Administrators want to know more about users, but a stolen account or a broken web form must not fill the
+/// disk either.
 const KNOWN_BOUND: Bound = Bound { burst: 200.0, rate: 10.0 };
 
-/// Time that a source stays in memory after its last line, and between two summaries. A source's bucket is full again
-/// by then, so that forgetting the source changes nothing.
+/// Time for which a source stays in memory after its last line. It is also the time between two summaries. After this
+/// time the bucket of the source is full again, so that nothing changes when the source is removed.
 const RETENTION: Duration = Duration::from_secs(20);
 
 /// Throttle of log lines.
 pub struct LogThrottle {
     /// Sources by message. The lock is held to look up and count. Only sources that caused a line within the last
-    /// [`RETENTION`] are in memory: a few hundred networks of strangers for each message, since the bound on all
-    /// strangers admits no more.
+    /// [`RETENTION`] are in memory. These are at most a few hundred networks of strangers for each message, because the
+    /// bound on all strangers permits no more lines.
     messages: Mutex<HashMap<&'static str, Message>>,
     suppressed: IntCounterVec,
 }
@@ -45,7 +46,8 @@ pub struct LogThrottle {
 /// Permission to log a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// Number of suppressed lines of this message and source since the last logged one; `None` if there were none.
+    /// Number of suppressed lines of this message and source since their last logged line; `None` if no line was
+    /// suppressed.
     pub suppressed: Option<u64>,
 }
 
@@ -91,8 +93,8 @@ impl LogThrottle {
         Self { messages: Mutex::default(), suppressed }
     }
 
-    /// Returns a permit if this stranger may cause a line with this message now. Otherwise counts the line as
-    /// suppressed.
+    /// Returns a permit if this stranger is permitted to cause a line with this message now. Otherwise counts the line
+    /// as suppressed.
     pub fn permit(&self, message: &'static str, client: IpAddr) -> Option<Permit> {
         let network = Widths::default().network(client);
         self.count(message, self.permit_at(message, Name::Stranger { network }, Instant::now()))
@@ -111,7 +113,7 @@ impl LogThrottle {
         permit
     }
 
-    /// Counts `lines` that the caller has suppressed for another reason.
+    /// Counts as suppressed a number of `lines` that the caller has left out for another reason.
     pub fn leave_out(&self, message: &'static str, lines: u64) {
         self.suppressed.with_label_values(&[message]).inc_by(lines);
         let now = Instant::now();
@@ -137,8 +139,8 @@ impl LogThrottle {
         message.permit(name, now)
     }
 
-    /// Takes the counts that are due: those of sources without a logged line for [`RETENTION`], or those of `all`
-    /// sources. Removes sources that have caused no line for [`RETENTION`].
+    /// Returns and resets the counts that are due: the counts of sources without a logged line for [`RETENTION`], or,
+    /// if `all`, the counts of all sources. Removes sources that have caused no line for [`RETENTION`].
     fn summaries(&self, now: Instant, all: bool) -> Vec<Summary> {
         let mut messages = self.messages();
         let summary = |(message, state): (&&'static str, &mut Message)| {

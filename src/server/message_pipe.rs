@@ -32,16 +32,17 @@ pub struct MessagePipe<'a> {
 /// State of a message in transfer.
 struct Transfer {
     began: Instant,
-    /// Time spent waiting for the upstream: it does not count as the client's slowness.
+    /// Time for which Weir waited for the upstream. This time does not count as slowness of the client.
     waited: Duration,
     /// Time by which the message must be complete.
     by: Instant,
     hops: Hops,
     /// For the log.
     message_id: MessageId,
-    /// The message's first line would continue the `Received:` line: the rest is read and discarded.
+    /// True if the message's first line would continue the `Received:` line. If so, Weir reads and discards the rest of
+    /// the message.
     is_continuation: bool,
-    /// The error by which the upstream was lost.
+    /// The error because of which the upstream can no longer be used.
     lost: Option<RelayError>,
 }
 
@@ -54,9 +55,9 @@ pub struct Parts {
 impl MessagePipe<'_> {
     /// Forwards a message to the upstream. Returns the message's outcome and its size in octets.
     ///
-    /// The final dot is sent only if everything before it succeeded. Otherwise the upstream connection is closed, so
+    /// The final dot is sent only if all earlier steps have succeeded. Otherwise the upstream connection is closed, so
     /// that the upstream does not deliver half a message. After the final dot, a stop of the server does not interrupt
-    /// the wait for the reply, since the upstream may have accepted the message already.
+    /// the wait for the reply, because the upstream has perhaps accepted the message already.
     pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
         let mut transfer = match self.begin(&body.received(clock::now())).await {
@@ -98,8 +99,8 @@ impl MessagePipe<'_> {
         }
     }
 
-    /// Forwards a piece of a message. `parts` is the state that the piece before has left, and that this piece leaves
-    /// for the next one. Returns the message's outcome, if the message has ended, and its size so far in octets.
+    /// Forwards a piece of a message. `parts` is the state after the previous piece; this call replaces it by the state
+    /// for the next piece. Returns the message's outcome, if the message has ended, and its size so far in octets.
     pub async fn pass_chunk(
         mut self,
         parts: &mut Option<Box<Parts>>,
@@ -129,7 +130,7 @@ impl MessagePipe<'_> {
         }
     }
 
-    /// Passes the octets of a piece on. The error is the message's outcome.
+    /// Forwards the octets of a piece. If the message must end, returns its outcome as the error.
     async fn pass_piece(&mut self, parts: &mut Parts, chunk: &mut Chunk) -> Result<(), MessageOutcome> {
         let Parts { transfer, chunks } = parts;
         if let Some(outcome) = transfer.overdue(chunks.size(), &self.server.options) {
@@ -214,22 +215,24 @@ impl Parts {
         self.transfer.deadline(self.chunks.size(), options)
     }
 
-    /// Returns the message's outcome if the message takes too long already, or its octets come too slowly.
+    /// Returns the message's outcome if the message has taken too long, or if its octets come too slowly.
     pub fn overdue(&self, options: &Options) -> Option<MessageOutcome> {
         self.transfer.overdue(self.chunks.size(), options)
     }
 }
 
-/// Returns the time by which more octets must arrive of data that began at `began` and of which `octets` have arrived.
+/// Returns the time by which more octets must arrive. The data began at `began`, and `octets` is the number of octets
+/// that have arrived so far.
 pub fn slowest(began: Instant, octets: u64, options: &Options) -> Instant {
     slow_by(began, octets, options).min(Instant::now() + options.data_timeout)
 }
 
-/// Returns the time at which `octets` become too few for the minimum rate, on average after the first `data-timeout`.
+/// Returns the time after which `octets` are too few for the minimum rate, which is an average that begins after the
+/// first `data-timeout`.
 fn slow_by(began: Instant, octets: u64, options: &Options) -> Instant {
     let at_minimum = Duration::from_millis(octets.saturating_mul(1000) / options.min_data_rate.max(1));
     let by = began.checked_add(options.data_timeout).and_then(|by| by.checked_add(at_minimum));
-    // The time is beyond the clock's range, so it is never reached: any later time will do.
+    // If the time is beyond the clock's range, it is never reached. So return any time that is later than now.
     by.unwrap_or_else(|| Instant::now() + options.data_timeout)
 }
 
@@ -238,7 +241,7 @@ impl Transfer {
         slowest(self.began + self.waited, octets, options).min(self.by)
     }
 
-    /// Returns the message's outcome if it takes too long, or its octets come too slowly.
+    /// Returns the message's outcome if the message has taken too long, or if its octets come too slowly.
     fn overdue(&self, octets: u64, options: &Options) -> Option<MessageOutcome> {
         let now = Instant::now();
         if self.by <= now {
@@ -248,7 +251,7 @@ impl Transfer {
             .then_some(MessageOutcome::TooSlow(options.min_data_rate))
     }
 
-    /// Forwards octets, unless the upstream is lost or the message is refused. The error says that the connection must
+    /// Forwards octets, unless the upstream is lost or the message is refused. Returns an error if the connection must
     /// end.
     async fn forward(
         &mut self,

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Serves until `drain` becomes true, then stops in order: accepts no new connections, ends idle sessions, lets
+/// Serves until `drain` becomes true, then stops in order: accepts no new connections, ends idle sessions, and lets
 /// transactions finish within the drain timeout.
 pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch::Receiver<bool>) {
     let connections = ConnectionLimits::new(server.options.max_connections);
@@ -48,7 +48,7 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
     for listener in listeners {
         listening.spawn(listener::listen(server.clone(), listener, connections.clone(), drain.clone()));
     }
-    // No error: the sender lives as long as the process serves.
+    // This cannot fail, because the sender lives as long as the process serves.
     let _ = drain.wait_for(|drain| *drain).await;
     let mut all_ended = std::pin::pin!(async { while listening.join_next().await.is_some() {} });
     if tokio::time::timeout(server.options.drain_timeout, &mut all_ended).await.is_err() {

@@ -16,12 +16,12 @@ pub struct NotificationThrottle {
 
 type Name = (Arc<str>, Arc<str>, Option<Key>);
 
-/// Maximum entries in memory. If there are more, the entry with the oldest notification is removed, and about its
-/// budget one notification too many may be sent.
+/// Maximum entries in memory. If there are more, the entry with the oldest notification is removed. Weir then perhaps
+/// sends one notification too many about the budget of that entry.
 const MAX_BUDGETS: usize = 10_000;
 
 impl NotificationThrottle {
-    /// Returns whether a notification may be sent now. If so, counts it as sent.
+    /// Returns whether a notification is permitted now. If so, counts it as sent.
     pub fn permits(&self, notice: &Notice, now: Timestamp) -> bool {
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (notice.notification.name.clone(), notice.limit.clone(), notice.key.clone());

@@ -12,7 +12,7 @@ pub struct ListenerOptions {
     /// Its name in logs and metrics.
     pub name: Arc<str>,
     pub address: SocketAddr,
-    /// Networks whose connections begin with a PROXY header. A header from other addresses is not believed.
+    /// Networks whose connections begin with a PROXY header. Weir does not accept a header from other addresses.
     pub proxies: Arc<[IpNet]>,
     pub session: Arc<session::Options>,
 }
@@ -31,7 +31,7 @@ pub struct Options {
     pub max_connections: usize,
     /// Maximum connections at once of one client's network.
     pub max_connections_per_client: usize,
-    /// Maximum connections at once of a client that may send without a login by its address.
+    /// Maximum connections at once of the network of a client whose address permits it to send without a login.
     pub max_connections_per_trusted_client: usize,
     /// Maximum time from connecting to the login, for clients that must log in.
     pub login_timeout: Duration,
@@ -41,11 +41,11 @@ pub struct Options {
     pub command_timeout: Duration,
     /// Maximum silence within a message.
     pub data_timeout: Duration,
-    /// Minimum rate of a message in octets a second, on average after the first `data_timeout`.
+    /// Minimum rate of a message in octets per second: an average that begins after the first `data_timeout`.
     pub min_data_rate: u64,
     /// Maximum time that a message occupies an upstream connection, from its first recipient to its last octet.
     pub message_timeout: Duration,
-    /// Maximum time that sessions get to end their transactions when the server stops.
+    /// Maximum time that sessions have to end their transactions when the server stops.
     pub drain_timeout: Duration,
     /// Time between two checks of the certificate files for changes.
     pub certificate_pace: Duration,

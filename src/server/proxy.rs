@@ -1,7 +1,8 @@
-//! Parser of the PROXY protocol, versions 1 and 2, by which a load balancer gives the client's address. Does no I/O.
+//! Parser of the PROXY protocol, versions 1 and 2, with which a load balancer tells a server the client's address. Does
+//! no input or output.
 //!
-//! Section numbers are those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. A header that two
-//! readers could understand differently is an error, like all ambiguous input from clients.
+//! Section numbers refer to <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. A header that two parsers
+//! could understand differently is an error, like all ambiguous input from clients.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,8 +13,9 @@ use std::str::FromStr;
 pub enum Header {
     /// At least `more` octets are missing. Reading `more` octets does not read past the header.
     Incomplete { more: usize },
-    /// The header is complete, in the first `length` octets. `client` is the address behind the proxy. `None`: the
-    /// proxy connects for itself (a health check) or does not know the client; the connection's own address is used.
+    /// The header is complete, in the first `length` octets. `client` is the address behind the proxy. `client` is
+    /// `None` if the proxy connects for itself (a health check) or does not know the client. Weir then uses the address
+    /// of the connection itself.
     Complete { client: Option<IpAddr>, length: usize },
 }
 
@@ -59,7 +61,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Fault> {
     }
 }
 
-/// Returns whether `bytes`, of which more may follow, agrees with the beginning `with`.
+/// Returns whether `bytes` and `with` agree in the octets that both have. More octets can follow `bytes`.
 fn begins(bytes: &[u8], with: &[u8]) -> bool {
     bytes.iter().zip(with).all(|(one, other)| one == other)
 }
@@ -67,7 +69,7 @@ fn begins(bytes: &[u8], with: &[u8]) -> bool {
 fn parse_text(bytes: &[u8]) -> Result<Header, Fault> {
     let end = bytes.iter().take(LONGEST_TEXT).position(|octet| *octet == b'\n');
     let Some(end) = end else {
-        // CRLF has two octets; the CR may have arrived already.
+        // CRLF has two octets, but the CR has perhaps arrived already.
         let end = if bytes.ends_with(b"\r") { 1 } else { 2 };
         let more = end.max(SHORTEST.saturating_sub(bytes.len()));
         let fits = bytes.len() + more <= LONGEST_TEXT;
@@ -78,8 +80,8 @@ fn parse_text(bytes: &[u8]) -> Result<Header, Fault> {
     Ok(Header::Complete { client: client_of_line(line)?, length: end + 1 })
 }
 
-/// Reads a line of version 1, without its CRLF. Destination and ports are not used, but a wrong one makes the whole
-/// header an error.
+/// Reads a line of version 1, without its CRLF. Destination and ports are not used, but a wrong destination or port
+/// makes the whole header an error.
 fn client_of_line(line: &[u8]) -> Result<Option<IpAddr>, Fault> {
     let words: Vec<&[u8]> = line.split(|octet| *octet == b' ').collect();
     let (family, addresses, ports) = match words[..] {
@@ -100,13 +102,15 @@ fn client_of_line(line: &[u8]) -> Result<Option<IpAddr>, Fault> {
     possible(source?).map(Some)
 }
 
-/// Reads an address of this family. The standard library refuses leading zeros and abbreviated IPv4, as §2.1 asks.
+/// Reads an address of this family. The standard library refuses leading zeros and abbreviated IPv4 addresses, as §2.1
+/// requires.
 fn address<A: FromStr + Into<IpAddr>>(word: &[u8]) -> Result<IpAddr, Fault> {
     let address = std::str::from_utf8(word).ok().and_then(|word| word.parse::<A>().ok());
     address.map(Into::into).ok_or(Fault("an address is not one of its protocol"))
 }
 
-/// Returns whether this is a port number as §2.1 wants it written. 0 is allowed: proxies send it for an unknown port.
+/// Returns whether this is a port number in the form that §2.1 requires. 0 is allowed, because proxies send 0 for an
+/// unknown port.
 fn is_port(word: &[u8]) -> bool {
     let port = std::str::from_utf8(word).ok().and_then(|word| word.parse::<u16>().ok());
     port.is_some_and(|port| port.to_string().as_bytes() == word)
@@ -141,7 +145,7 @@ fn client_of_block(header: &[u8], protocol: u8) -> Result<Option<IpAddr>, Fault>
     let cut_short = Fault("its addresses are cut short");
     let rest = &header[FIXED..];
     let (client, addresses) = match protocol {
-        // The length of the addresses is unknown, so the extra fields of the PROXY header behind them cannot be found.
+        // The length of the addresses is unknown, so the extensions after the addresses cannot be found.
         UNSPECIFIED => return Ok(None),
         TCP4 => (Some(IpAddr::from(*rest.first_chunk::<4>().ok_or(cut_short)?)), 12),
         TCP6 => (Some(IpAddr::from(*rest.first_chunk::<16>().ok_or(cut_short)?)), 36),
@@ -155,8 +159,8 @@ fn client_of_block(header: &[u8], protocol: u8) -> Result<Option<IpAddr>, Fault>
     client.map(possible).transpose()
 }
 
-/// Checks that the extensions (§2.2, TLV) fill the header from `at` to its end, and checks the checksum, if there is
-/// one. Ignores all other extensions.
+/// Checks that the extensions (§2.2, TLV) fill the header from `at` to its end, and checks the checksum if the header
+/// has one. Ignores all other extensions.
 fn check_extensions(header: &[u8], mut at: usize) -> Result<(), Fault> {
     let mut has_checksum = false;
     while at < header.len() {
@@ -168,7 +172,8 @@ fn check_extensions(header: &[u8], mut at: usize) -> Result<(), Fault> {
         at += 3;
         if kind == CRC32C {
             let value = <[u8; 4]>::try_from(value).map_err(|_| Fault("its checksum has not four octets"))?;
-            // A second checksum is an error: each is computed with only itself set to 0, so both cannot be right.
+            // A second checksum is an error: each checksum is computed with only its own octets set to 0, so two
+            // checksums cannot both be right.
             let right = crc32c(&[&header[..at], &[0; 4], &header[at + 4..]].concat());
             if has_checksum || u32::from_be_bytes(value) != right {
                 return Err(Fault("its checksum is wrong"));
@@ -180,7 +185,8 @@ fn check_extensions(header: &[u8], mut at: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Computes CRC-32C (RFC 9260, appendix A), bit by bit: a header is short, and few have a checksum.
+/// Computes CRC-32C (RFC 9260, appendix A), bit by bit. This is fast enough, because a header is short, and few headers
+/// have a checksum.
 fn crc32c(octets: &[u8]) -> u32 {
     /// Castagnoli's polynomial, its bits in reverse.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -190,8 +196,8 @@ fn crc32c(octets: &[u8]) -> u32 {
 }
 
 /// Returns the client's address in canonical form, if a client can have this address. No TCP connection comes from an
-/// unspecified, multicast or broadcast address: a proxy that names one is broken, and all its clients would share one
-/// budget.
+/// unspecified, multicast or broadcast address. A proxy that names such an address is broken, and all its clients would
+/// share one budget.
 fn possible(client: IpAddr) -> Result<IpAddr, Fault> {
     let client = client.to_canonical();
     let is_broadcast = client == IpAddr::V4(Ipv4Addr::BROADCAST);

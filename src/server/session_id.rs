@@ -4,7 +4,8 @@ use crate::clock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes an id: unique on this host unless its clock stands still, and short enough to be read aloud.
+/// Makes an id that is short enough to be read aloud. It is unique on this host unless the clock of the host stands
+/// still.
 pub fn session_id() -> Arc<str> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed) % (36 * 36 * 36);

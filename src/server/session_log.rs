@@ -31,7 +31,7 @@ pub struct SessionLog<'a> {
 }
 
 impl SessionLog<'_> {
-    /// Logs and counts a record. `told`: the reply could be sent to the client.
+    /// Logs and counts a record. `told`: Weir could send the reply to the client.
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
@@ -70,7 +70,7 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Returns a permit if a line with this message may be logged.
+    /// Returns a permit if the throttle permits a line with this message.
     fn permit(&self, message: &'static str) -> Option<Permit> {
         match self.is_stranger {
             true => self.log_throttle.permit(message, self.client),
@@ -78,14 +78,14 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Does the same as [`Self::permit`] if `is_logged`; otherwise returns `None`, since the session has logged its
+    /// Does the same as [`Self::permit`] if `is_logged`; otherwise returns `None`, because the session has logged its
     /// maximum of such records.
     fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
         if is_logged { self.permit(message) } else { None }
     }
 
-    /// Logs the number of refusals without a line of their own. Where the throttle suppresses this line, each refusal
-    /// counts as suppressed.
+    /// Logs the number of refusals that have no log line of their own. If the throttle suppresses this line, each of
+    /// these refusals counts as suppressed.
     fn unrecorded_refusals(&self, refusals: u32) {
         if refusals == 0 {
             return;
@@ -99,7 +99,7 @@ impl SessionLog<'_> {
         }
     }
 
-    /// As [`Self::unrecorded_refusals`], for exceeded limits that did not refuse.
+    /// Does the same as [`Self::unrecorded_refusals`] for exceeded limits that did not refuse.
     fn unrecorded_hits(&self, times: u32) {
         if times == 0 {
             return;
@@ -191,7 +191,8 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Logs a notification, if the throttle permits it. There is no other way to send notifications yet.
+    /// Logs a notification, if the throttle permits it. The log is the only way in which Weir sends notifications so
+    /// far.
     fn noticed(&self, notice: &Notice) {
         let Self { metrics, notification_throttle, session, client, user, .. } = self;
         if !notification_throttle.permits(notice, clock::now()) {
@@ -244,8 +245,8 @@ impl SessionLog<'_> {
             metrics.mail.size.observe(*size as f64);
             metrics.mail.duration.observe(duration.as_secs_f64());
         }
-        // The throttle does not apply to a delivered message: the upstream's administrator may ask for its line, and
-        // the upstream bounds the number.
+        // The throttle does not apply to delivered messages, because the upstream's administrator perhaps asks for the
+        // line of such a message. The upstream limits the number of these lines.
         let permit =
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
@@ -253,18 +254,20 @@ impl SessionLog<'_> {
         let (to, more_recipients) = recipient_list(recipients);
         let helo = helo.as_deref();
         let found = if let MessageOutcome::Ambiguous(ambiguity) = outcome { Some(ambiguity.name()) } else { None };
-        // The key `told` is logged only if false: the client did not get the reply, and will send the message again.
+        // The key `told` is logged only if it is false: then the client did not get the reply, and will send the
+        // message again.
         let told = Some(false).filter(|_| !told);
         tracing::info!(session, %client, user, auth = mechanism, helo, tls, from, to, more_recipients, message_id, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
     }
 }
 
-/// Maximum recipients, and octets of them, in one line: an administrator asks who wrote to an address, but a message to
-/// thousands must not fill the log.
+/// Maximum recipients in one line, and maximum octets of these recipients. The line lists recipients because
+/// administrators ask who wrote to an address. The number is limited because a message to thousands of recipients must
+/// not fill the log.
 const MAX_LISTED: usize = 100;
 const MAX_LISTED_OCTETS: usize = 4096;
 
-/// Returns the first recipients, separated by commas, and the number of the others.
+/// Returns the first recipients, separated by commas, and the number of the remaining recipients.
 fn recipient_list(recipients: &[Arc<str>]) -> (Option<String>, Option<usize>) {
     let mut octets = 0;
     let is_listed = |recipient: &&Arc<str>| {
@@ -276,7 +279,7 @@ fn recipient_list(recipients: &[Arc<str>]) -> (Option<String>, Option<usize>) {
     ((!listed.is_empty()).then(|| listed.join(",")), (more > 0).then_some(more))
 }
 
-/// Returns a level and what is allowed, as numbers with at most one decimal.
+/// Returns the used and the allowed amount, as numbers with at most one decimal.
 fn numbers(quota: &Quota, level: f64) -> [Box<dyn Value>; 2] {
     let (used, allowed) = quota.numbers(level);
     [used, allowed].map(|amount| -> Box<dyn Value> {

@@ -6,16 +6,18 @@ use tokio::sync::watch;
 
 /// Signal to a connection that it should end.
 pub struct Stop {
-    /// True: sessions outside a transaction end.
+    /// If true, sessions outside a transaction end.
     pub drain: watch::Receiver<bool>,
-    /// True: sessions in a transaction end, too, except those that wait for the upstream's reply to the whole message.
+    /// If true, sessions in a transaction end, too, except sessions that wait for the upstream's reply to the whole
+    /// message.
     pub cut: watch::Receiver<bool>,
-    /// True: the connection is closed to make room for another one.
+    /// If true, the connection is closed to make room for another connection.
     pub is_evicted: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// Waits until the session should end. A session in a transaction waits for `cut`, other sessions also for `drain`.
+    /// Waits until the session should end. A session in a transaction waits for `cut`. Other sessions wait for `cut` or
+    /// `drain`.
     pub async fn may_end(&mut self, in_transaction: bool) {
         tokio::select! {
             () = is_true(&mut self.cut) => {}
@@ -23,7 +25,7 @@ impl Stop {
         }
     }
 
-    /// Returns whether the connection is closed to make room for another one.
+    /// Returns whether the connection is closed to make room for another connection.
     pub fn is_evicted(&self) -> bool {
         self.is_evicted.load(Ordering::Acquire)
     }

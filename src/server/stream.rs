@@ -1,4 +1,4 @@
-//! Client connection, plain or TLS: reads into the session's input and writes, both with a timeout.
+//! Client connection, plain or TLS. Reads into the session's input, and writes to the client, both with a timeout.
 
 use crate::session;
 use crate::smtp::line::Input;
@@ -30,8 +30,8 @@ pub enum Read {
     TimedOut,
 }
 
-/// Octets of commands to read at once: `MAX_READ` is enough for a batch of a few hundred commands. While a client is
-/// silent, its buffer has only `FIRST_READ` octets.
+/// Number of octets of commands to read at once. `MAX_READ` is enough for a batch of a few hundred commands. While a
+/// client is silent, its buffer has only `FIRST_READ` octets.
 const FIRST_READ: usize = 1024;
 pub const MAX_READ: usize = 16 * 1024;
 
@@ -49,7 +49,7 @@ impl Client {
             Err(_) => return Read::TimedOut,
         }
         while input.unused().len() < max {
-            // Poll once, for octets that have arrived already: so pipelined commands form one batch.
+            // Poll once for octets that have arrived already, so that pipelined commands form one batch.
             let space = input.space(max);
             let mut read = pin!(self.read_once(space));
             let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
@@ -97,7 +97,7 @@ impl Client {
             other => format!("{other:?}"),
         };
         let suite = connection.negotiated_cipher_suite();
-        // Names as in RFC 8446 and RFC 5289; rustls writes TLS13_ for RFC 8446's TLS_.
+        // Use the names of RFC 8446 and RFC 5289. Where RFC 8446 writes `TLS_`, rustls writes `TLS13_`.
         let name = suite.and_then(|suite| suite.suite().as_str()).unwrap_or("unknown");
         let cipher = name.replacen("TLS13_", "TLS_", 1);
         self.0 = Stream::Tls(Box::new(stream));
@@ -120,7 +120,8 @@ impl Client {
             Stream::Tls(tls) => tls.get_mut().0,
             Stream::Closed => return,
         };
-        // Closing with unread octets resets the connection, and a client that has not read the reply loses it.
+        // Closing a socket with unread octets resets the connection, and a client that has not read the reply yet loses
+        // it. So read them first.
         let unread = async {
             let mut space = [0; 1024];
             while matches!(tcp.read(&mut space).await, Ok(1..)) {}

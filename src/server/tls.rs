@@ -1,4 +1,4 @@
-//! TLS towards clients: issues session tickets, reloads changed certificate files.
+//! TLS for connections from clients: issues session tickets, and reloads changed certificate files.
 
 use super::certificate::{Certificate, CertificateError, Paths};
 use super::certificate_chooser::CertificateChooser;
@@ -18,10 +18,10 @@ use tokio_rustls::TlsAcceptor;
 /// Files of all certificates.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Certificate for clients that give no server name, or a name that no certificate has.
+    /// Certificate for clients that send no server name, or a server name that no certificate has.
     pub default: Paths,
     /// Certificates for clients whose server name is one of the certificate's names. If several certificates have the
-    /// name, the first of them is used.
+    /// name, Weir uses the first of them.
     pub also: Vec<Paths>,
 }
 
@@ -30,15 +30,15 @@ pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<CertificateChooser>,
-    /// Locked while the files are read, only on threads that may block.
+    /// The lock is held while the files are read. Only threads that are allowed to block take the lock.
     read: Mutex<LastRead>,
     /// Metric of the end of each certificate's validity, by file.
     expiry: IntGaugeVec,
-    /// Error of bad files: logged once, not at each check.
+    /// Error if the files are bad. The error is logged once, not at each check.
     error: LoggedState<Option<String>>,
 }
 
-/// Files when all were last good.
+/// State of the files, and their keys, when all files were last good.
 struct LastRead {
     states: Vec<FileState>,
     keys: Vec<Arc<CertifiedKey>>,
@@ -64,7 +64,7 @@ impl Options {
 impl Certificates {
     /// Reads all certificates. `expiry` is the metric of the ends of their validity.
     pub fn read(options: Options, expiry: IntGaugeVec) -> Result<Self, CertificateError> {
-        // Taken before the files are read, so that a change in between is found at the next check.
+        // Take the state before the files are read, so that the next check finds a change in between.
         let states = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
         let now = clock::now();
@@ -83,18 +83,18 @@ impl Certificates {
         self.acceptor.clone()
     }
 
-    /// Reads all certificates again. If one is bad, logs the error and keeps all former certificates.
+    /// Reads all certificates again. If a certificate is bad, logs the error and keeps all former certificates.
     pub async fn reload(self: Arc<Self>) {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-            // Log the error again: an administrator who reloads looks for it.
+            // Log the error again, because an administrator who reloads looks for it in the log.
             let was_bad = self.error.changes_to(None);
             self.read_again(&mut read, self.options.files(), was_bad);
         };
         let _ = tokio::task::spawn_blocking(reload).await;
     }
 
-    /// Checks the files every `pace`, and reads them when one has changed.
+    /// Checks the files every `pace`, and reads all of them when a file has changed.
     pub async fn watch(self: Arc<Self>, pace: Duration) {
         loop {
             tokio::time::sleep(pace).await;
@@ -103,8 +103,8 @@ impl Certificates {
         }
     }
 
-    /// Reads all certificates again if a file has changed since all were good. Bad files are read again at each check:
-    /// the key may be written later, or may become readable.
+    /// Reads all certificates again if a file has changed since all files were good. Reads bad files again at each
+    /// check, because the key file is perhaps written later, or perhaps becomes readable.
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
@@ -114,7 +114,8 @@ impl Certificates {
         }
     }
 
-    /// Reads all certificates. `was_bad`: one was bad at the last attempt, and the error is not remembered.
+    /// Reads all certificates. `was_bad`: a certificate was bad at the last attempt, and `self.error` no longer holds
+    /// that error.
     fn read_again(&self, read: &mut LastRead, states: Vec<FileState>, was_bad: bool) {
         let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
@@ -123,8 +124,8 @@ impl Certificates {
                 self.chooser.replace(&certificates);
                 let now = clock::now();
                 for (certificate, former) in certificates.iter().zip(&read.keys) {
-                    // A reload also reads certificates that are the same as before. After an error the log says that
-                    // all are good again.
+                    // A reload also reads certificates that are the same as before. After an error, the log says for
+                    // each certificate that it is good again.
                     if certificate.key.cert != former.cert || is_news || was_bad {
                         log(certificate, "certificate read again", now);
                         publish(certificate, &self.expiry);
@@ -139,14 +140,15 @@ impl Certificates {
     }
 }
 
-/// Creates the acceptor, for TLS 1.2 and 1.3. It lives as long as the process, so session tickets stay valid when
-/// certificates change.
+/// Creates the acceptor, for TLS 1.2 and 1.3. The acceptor lives as long as the process, so session tickets stay valid
+/// when certificates change.
 fn acceptor(chooser: Arc<CertificateChooser>) -> Result<TlsAcceptor, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = builder.with_no_client_auth().with_cert_resolver(chooser);
-    // The client keeps its ticket (RFC 5077, RFC 8446 §4.6.1), under a key that changes every 6 hours. The default
-    // session cache of rustls costs memory here, and keeps only the last 256 sessions.
+    // The client stores its session ticket (RFC 5077, RFC 8446 §4.6.1). The ticket is encrypted with a key that changes
+    // every 6 hours. The default session cache of rustls would cost memory here, and would keep only the last 256
+    // sessions.
     config.ticketer = ring::Ticketer::new()?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(TlsAcceptor::from(Arc::new(config)))
@@ -175,14 +177,15 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Makes a certificate for these names; returns it and its key.
+    /// Makes a certificate for these names. Returns the certificate and its key.
     fn make(names: &[&str]) -> (String, String) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let made = rcgen::generate_simple_self_signed(names).unwrap();
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
 
-    /// Replaces a file like install(1) and certbot do: a file that is rewritten in place at once might look unchanged.
+    /// Replaces a file like install(1) and certbot do. A file that is rewritten in place at once would perhaps look
+    /// unchanged.
     fn put(path: &Path, text: &str) {
         std::fs::write(path.with_extension("new"), text).unwrap();
         std::fs::rename(path.with_extension("new"), path).unwrap();

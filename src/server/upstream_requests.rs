@@ -7,7 +7,8 @@ use crate::smtp::reply::Reply;
 use crate::smtp::upstream_answer::Answer;
 use std::sync::Arc;
 
-/// Sends a session's request to the upstream. Returns one answer per recipient, in order; to DATA, a single answer.
+/// Sends a session's request to the upstream. Returns one answer per recipient, in order. For DATA, returns a single
+/// answer.
 pub async fn ask_upstream(
     server: &Server,
     upstream: &mut Option<Box<relay::Transaction>>,
@@ -23,10 +24,11 @@ pub async fn ask_upstream(
     }
 }
 
-/// Returns the client's identity, which Weir tells to some upstreams.
+/// Returns the client's identity. Weir tells the identity to an upstream if the configuration says so.
 pub fn client_identity(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) -> relay::Client {
     let hello = session.hello();
-    // The user may have changed since the login: a proxy has named another one, or STARTTLS has reset the session.
+    // The user has perhaps changed since the login, because a proxy has named another user, or because STARTTLS has
+    // reset the session.
     let login = login.filter(|(user, _)| session.user() == Some(user));
     relay::Client {
         address: session.client(),
@@ -38,7 +40,7 @@ pub fn client_identity(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) 
     }
 }
 
-/// Returns the answer to each command of a request on which the relay has failed.
+/// Returns the answer to each command of a request that has failed with this error.
 fn failed(error: RelayError) -> Answer {
     let reason = error.to_string();
     let words = match error {

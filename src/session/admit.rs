@@ -1,4 +1,4 @@
-//! Questions of a session to policy, and the steps that the session takes after each verdict.
+//! Questions of a session to policy, and the session's next step after each verdict.
 
 use super::pending_command::PendingCommand;
 use super::record::Record;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Admit {
-    /// Returns the request with the events to decide, and the counters that the session keeps itself.
+    /// Returns the request with the events that policy has to decide, and the counters that belong to the session.
     pub fn asked(&mut self) -> (&PolicyRequest, &mut SessionCounters) {
         (&self.asked, &mut self.session.0.session_counters)
     }
@@ -30,8 +30,8 @@ impl Admit {
         self.asked.facts.has_account = has_account;
     }
 
-    /// Returns whether the question is about a client that is new in this session. Limits "N at once" in which the
-    /// session counts then still count it for the former client, if there was one.
+    /// Returns whether the question is about a client that is new in this session. If there was a former client, limits
+    /// "N at once" still count the session for that client.
     pub fn is_of_new_client(&self) -> bool {
         matches!(self.purpose, Purpose::Connect)
     }
@@ -41,8 +41,8 @@ impl Admit {
         &mut self.session
     }
 
-    /// Takes policy's verdicts: one per event, in order. A command without a verdict gets a temporary failure. `now` is
-    /// the time of the decision.
+    /// Applies policy's verdicts: one verdict per event, in order. A command without a verdict gets a temporary
+    /// failure. `now` is the time of the decision.
     pub fn answer(mut self: Box<Self>, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
         let stages: Vec<Stage> = self.asked.events.iter().filter_map(Event::stage).collect();
         for (verdict, stage) in verdicts.iter_mut().zip(stages) {
@@ -56,7 +56,8 @@ impl Admit {
     }
 
     fn apply(self, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
-        // The client is still connected, so no charge is refunded because it left.
+        // The client is still connected. So charges that would be refunded only if the client leaves are no longer
+        // refundable.
         let is_kept = |charged: &RefundableCharge| charged.until != RefundWhen::Heard;
         verdicts.iter_mut().for_each(|verdict| verdict.charges.retain(is_kept));
         let Self { session, purpose, .. } = self;
@@ -76,7 +77,7 @@ impl Delayed {
         self.time
     }
 
-    /// Returns the session, which may have output from earlier commands to send before the delay.
+    /// Returns the session. It perhaps has output from earlier commands, which the driver sends before the delay.
     pub fn session(&mut self) -> &mut Session {
         self.admit.session()
     }
@@ -87,7 +88,7 @@ impl Delayed {
     }
 
     /// Ends the session because the client left during the delay. The charges of the delayed commands are refunded,
-    /// since the client will send the same commands again.
+    /// because the client will send the same commands again.
     pub fn client_gone(mut self) -> Step {
         let delay = self.time;
         self.session().0.records.push(Record::LeftDuringDelay { delay });
@@ -107,7 +108,7 @@ impl Delayed {
 }
 
 impl Session {
-    /// Asks policy whether this client may connect.
+    /// Asks policy whether this client is permitted to connect.
     pub(super) fn ask_connect(self) -> Step {
         let facts = self.0.facts(None);
         self.ask_policy(facts, vec![Event::Connect], Purpose::Connect)
@@ -131,14 +132,14 @@ impl Session {
         self.ask_policy(facts, vec![Event::Command], Purpose::Command(command))
     }
 
-    /// Asks policy whether this password may be tried.
+    /// Asks policy whether this login is permitted to try its password.
     pub(super) fn ask_auth(self, credentials: Credentials) -> Step {
         let user = Some(credentials.user.as_str().into());
         let facts = Facts { user, ..self.0.facts(None) };
         self.ask_policy(facts, vec![Event::Auth], Purpose::Auth(credentials))
     }
 
-    /// Asks policy whether this user, who gave the right password, may log in.
+    /// Asks policy whether this user, who gave the right password, is permitted to log in.
     pub(super) fn ask_login(self, user: Arc<str>, groups: Arc<[Box<str>]>) -> Step {
         let facts = Facts {
             user: Some(user.clone()),
@@ -156,13 +157,15 @@ impl Session {
     }
 
     fn apply_batch_verdicts(mut self, verdicts: Vec<Verdict>, now: Timestamp) -> Step {
-        // If the last command of the batch has begun to end the session, the commands before it are still answered.
+        // If the last command of the batch has already marked the session as closing, the commands before it are still
+        // answered.
         let (counts_commands, was_closing) = (self.0.counts_commands, self.0.closing);
         let mut verdicts = verdicts.into_iter();
         for pending in std::mem::take(&mut self.0.batch) {
             let pending = match pending {
                 answered if answered.is_answered() && !counts_commands => answered,
-                // A command of this batch has just ended the session: the commands after it get no reply.
+                // The verdict on a command of this batch has just ended the session, so the commands after it get no
+                // reply.
                 _ if self.0.closing && !was_closing => continue,
                 asked => self.0.apply_verdict(asked, verdicts.next(), now),
             };
@@ -179,7 +182,7 @@ impl Session {
                 return self.close();
             }
         }
-        // The client may have sent commands already.
+        // The client has perhaps sent commands already.
         Step::Next(self)
     }
 
@@ -220,7 +223,7 @@ impl Session {
         }
     }
 
-    /// Returns the verdict on a single event if the event passes; the error is the reply.
+    /// Returns the verdict on a single event if the event passes. Otherwise returns the reply as an error.
     fn check_verdict(&mut self, verdict: Option<Verdict>, stage: Stage) -> Result<Verdict, Reply> {
         let state = &mut *self.0;
         let Some(mut verdict) = verdict else {
@@ -233,7 +236,8 @@ impl Session {
         state.note_route(&mut verdict);
         match std::mem::take(&mut verdict.ruling) {
             Ruling::Refuse(refusal) => {
-                // Limits in shadow mode have charged the event. It is refunded, since another limit refuses the event.
+                // Limits in shadow mode have charged the event. Refund these charges, because another limit refuses the
+                // event.
                 state.deferred_charges.refund(verdict.charges);
                 Err(state.refused(*refusal, stage, None, None))
             }

@@ -11,7 +11,7 @@ use crate::smtp::sasl::{self, Credentials, Verified};
 use std::time::Duration;
 
 /// Delay of the reply to a failed login, like Dovecot's `auth_failure_delay`. It slows down the guessing of passwords:
-/// a network that guesses on all its connections causes at most one check per connection and second.
+/// a network that guesses on all its connections causes at most one check per second on each connection.
 pub const FAILED_LOGIN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Login {
@@ -81,7 +81,7 @@ impl Session {
         Step::Next(self)
     }
 
-    /// Takes the client's line after a challenge: a response, or `*` to cancel (RFC 4954 §4).
+    /// Handles the client's line after a challenge: a response, or `*` to cancel (RFC 4954 §4).
     pub(super) fn respond(mut self, challenge: Challenge, response: String) -> Step {
         if response == "*" {
             self.0.refuse(&Reply::new(501, "5.7.0 Authentication cancelled"));

@@ -15,7 +15,7 @@ use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
 use crate::time::{Timestamp, format_duration};
 
-/// Multiple of the maximum size beyond which the session ends: Weir does not read and discard the rest of such a
+/// Multiple of the maximum size beyond which the session ends. Weir does not read and discard the rest of such a
 /// message.
 const FAR_TOO_LARGE: u64 = 2;
 
@@ -33,21 +33,21 @@ impl Session {
         (PolicyRequest { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
     }
 
-    /// Takes the message's `Message-ID`, for the record.
+    /// Stores the message's `Message-ID`, for the record.
     pub fn note_message_id(&mut self, message_id: Option<String>) {
         if let Some(transaction) = &mut self.0.transaction {
             transaction.message_id = message_id;
         }
     }
 
-    /// Takes policy's verdict on the complete message. Without a verdict the client gets a temporary failure. The error
-    /// is the outcome of a message that must not be forwarded.
+    /// Applies policy's verdict on the complete message. Without a verdict the client gets a temporary failure. If the
+    /// message must not be forwarded, returns its outcome as the error.
     pub fn apply_end_verdict(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
         let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
         self.0.note_route(&mut verdict);
         self.0.record_verdict(&mut verdict, Stage::End);
         let Verdict { ruling, charges, trued_up, .. } = verdict;
-        // The charges that the true size has replaced are removed. The charge of a limit that does not apply any more
+        // Remove the charges that the charges for the true size have replaced. If a limit no longer applies, its charge
         // stays until the upstream has answered, like other charges.
         if let Some(transaction) = &mut self.0.transaction {
             transaction.charges.retain(|charged| !(charged.until.is_of_size() && trued_up.contains(&charged.key)));
@@ -76,7 +76,8 @@ impl Body {
         self.0.0.max_message_size()
     }
 
-    /// Returns whether a message of `size` octets is so large that the session should end instead of discarding it.
+    /// Returns whether a message of `size` octets is so large that the session should end, because Weir does not read
+    /// and discard the rest of the message.
     pub fn is_far_too_large(&self, size: u64) -> bool {
         self.0.0.is_far_too_large(size)
     }
@@ -86,7 +87,7 @@ impl Body {
         self.0.0.received(now)
     }
 
-    /// Ends the message: takes its outcome and its size in octets.
+    /// Ends the message. Takes the message's outcome and its size in octets.
     pub fn answer(self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
         self.0.message_ended(outcome, size, now)
     }
@@ -103,7 +104,7 @@ impl Chunk {
         Step::Chunk(Self { session, chunk, first })
     }
 
-    /// Returns the session, which may have output to send before the piece is forwarded.
+    /// Returns the session. It perhaps has output, which the driver sends before it forwards the piece.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -134,7 +135,7 @@ impl Chunk {
         Step::Next(self.session)
     }
 
-    /// Ends the message, after its last piece or earlier: takes its outcome and its size in octets.
+    /// Ends the message, after its last piece or earlier. Takes the message's outcome and its size in octets.
     pub fn answer(self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
         self.session.message_ended(outcome, size, now)
     }
@@ -161,7 +162,7 @@ impl State {
         .to_line()
     }
 
-    /// Discards the octets of a refused piece. The message is incomplete without the piece, so the transaction ends,
+    /// Discards the octets of a refused piece. The message is incomplete without this piece, so the transaction ends,
     /// and the pieces after it are refused, too (RFC 3030 §2).
     pub(super) fn drop_chunk(&mut self, chunk: command::Chunk) {
         self.abandon(self.now);
@@ -199,8 +200,8 @@ impl State {
         }
     }
 
-    /// Ends a transaction in which no message is sent. Records it if the client had sent RCPT: recipients may have been
-    /// charged, and the log then shows what used the budget.
+    /// Ends a transaction in which no message is sent. Records the transaction if the client had sent RCPT. In that
+    /// case limits have perhaps charged recipients, and the log then shows what has used the budget.
     pub(super) fn abandon(&mut self, now: Timestamp) {
         if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
             self.end_transaction(MessageOutcome::Abandoned, 0, None, now);
@@ -211,11 +212,13 @@ impl State {
         }
     }
 
-    /// Returns the reply to the client, if the outcome has one, and whether the session ends after it.
+    /// Returns the reply to the client, if there is a reply for this outcome, and whether the session ends after the
+    /// reply.
     fn final_reply(&self, outcome: &MessageOutcome) -> (Option<Reply>, bool) {
         let (id, limit) = (&self.id, self.max_message_size());
         match outcome {
-            // A reply 421 would end this session. From an upstream it only means that the message was not accepted.
+            // Do not pass on a reply 421, because it would end this session. From an upstream, a 421 only means that
+            // the message was not accepted.
             MessageOutcome::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
             MessageOutcome::Answered(reply) => (Some(reply.enhanced()), false),
             MessageOutcome::TooLarge => (
@@ -234,7 +237,7 @@ impl State {
                     format!("5.4.6 The message has passed through too many servers: it goes round in a circle ({id})");
                 (Some(Reply::new(554, text)), false)
             }
-            // It is certain where the message ends, so the session goes on.
+            // It is certain where the message ends, so the session continues.
             MessageOutcome::Continuation => {
                 let text = format!(
                     "5.6.0 The message begins with white space, which would continue the header line before it ({id})"
@@ -299,7 +302,8 @@ impl Session {
         }
         let is_too_large = so_far.unwrap_or(0).saturating_add(chunk.size) > state.max_message_size();
         let refusal = match state.message_refusal() {
-            // Not counted as the client's error: the client may have sent further pieces before one was refused.
+            // Do not count this as the client's error, because the client has perhaps sent further pieces before it got
+            // the refusal of an earlier piece.
             Some(PendingCommand::Fault(reply)) => {
                 state.error_limits.count_idle_command();
                 Some(PendingCommand::Answered(reply))
@@ -331,7 +335,8 @@ impl Session {
     fn ask_for_message(mut self) -> Step {
         let is_charged = self.0.transaction.as_ref().is_some_and(|transaction| transaction.message_charged);
         self.0.push(PendingCommand::Data);
-        // A repeated DATA after the upstream's refusal is still one message: only the upstream is asked again.
+        // A repeated DATA after the upstream's refusal belongs to the same message, so only the upstream is asked
+        // again.
         if is_charged { self.relay_or_answer() } else { self.ask() }
     }
 

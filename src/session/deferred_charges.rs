@@ -1,4 +1,4 @@
-//! Charges and refunds that are known only after a command was admitted: when the upstream has answered, or when the
+//! Charges and refunds that follow later than the verdict on a command: when the upstream has answered, or when the
 //! transaction has ended.
 
 use crate::policy::budgets::RefundableCharge;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Charges and refunds that the session has collected, and that its driver has to apply.
 #[derive(Debug, Default)]
 pub struct DeferredCharges {
-    /// Events to charge. The driver ignores the verdicts on them, since the events have happened.
+    /// Events to charge. The driver ignores the verdicts on these events, because the events have already happened.
     pub events: Vec<PolicyRequest>,
     pub refunds: Vec<RefundableCharge>,
 }
@@ -18,12 +18,12 @@ impl DeferredCharges {
         self.refunds.extend(charges);
     }
 
-    /// Refunds those charges of a message that depend on its being sent: it was not sent.
+    /// Refunds those charges of a message that must be refunded if the message is not sent.
     pub(super) fn refund_unsent(&mut self, charges: Vec<RefundableCharge>) {
         self.refunds.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
     }
 
-    /// Charges a permanent rejection by the upstream: of a recipient, or of the message.
+    /// Charges a permanent rejection by the upstream: the rejection of a recipient, or of the message.
     pub(super) fn reject(&mut self, facts: Facts, recipient: Option<Arc<str>>) {
         let rejected = Event::Rejected(recipient);
         match self.events.last_mut().filter(|asked| asked.facts == facts) {

@@ -1,4 +1,4 @@
-//! Limits on a client's errors and idle commands: a session that exceeds one is closed.
+//! Limits on a client's errors and idle commands. A session that exceeds one of these limits is closed.
 
 /// Counters of one session. An accepted message resets all counters but the counter of wrong passwords.
 #[derive(Default)]
@@ -12,15 +12,15 @@ pub struct ErrorLimits {
 /// Maximum errors of syntax or order.
 const MAX_ERRORS: u32 = 20;
 
-/// Maximum commands that bring no message by themselves, since the last accepted message. RCPT and accepted DATA do not
-/// count.
+/// Maximum idle commands since the last accepted message: commands that transfer no message by themselves. RCPT and
+/// accepted DATA do not count.
 const MAX_IDLE_COMMANDS: u32 = 200;
 
-/// Maximum refusals, most of them of recipients. A mailing may have many recipients that do not exist; a client that
-/// searches for valid addresses has more.
+/// Maximum refusals, most of them of recipients. A mailing can have many recipients that do not exist, but a client
+/// that searches for valid addresses has more of them.
 const MAX_REFUSALS: u32 = 1000;
 
-/// Maximum refusals of a client that has accepted recipients and may still send them the message.
+/// Maximum refusals of a client whose transaction has accepted recipients, so that it can still send them the message.
 const MAX_REFUSALS_WITH_RECIPIENTS: u32 = 10 * MAX_REFUSALS;
 
 /// Maximum wrong passwords on one connection.
@@ -32,7 +32,7 @@ impl ErrorLimits {
         self.errors += 1;
     }
 
-    /// Counts a command that brings no message by itself.
+    /// Counts a command that transfers no message by itself.
     pub fn count_idle_command(&mut self) {
         self.idle_commands += 1;
     }
@@ -52,17 +52,18 @@ impl ErrorLimits {
         *self = Self { wrong_passwords: self.wrong_passwords, ..Self::default() };
     }
 
-    /// Returns whether so much was refused that further recipients are refused without asking policy or the upstream.
+    /// Returns whether there were so many refusals that Weir refuses further recipients without asking policy or the
+    /// upstream.
     pub fn exceeds_refusals(&self) -> bool {
         self.refusals > MAX_REFUSALS
     }
 
-    /// Returns whether so much was refused that the session ends, even if recipients were accepted.
+    /// Returns whether there were so many refusals that the session ends, even if recipients were accepted.
     pub fn exceeds_refusals_with_recipients(&self) -> bool {
         self.refusals > MAX_REFUSALS_WITH_RECIPIENTS
     }
 
-    /// Returns the text of a limit that is exceeded. The limits on refusals are not among these.
+    /// Returns the text of a limit that is exceeded. Does not check the limits on refusals.
     pub fn exceeded(&self) -> Option<&'static str> {
         let counts = [
             (self.errors >= MAX_ERRORS, "Too many errors"),

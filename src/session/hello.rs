@@ -24,8 +24,8 @@ impl StartTls {
         self.0.close()
     }
 
-    /// Continues the session after the handshake. Discards all that the client sent before it, also input that is not
-    /// read yet: an attacker on the network path could have injected it (RFC 3207 §4.2).
+    /// Continues the session after the handshake. Discards everything that the client sent before the handshake, even
+    /// input that is not read yet. An attacker on the network path could have injected this input (RFC 3207 §4.2).
     pub fn established(self, tls: Tls, input: &mut Input, now: Timestamp) -> Step {
         let mut session = self.0;
         input.clear();
@@ -61,7 +61,7 @@ impl Session {
 }
 
 impl Session {
-    /// Executes XCLIENT: the session begins again, for the client that the proxy names.
+    /// Executes XCLIENT. The session begins again for the client that the proxy names.
     pub(super) fn xclient(mut self, named: Xclient) -> Step {
         let state = &mut *self.0;
         if !state.may_name_clients() {
@@ -73,7 +73,7 @@ impl Session {
             // An attribute that the command does not give keeps its former value.
             match named.address {
                 Attribute::Absent => {}
-                // 0.0.0.0, so that an unknown client gets neither the proxy's trust nor its budgets.
+                // Use 0.0.0.0, so that an unknown client gets neither the trust nor the budgets of the proxy.
                 Attribute::Unknown => state.client = IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 Attribute::Known(address) => state.client = address,
             }

@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 use std::sync::Arc;
 
 impl State {
-    /// Checks whether MAIL is allowed now. Policy is asked afterwards.
+    /// Checks whether MAIL is allowed now. The session asks policy afterwards.
     pub(super) fn check_mail(&self, mail: Mail) -> PendingCommand {
         let fault = if self.hello.is_none() {
             no_hello()
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// Removes the route after the upstream has accepted a message on this route, unless a limit has chosen a route
-    /// again. A message that was not accepted will be sent again, so the route stays for it.
+    /// again. If the message was not accepted, the client will send it again, so the route stays.
     pub(super) fn end_next_route(&mut self) {
         self.next_route.take_if(|route| route.is_taken());
     }

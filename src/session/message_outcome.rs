@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Outcome of a message.
 #[derive(Clone, Debug)]
 pub enum MessageOutcome {
-    /// The upstream gave this reply to the whole message, or before it had the whole message.
+    /// The upstream sent this reply, either to the whole message or before it had received the whole message.
     Answered(Reply),
     /// The message exceeded the maximum size; all of it was read and discarded.
     TooLarge,
@@ -24,7 +24,7 @@ pub enum MessageOutcome {
     Suspended(Box<Suspended>),
     /// The limits could not be checked: the store did not answer.
     Undecided,
-    /// The message contained octets that servers read differently.
+    /// The message contained octets that different servers interpret differently.
     Ambiguous(Ambiguity),
     /// The upstream became unavailable, for this reason.
     Away(String),

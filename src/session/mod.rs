@@ -2,9 +2,9 @@
 //! clock, so a test runs a whole dialogue in microseconds.
 //!
 //! [`Session::step`] handles the lines that have arrived and returns the first thing that the session cannot do alone:
-//! a question to its driver, the code that has the sockets. The question owns the session until the driver answers it.
-//! Pipelined MAIL and RCPT form a batch, about which the session asks policy once and the upstream once; the replies
-//! are sent in order.
+//! a question to its driver. The driver is the code that has the sockets. The question owns the session until the
+//! driver answers it. Pipelined MAIL and RCPT form a batch. The session asks policy once and the upstream once about
+//! the whole batch. The replies are sent in order.
 //!
 //! [`Step`] and its questions are in `step.rs`. The functions that take the answers are in the file of the command that
 //! asks, and all of them change the state in `state.rs`.
@@ -52,16 +52,16 @@ use state::{MAX_RECORDED, State};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Maximum commands of a batch: a longer pipeline is cut, so that its replies take bounded memory.
+/// Maximum commands of a batch. A longer pipeline is split, so that its replies take bounded memory.
 const MAX_BATCH: usize = 500;
 
 impl Session {
-    /// Begins a session, with the question whether this client may connect. `id` names the session in replies, headers
-    /// and logs; `tls` is set if the connection begins with TLS.
+    /// Begins a session. The first step asks policy whether this client is permitted to connect. `id` names the session
+    /// in replies, headers and logs; `tls` is `Some` if the connection begins with TLS.
     pub fn begin(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Step {
         let mut session = Self(Box::new(State::new(options, id, client, tls, now)));
         match session.0.may_name_clients() {
-            // The peer is a proxy: policy is asked when XCLIENT has named the client.
+            // The peer is a proxy. The session asks policy when XCLIENT has named the client.
             true => {
                 session.0.greet();
                 Step::Read(session)
@@ -71,7 +71,8 @@ impl Session {
     }
 
     /// Handles the input that has arrived, until the session needs an answer or more input. `offered`: the upstream's
-    /// extensions, as far as they are known. `counts_commands`: policy is to be asked about every command line.
+    /// extensions, as far as they are known. `counts_commands`: a limit counts command lines, so the session asks
+    /// policy about every command line.
     pub fn step(mut self, input: &mut Input, now: Timestamp, offered: Extensions, counts_commands: bool) -> Step {
         self.0.now = now;
         self.0.offered = offered;
@@ -125,8 +126,8 @@ impl Session {
                     state.challenge = None;
                     let reply = Reply::new(500, format!("5.5.2 The line contains {}", ambiguity.name()));
                     state.push(PendingCommand::Fault(reply));
-                    // Except after a bare CR, it is uncertain where lines end, or the input is no text: nothing after
-                    // it can be taken as a command.
+                    // After a bare LF it is uncertain where lines end, and after a NUL the input is perhaps no text. So
+                    // nothing after such a line can be taken as a command. After a bare CR the session continues.
                     state.closing = ambiguity != Ambiguity::BareCr;
                 }
                 Line::Complete(line) => {
@@ -151,38 +152,39 @@ impl Session {
         }
     }
 
-    /// Takes the output for the client that was written since the last call.
+    /// Removes and returns the output for the client that was written since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0.output)
     }
 
-    /// Takes the records for the log and the metrics that were added since the last call.
+    /// Removes and returns the records for the log and the metrics that were added since the last call.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.0.records)
     }
 
-    /// Takes the charges and refunds that were added since the last call. The driver applies them before it sends the
-    /// output.
+    /// Removes and returns the charges and refunds that were added since the last call. The driver applies them before
+    /// it sends the output.
     pub fn take_deferred_charges(&mut self) -> DeferredCharges {
         std::mem::take(&mut self.0.deferred_charges)
     }
 
-    /// Returns whether a transaction is under way, which a stopping server should let end.
+    /// Returns whether a transaction is in progress. A server that stops should let the transaction finish.
     pub fn in_transaction(&self) -> bool {
         self.0.transaction.is_some()
     }
 
-    /// Returns whether the client must log in before MAIL and has not.
+    /// Returns whether the client must log in before MAIL and has not logged in yet.
     pub fn must_log_in(&self) -> bool {
         self.0.must_log_in()
     }
 
-    /// Returns whether a message is coming in pieces.
+    /// Returns whether the client is sending a message in pieces (BDAT).
     pub fn in_message(&self) -> bool {
         self.0.transaction.as_ref().is_some_and(|transaction| transaction.chunked.is_some())
     }
 
-    /// Returns the client's address: the one that a proxy named with XCLIENT, else the one of the connection.
+    /// Returns the client's address: the address that a proxy named with XCLIENT, otherwise the address of the
+    /// connection.
     pub fn client(&self) -> IpAddr {
         self.0.client
     }
@@ -191,7 +193,7 @@ impl Session {
         self.0.user.as_ref()
     }
 
-    /// Returns the client's EHLO or HELO, with the name that a proxy gave by XCLIENT, if one did.
+    /// Returns the client's EHLO or HELO, with the name that a proxy gave by XCLIENT, if there is such a name.
     pub fn hello(&self) -> Option<&Hello> {
         self.0.hello.as_ref()
     }
@@ -214,7 +216,8 @@ impl Session {
         self.close()
     }
 
-    /// Ends the session because the server stops, or because another connection needs its place.
+    /// Ends the session because the server stops, or because the session is evicted to make room for another
+    /// connection.
     pub fn shut_down(mut self) -> Step {
         let reply = stopping(&self.0.options.hostname, self.0.is_evicted);
         self.0.reply(&reply);
@@ -224,7 +227,7 @@ impl Session {
         self.close()
     }
 
-    /// Notes that the session ends to make room for another connection. The replies of [`Session::shut_down`] and
+    /// Records that the session ends to make room for another connection. The replies of [`Session::shut_down`] and
     /// [`MessageOutcome::Stopping`] then give this reason.
     pub fn evict(&mut self) {
         self.0.is_evicted = true;
@@ -237,7 +240,8 @@ impl Session {
 
     fn close(mut self) -> Step {
         let state = &mut *self.0;
-        // Policy has charged these recipients, and the upstream was not asked: the charges are refunded.
+        // Policy has charged these recipients, but the session has not asked the upstream about them. So refund the
+        // charges.
         for pending in std::mem::take(&mut state.batch) {
             if let PendingCommand::Rcpt(_, charges) = pending {
                 state.deferred_charges.refund(charges);
@@ -253,7 +257,7 @@ impl Session {
         Step::Close(self)
     }
 
-    /// Takes a command, unless the client has exceeded an error limit.
+    /// Accepts a command, unless the client has exceeded an error limit.
     fn take(mut self, command: Command) -> Step {
         if !matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat(_) | Command::Quit) {
             self.0.error_limits.count_idle_command();
@@ -267,7 +271,7 @@ impl Session {
         self.queue(command)
     }
 
-    /// Adds MAIL and RCPT to the batch; any other command ends it.
+    /// Adds MAIL and RCPT to the batch. Any other command ends the batch.
     fn queue(mut self, command: Command) -> Step {
         match command {
             Command::Mail(mail) if !self.0.batch.iter().any(PendingCommand::is_mail) => {
@@ -288,11 +292,13 @@ impl Session {
         }
     }
 
-    /// Asks policy about a command if a limit counts command lines; otherwise executes the command. The batch is empty.
+    /// Asks policy about a command if a limit counts command lines; otherwise executes the command. The batch must be
+    /// empty.
     fn authorize(self, command: Command) -> Step {
         match command {
             Command::Mail(_) | Command::Rcpt(_) => self.queue(command),
-            // About MAIL, RCPT, AUTH, DATA and BDAT policy is asked later, at their own stages; about QUIT never.
+            // The session asks policy about MAIL, RCPT, AUTH, DATA and BDAT later, at their own stages. It never asks
+            // policy about QUIT.
             Command::Auth { .. } | Command::Data | Command::Bdat(_) | Command::Quit => self.execute(command),
             command if self.0.counts_commands => self.ask_command(command),
             command => self.execute(command),
@@ -328,8 +334,8 @@ impl Session {
     }
 }
 
-/// Returns whether the next octet cannot begin a command. It then begins a TLS handshake or another protocol, and such
-/// a client may never send a line end.
+/// Returns whether the next octet cannot begin a command. If so, the octet begins a TLS handshake or another protocol,
+/// and the client perhaps never sends the end of a line.
 fn is_noise(input: &Input) -> bool {
     let first = input.next();
     first.is_some_and(|byte| !(b' '..=b'~').contains(&byte) && byte != b'\r' && byte != b'\n')

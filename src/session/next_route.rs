@@ -6,8 +6,8 @@ use std::sync::Arc;
 pub(super) struct NextRoute {
     upstream: Arc<str>,
     /// Sender and user of the transaction in which the limit chose the upstream: mail of other senders on the same
-    /// connection is not rerouted. `None`: the limit chose outside of a transaction, and the route is for the next
-    /// sender.
+    /// connection is not rerouted. `None`: the limit chose the upstream outside of a transaction, so the route is for
+    /// the next sender.
     owner: Option<(String, Option<Arc<str>>)>,
     /// True if the current transaction uses this route.
     is_taken: bool,
@@ -20,7 +20,7 @@ impl NextRoute {
 
     /// Returns the upstream if the route is for this sender and user. Sets `is_taken`.
     pub fn take(&mut self, sender: &str, user: Option<&Arc<str>>) -> Option<Arc<str>> {
-        // A sender cannot avoid the route by writing its address in other letter case.
+        // Ignore the letter case, so that a sender cannot avoid the route by changing the letter case of its address.
         let is_same =
             |(owner, of): &(String, Option<Arc<str>>)| owner.eq_ignore_ascii_case(sender) && of.as_ref() == user;
         self.is_taken = self.owner.as_ref().is_none_or(is_same);

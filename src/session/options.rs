@@ -13,9 +13,9 @@ pub struct Options {
     pub hostname: String,
     pub tls: Security,
     pub auth: Requirement,
-    /// Networks that may send without AUTH.
+    /// Networks whose clients are permitted to send without AUTH.
     pub trusted: Vec<IpNet>,
-    /// Networks of proxies that may name the client with XCLIENT.
+    /// Networks of proxies that are permitted to name the client with XCLIENT.
     pub xclient: Vec<IpNet>,
     /// Maximum size of a message, in octets (RFC 1870).
     pub max_message_size: u64,
@@ -29,12 +29,12 @@ impl Options {
         self.auth == Requirement::Required && !self.trusts(client)
     }
 
-    /// Returns whether this address is that of a proxy that may name its clients with XCLIENT.
+    /// Returns whether this is the address of a proxy that is permitted to name its clients with XCLIENT.
     pub fn may_name_clients(&self, peer: IpAddr) -> bool {
         self.xclient.iter().any(|network| network.contains(&peer))
     }
 
-    /// Returns whether this client may send without a login by its address.
+    /// Returns whether the address of this client permits the client to send without a login.
     pub fn trusts(&self, client: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&client))
     }
@@ -59,7 +59,7 @@ pub enum Requirement {
     None,
 }
 
-/// The TLS of a connection, as the `Received:` line names it.
+/// TLS version and cipher suite of a connection, as the `Received:` line shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     pub version: String,

@@ -9,14 +9,15 @@ use crate::smtp::reply::Reply;
 pub(super) enum PendingCommand {
     /// MAIL, on which policy has to decide.
     Mail(Mail),
-    /// RCPT, on which policy has to decide, then the upstream. With the charges for it, which may have to be refunded.
+    /// RCPT, on which policy has to decide, then the upstream. Also holds the charges for the recipient, because they
+    /// perhaps have to be refunded.
     Rcpt(Rcpt, Vec<RefundableCharge>),
-    /// DATA or the first BDAT, on which policy has to decide, then the upstream. It is always alone in its batch, since
-    /// it depends on the replies to the recipients.
+    /// DATA or the first BDAT, on which policy has to decide, then the upstream. It is always alone in its batch,
+    /// because it depends on the replies to the recipients.
     Data,
     /// Command whose reply is decided.
     Answered(Reply),
-    /// Command whose reply is decided, since it is the client's own error of syntax or order.
+    /// Command whose reply is decided, because the command is the client's own error of syntax or order.
     Fault(Reply),
 }
 
@@ -50,7 +51,8 @@ impl PendingCommand {
         }
     }
 
-    /// Returns the event that policy is asked about. `counts_commands`: policy is asked about answered commands, too.
+    /// Returns the event about which the session asks policy. `counts_commands`: the session asks policy about answered
+    /// commands, too.
     pub fn event(&self, counts_commands: bool) -> Option<Event> {
         match self {
             Self::Mail(_) => Some(Event::Mail),

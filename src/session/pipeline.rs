@@ -1,4 +1,4 @@
-//! Batch of pipelined commands: one question to policy, one to the upstream, then the replies in order.
+//! Batch of pipelined commands: one question to policy, then one question to the upstream, then the replies in order.
 
 use super::pending_command::PendingCommand;
 use super::record::{Refused, RefusedBy};
@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 /// Request to the upstream.
 pub enum Request<'a> {
-    /// MAIL, unless the upstream has it already, and these recipients. Expects one answer per recipient.
+    /// These recipients, and MAIL before them unless the upstream has got MAIL already. Expects one answer per
+    /// recipient.
     Envelope {
         mail: Option<&'a Mail>,
         recipients: Vec<&'a Rcpt>,
@@ -55,7 +56,7 @@ impl Relay {
         self.0.shut_down()
     }
 
-    /// Takes the upstream's answers: one per recipient of the request, in order, or the answer to DATA.
+    /// Applies the upstream's answers: one answer per recipient of the request, in order, or the answer to DATA.
     pub fn answer(self, answers: Vec<Answer>) -> Step {
         let mut session = self.0;
         let mut answers = answers.into_iter();
@@ -88,7 +89,7 @@ impl Relay {
 }
 
 impl Session {
-    /// Asks policy about the batch, if there is anything to ask.
+    /// Asks policy about the batch if it contains a command that policy has to decide.
     pub(super) fn ask(mut self) -> Step {
         if !self.0.has_questions() {
             self.0.answer_batch();
@@ -113,8 +114,8 @@ impl State {
         self.batch.push(pending);
     }
 
-    /// Writes the replies of the batch. If its last command is a refused BDAT, the replies wait until all octets of
-    /// that piece have arrived.
+    /// Writes the replies of the batch. If the last command of the batch is a refused BDAT, the replies wait until all
+    /// octets of that piece have arrived.
     pub(super) fn answer_batch(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.drop_chunk(chunk);
@@ -130,15 +131,15 @@ impl State {
                         break;
                     }
                 }
-                // This function is called only when all commands are answered. If one is not, the client still gets a
-                // reply.
+                // This function is called only when all commands are answered. If a command is not answered by mistake,
+                // the client still gets a reply.
                 PendingCommand::Mail(_) | PendingCommand::Rcpt(..) | PendingCommand::Data => self.reply(&undecided()),
             }
         }
         self.check_error_limits();
     }
 
-    /// Returns whether policy is to be asked about any command of the batch.
+    /// Returns whether the session has to ask policy about at least one command of the batch.
     pub(super) fn has_questions(&self) -> bool {
         !self.batch.iter().all(PendingCommand::is_answered) || (self.counts_commands && !self.batch.is_empty())
     }
@@ -183,7 +184,8 @@ impl State {
                 PendingCommand::Answered(no_transaction())
             }
             (Ruling::Refuse(refusal), pending) => {
-                // Limits in shadow mode have charged the event. It is refunded, since another limit refuses the event.
+                // Limits in shadow mode have charged the event. Refund these charges, because another limit refuses the
+                // event.
                 self.deferred_charges.refund(charges);
                 let (from, to) = self.parties(&pending);
                 PendingCommand::Answered(self.refused(*refusal, stage, from, to))
@@ -204,7 +206,7 @@ impl State {
         }
     }
 
-    /// Takes the upstream's answer to a recipient. Returns the reply to the client.
+    /// Applies the upstream's answer to a recipient. Returns the reply to the client.
     fn recipient_answered(
         &mut self,
         rcpt: &Rcpt,
@@ -235,7 +237,7 @@ impl State {
             }
             _ => {
                 self.error_limits.count_refusal();
-                // Keep the charges for the message: other recipients may still get the message.
+                // Keep the charges for the message, because other recipients perhaps still get the message.
                 let (of_message, of_recipient) =
                     charges.into_iter().partition(|charged| charged.until == RefundWhen::MessageSent);
                 self.keep_charges(of_message);

@@ -7,16 +7,17 @@ use super::transaction::Upstream;
 use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;
 
-/// Octets that the envelope may have for each recipient that a message may have. A typical address has 30 octets, and
-/// its ORCPT parameter 40. Both may be much longer (RFC 5321 §4.5.3.1, RFC 3461 §4.2), but not for all of a thousand
-/// recipients.
+/// Number of octets that is multiplied by the maximum number of recipients to get the maximum size of an envelope. A
+/// typical address has 30 octets, and its ORCPT parameter has 40 octets. Both can be much longer (RFC 5321 §4.5.3.1,
+/// RFC 3461 §4.2), but in practice not for all recipients of a large message.
 const OCTETS_PER_RECIPIENT: usize = 256;
 
-/// Octets that the envelope may always have: enough for 100 of the longest recipients (RFC 5321 §4.5.3.1.8).
+/// Lower bound of the maximum size of an envelope, in octets: enough for 100 recipients of the maximum length (RFC 5321
+/// §4.5.3.1.8).
 const MIN_ENVELOPE_OCTETS: usize = 100 * 1024;
 
 impl State {
-    /// Checks whether RCPT is allowed now. Policy and the upstream are asked afterwards.
+    /// Checks whether RCPT is allowed now. The session asks policy and the upstream afterwards.
     pub(super) fn check_rcpt(&mut self, rcpt: Rcpt) -> PendingCommand {
         let in_batch = self.batch.iter().filter(|pending| pending.is_rcpt()).count();
         let mail_in_batch = || self.batch.iter().find_map(PendingCommand::mail);
@@ -46,7 +47,7 @@ impl State {
                 false => PendingCommand::Rcpt(rcpt, Vec::new()),
             };
         };
-        // DATA was charged for the recipients before it, not for further ones.
+        // The limits have charged DATA for the recipients before it, but not for further recipients.
         if transaction.message_charged && transaction.chunked.is_none() {
             return PendingCommand::Fault(Reply::new(503, "5.5.1 DATA has been said already; say it again, or RSET"));
         }

@@ -1,4 +1,4 @@
-//! Records of a session, for the log and the metrics: the session itself counts and logs nothing.
+//! Records of a session, for the log and the metrics. The session itself does not log, and does not update metrics.
 
 use super::message_outcome::MessageOutcome;
 use crate::policy::exception::Suspension;
@@ -22,7 +22,7 @@ pub enum Record {
     ClientNamed {
         peer: IpAddr,
     },
-    /// Refusals, and exceeded limits that did not refuse, that got no line of their own in the log.
+    /// Number of refusals, and of exceeded limits that did not refuse, that got no line of their own in the log.
     Unrecorded {
         refusals: u32,
         limit_hits: u32,
@@ -32,12 +32,14 @@ pub enum Record {
         /// True if the refusal gets a log line: false after the first `MAX_RECORDED` refusals of a session.
         is_logged: bool,
     },
-    /// A limit was exceeded without refusing: in shadow or soft mode, or by its other actions.
+    /// A limit was exceeded but did not refuse the command, because it is in shadow or soft mode, or because its action
+    /// is not a refusal.
     LimitExceeded {
         hit: LimitHit,
         stage: Stage,
         is_logged: bool,
-        /// False if the limit refuses the command, or for another rate of a limit that the command exceeds.
+        /// False if the limit refuses the command, or if another rate of the same limit has already been counted for
+        /// this command.
         is_counted: bool,
     },
     /// The client left during a delay of this length.
@@ -81,11 +83,11 @@ pub enum RefusedBy {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub from: String,
-    /// Number of recipients that policy or the upstream were asked about.
+    /// Number of recipients about which the session asked policy or the upstream.
     pub asked: usize,
     /// The recipients that were accepted.
     pub recipients: Vec<Arc<str>>,
-    /// The message's `Message-ID`, if it has come: without control characters, and bounded.
+    /// The message's `Message-ID`, if it has arrived: without control characters, and with a maximum length.
     pub message_id: Option<String>,
     /// Name that the client gave with EHLO or HELO.
     pub helo: Option<Box<str>>,
@@ -95,7 +97,7 @@ pub struct Delivery {
     pub mechanism: Option<&'static str>,
     /// Size in octets.
     pub size: u64,
-    /// Reply to the client, if it got one.
+    /// Reply to the client, if the client got a reply.
     pub reply: Option<Reply>,
     pub outcome: MessageOutcome,
     /// Time since MAIL.

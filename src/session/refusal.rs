@@ -44,13 +44,14 @@ impl State {
 
     /// Records the parts of a verdict that the client does not see: exceeded limits that did not refuse, new
     /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
-    /// client cannot fill it.
+    /// client cannot fill the log.
     pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
         let mut counted: Vec<Arc<str>> = Vec::new();
         for hit in std::mem::take(&mut verdict.limit_hits) {
             self.limit_hits += 1;
             let is_logged = self.limit_hits <= MAX_RECORDED;
-            // A lower rung warns beside the refusal of a higher one; the command counts as refused.
+            // A lower rung of a limit can warn while a higher rung of the same limit refuses. Such a command counts
+            // only as refused.
             let is_refused = hit.mode == Mode::Enforce && verdict.is_refused_by(&hit.limit);
             let is_counted = !is_refused && !counted.contains(&hit.limit);
             counted.push(hit.limit.clone());

@@ -4,8 +4,8 @@ use crate::policy::request::Stage;
 use crate::policy::verdict::{Code, Meaning, Refusal, Suspended, Verb};
 use crate::smtp::reply::Reply;
 
-/// Reply to a command that a limit refuses at this stage, and whether the reply ends the session. `reference` names the
-/// refusal in the reply and in the log.
+/// Returns the reply to a command that a limit refuses at this stage, and whether the reply ends the session.
+/// `reference` names the refusal in the reply and in the log.
 pub fn refusal_reply(refusal: &Refusal, stage: Stage, hostname: &str, reference: &str) -> (Reply, bool) {
     let code = code(refusal, stage);
     let closes = refusal.ends_session(Some(stage)) || code.basic == 421;
@@ -14,12 +14,12 @@ pub fn refusal_reply(refusal: &Refusal, stage: Stage, hostname: &str, reference:
     (Reply::new(code.basic, format!("{class}.{subject}.{detail} {host}{}", refusal.text(reference))), closes)
 }
 
-/// Reply to a command of a suspended client, user or sender.
+/// Returns the reply to a command of a suspended client, user or sender.
 pub fn suspended_reply(suspended: &Suspended, reference: &str) -> Reply {
     Reply::new(550, format!("5.7.1 {}", suspended.text(reference)))
 }
 
-/// The code of a refusal: the limit's own, or the code that clients handle best.
+/// Returns the code of a refusal: the code that the limit configures, or the code that clients handle best.
 fn code(refusal: &Refusal, stage: Stage) -> Code {
     if let Some(code) = refusal.code() {
         return code;
@@ -28,7 +28,7 @@ fn code(refusal: &Refusal, stage: Stage) -> Code {
         (Verb::Drop, ..) => Code::new(421, [4, 7, 0]),
         (Verb::Suspend, _, Stage::End) => Code::new(550, [5, 7, 1]),
         (Verb::Deny | Verb::Suspend, ..) | (_, Meaning::Never, _) => permanent(stage),
-        // RFC 5321 §4.5.3.1.10: 452 for recipients, so that the client sends the message to fewer.
+        // RFC 5321 §4.5.3.1.10: 452 for recipients, so that the client sends the message to fewer recipients.
         (_, Meaning::TooLarge | Meaning::TooMuchForMessage | Meaning::TooLate, Stage::Rcpt) => {
             Code::new(452, [4, 5, 3])
         }
@@ -43,9 +43,10 @@ fn code(refusal: &Refusal, stage: Stage) -> Code {
 fn temporary(stage: Stage) -> Code {
     match stage {
         Stage::Connect | Stage::Command => Code::new(421, [4, 7, 0]),
-        // Never 535: after a 535, mail programs ask the user for the password again.
+        // Never 535, because after a 535 mail programs ask the user for the password again.
         Stage::Auth => Code::new(454, [4, 7, 0]),
-        // Not 452: after a 452, some clients send the rest at once, and some conclude that the message is too large.
+        // Not 452: after a 452, some clients send the message to the remaining recipients at once, and some conclude
+        // that the message is too large.
         Stage::Mail | Stage::Rcpt | Stage::Data => Code::new(450, [4, 7, 1]),
         Stage::End => Code::new(451, [4, 7, 1]),
     }
@@ -54,7 +55,7 @@ fn temporary(stage: Stage) -> Code {
 fn permanent(stage: Stage) -> Code {
     match stage {
         Stage::Mail | Stage::Rcpt | Stage::Data => Code::new(550, [5, 7, 1]),
-        // RFC 5321 §4.3.2 lists this code for these stages; RFC 4954 §4 lists no other for AUTH.
+        // RFC 5321 §4.3.2 lists this code for these stages. RFC 4954 §4 lists no other code of this meaning for AUTH.
         Stage::Connect | Stage::Command | Stage::Auth | Stage::End => Code::new(554, [5, 7, 1]),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::smtp::reply::Reply;
 
-/// Reply where Weir cannot decide at the moment: the store does not answer.
+/// Reply if Weir cannot decide at the moment, because the store does not answer.
 pub(super) fn undecided() -> Reply {
     Reply::new(451, "4.3.0 This cannot be answered now; try again later")
 }
@@ -22,8 +22,8 @@ pub(super) fn within_transaction() -> Reply {
     Reply::new(503, "5.5.1 Not in the middle of a transaction")
 }
 
-/// Reply where the upstream is unavailable: a temporary failure, so that no mail is lost. Uses the text of the
-/// upstream's reply, if there is one. `id` is that of the session, under which the log has the reason.
+/// Reply if the upstream is unavailable: a temporary failure, so that no mail is lost. Uses the text of the upstream's
+/// reply, if there is one. `id` is the id of the session. With this id the administrator finds the reason in the log.
 pub(super) fn upstream_away(id: &str, words: Option<Reply>) -> Reply {
     match words {
         Some(words) => words.recoded(451, "4.3.2"),
@@ -38,7 +38,7 @@ pub(super) fn timed_out(hostname: &str) -> Reply {
     Reply::new(421, format!("4.4.2 {hostname} Nothing heard for too long"))
 }
 
-/// Last reply when the server stops, or when the session is evicted for another connection.
+/// Last reply when the server stops, or when the session is evicted to make room for another connection.
 pub(super) fn stopping(hostname: &str, is_evicted: bool) -> Reply {
     let why = if is_evicted { "Too many connections" } else { "Stopping" };
     Reply::new(421, format!("4.3.2 {hostname} {why}; try again"))

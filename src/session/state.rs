@@ -1,4 +1,4 @@
-//! State of a session: everything it knows about its client, and the limits on what the client may do.
+//! State of a session: everything that the session knows about its client, and the limits on the client's actions.
 
 use super::deferred_charges::DeferredCharges;
 use super::error_limits::ErrorLimits;
@@ -25,7 +25,7 @@ pub(super) struct State {
     pub id: Arc<str>,
     /// Address that the connection comes from.
     pub peer: IpAddr,
-    /// Address of the client: `peer`, unless a proxy named another one with XCLIENT.
+    /// Address of the client: `peer`, unless a proxy named another address with XCLIENT.
     pub client: IpAddr,
     /// The client's HELO name, as a proxy gave it with XCLIENT.
     pub helo: Option<Box<str>>,
@@ -36,18 +36,19 @@ pub(super) struct State {
     /// Extensions that the upstream offered when this client said EHLO.
     pub announced: Extensions,
     pub user: Option<Arc<str>>,
-    /// Mechanism of the last login that was tried; `XCLIENT` if a proxy named the user.
+    /// Mechanism of the last login that the client tried; `XCLIENT` if a proxy named the user.
     pub mechanism: Option<&'static str>,
     pub groups: Arc<[Box<str>]>,
     pub challenge: Option<Challenge>,
     pub transaction: Option<Transaction>,
-    /// Pipelined commands that have been read and not answered: a batch.
+    /// The batch: pipelined commands that have been read and are not answered yet.
     pub batch: Vec<PendingCommand>,
     /// The piece of a message that follows the BDAT in the batch.
     pub chunk: Option<command::Chunk>,
-    /// Octets of a refused piece that are still to come and are discarded (RFC 3030 §2).
+    /// Number of octets of a refused piece that will still arrive and must be discarded (RFC 3030 §2).
     pub discard: u64,
-    /// Replies of the batch that ended with the BDAT of that piece. They are sent when its octets have arrived.
+    /// Replies of the batch that ended with the refused BDAT. They are sent when all octets of the refused piece have
+    /// arrived.
     pub replies_after_discard: Vec<PendingCommand>,
     /// The command that ended a batch: handled after the batch.
     pub next_command: Option<Command>,
@@ -62,14 +63,14 @@ pub(super) struct State {
     pub counts_commands: bool,
     pub session_counters: SessionCounters,
     pub deferred_charges: DeferredCharges,
-    /// Number of refusals by limits and suspensions. Not all get a line in the log.
+    /// Number of refusals by limits and suspensions. Not all of these refusals get a line in the log.
     pub limit_refusals: u32,
-    /// Number of refusals by the upstream. Not all get a line in the log.
+    /// Number of refusals by the upstream. Not all of these refusals get a line in the log.
     pub upstream_refusals: u32,
-    /// Number of exceeded limits that did not refuse. Not all get a line in the log.
+    /// Number of exceeded limits that did not refuse. Not all of them get a line in the log.
     pub limit_hits: u32,
     pub closing: bool,
-    /// The session ends to make room for another connection.
+    /// True if the session ends to make room for another connection.
     pub is_evicted: bool,
 }
 
@@ -83,7 +84,7 @@ pub(super) enum Challenge {
     },
 }
 
-/// Maximum refusals of one session that get a log line each; further refusals are only counted.
+/// Maximum number of refusals of one session that each get a log line. Further refusals are only counted.
 pub(super) const MAX_RECORDED: u32 = 100;
 
 impl State {
@@ -132,16 +133,17 @@ impl State {
         reply.write_to(&mut self.output);
     }
 
-    /// Refuses a command that is the client's error. Returns whether the session ends with this reply.
+    /// Sends the reply to a command that is the client's error, and counts the error. Returns whether the session ends
+    /// because of too many errors.
     pub fn refuse(&mut self, reply: &Reply) -> bool {
         self.reply(reply);
         self.error_limits.count_error();
         self.check_error_limits()
     }
 
-    /// Ends the session if the client has exceeded an error limit. Returns whether it has.
+    /// Ends the session if the client has exceeded an error limit. Returns true in this case.
     pub fn check_error_limits(&mut self) -> bool {
-        // A session that is closing has its last reply already.
+        // A session that is closing has already written its last reply.
         let exceeded = self.exceeded_error_limit().filter(|_| !self.closing);
         if let Some(why) = exceeded {
             self.reply(&too_many(&self.options.hostname, why));
@@ -150,8 +152,8 @@ impl State {
         exceeded.is_some()
     }
 
-    /// Returns the text of the error limit that the client has exceeded. A client with accepted recipients may still
-    /// send them the message, even if many other recipients were refused.
+    /// Returns the text of the error limit that the client has exceeded. A client with accepted recipients is still
+    /// allowed to send them the message, even if many other recipients were refused.
     pub fn exceeded_error_limit(&self) -> Option<&'static str> {
         let may_go_on = self.transaction.as_ref().is_some_and(|transaction| !transaction.recipients.is_empty());
         let limits = &self.error_limits;
@@ -160,7 +162,7 @@ impl State {
     }
 
     /// Records a refusal. After [`MAX_RECORDED`] refusals the log gets no more lines, so that one client cannot fill
-    /// it.
+    /// the log.
     pub fn record_refusal(&mut self, refused: Refused) {
         let count = match refused.by {
             RefusedBy::Limit { .. } | RefusedBy::Suspension { .. } => self.limit_refusals,
@@ -173,19 +175,20 @@ impl State {
     }
 
     /// Returns a reference for a refusal, to write in the reply and in the log. Refusals without a log line get the
-    /// reference of the last refusal that has one.
+    /// reference of the last refusal that has a log line.
     pub fn next_reference(&mut self) -> String {
         self.limit_refusals += 1;
         format!("{}-{}", self.id, self.limit_refusals.min(MAX_RECORDED))
     }
 
-    /// Maximum message size in octets: the lower one of the listener's and the upstream's.
+    /// Returns the maximum message size in octets: the lower of the listener's maximum and the upstream's maximum.
     pub fn max_message_size(&self) -> u64 {
         let upstream = self.announced.size.filter(|limit| *limit > 0);
         upstream.map_or(self.options.max_message_size, |limit| limit.min(self.options.max_message_size))
     }
 
-    /// Maximum recipients of a message: the lower one of the listener's and the upstream's.
+    /// Returns the maximum number of recipients of a message: the lower of the listener's maximum and the upstream's
+    /// maximum.
     pub fn max_recipients(&self) -> usize {
         let upstream = self.announced.max_recipients;
         upstream.map_or(self.options.max_recipients, |limit| limit.min(self.options.max_recipients))
@@ -197,7 +200,7 @@ impl State {
         if self.challenge.is_some() || is_auth { MAX_SASL } else { MAX_COMMAND }
     }
 
-    /// Returns whether the peer is a proxy that may send XCLIENT.
+    /// Returns whether the peer is a proxy that is permitted to send XCLIENT.
     pub fn may_name_clients(&self) -> bool {
         self.options.may_name_clients(self.peer)
     }
@@ -206,8 +209,8 @@ impl State {
         self.user.is_none() && self.options.must_log_in(self.client)
     }
 
-    /// Returns whether AUTH is offered and accepted: not where TLS could protect the password and is not in use (RFC
-    /// 4954 §4).
+    /// Returns whether AUTH is offered and accepted. If the listener offers TLS and the client does not use TLS, AUTH
+    /// is not offered, because TLS could protect the password (RFC 4954 §4).
     pub fn offers_auth(&self) -> bool {
         let protected = self.tls.is_some() || self.options.tls == Security::None;
         self.options.auth != Requirement::None && protected
@@ -218,15 +221,15 @@ impl State {
         self.transaction.as_ref().map(|transaction| transaction.mail.sender.to_string())
     }
 
-    /// Keeps charges that may have to be refunded when the transaction ends.
+    /// Stores charges that perhaps have to be refunded when the transaction ends.
     pub fn keep_charges(&mut self, charges: Vec<RefundableCharge>) {
         if let Some(transaction) = &mut self.transaction {
             transaction.charges.extend(charges);
         }
     }
 
-    /// Returns the facts for policy: those of the session and its transaction, or of `mail`, which may begin a
-    /// transaction.
+    /// Returns the facts for policy: the facts of the session and of its transaction. If `mail` is given, uses it
+    /// instead of the transaction's MAIL.
     pub fn facts(&self, mail: Option<&Mail>) -> Facts {
         let mail = mail.or(self.transaction.as_ref().map(|transaction| &transaction.mail));
         let helo = self.hello.as_ref().map(|hello| &*hello.name).or(self.helo.as_deref());

@@ -1,5 +1,5 @@
-//! Steps of a session: each kind of question that the session asks its driver. A question owns the session until it is
-//! answered.
+//! Steps of a session: the kinds of questions that the session asks its driver. A question owns the session until the
+//! driver answers it.
 
 use super::state::State;
 use crate::policy::budgets::RefundableCharge;
@@ -30,7 +30,7 @@ pub enum Step {
     Admit(Box<Admit>),
     /// Send the output, then wait: for the time, or until the client leaves.
     Delay(Delayed),
-    /// A login failed: wait for `FAILED_LOGIN_PAUSE`, then go on.
+    /// A login failed: wait for `FAILED_LOGIN_PAUSE`, then continue the session.
     Pause(Session),
     /// Send these commands to the upstream.
     Relay(Relay),
@@ -42,7 +42,7 @@ pub enum Step {
     Close(Session),
 }
 
-/// Question to TLS: the reply to STARTTLS is written, the handshake comes next.
+/// Request for a TLS handshake: the reply to STARTTLS is in the output, and the handshake follows.
 pub struct StartTls(pub(super) Session);
 
 /// Question to the accounts: is this password right?
@@ -56,11 +56,11 @@ pub struct Login {
 /// Question to the accounts: the groups of a user that a proxy named.
 pub struct GroupLookup {
     pub(super) session: Session,
-    /// True if the proxy named another client than before.
+    /// True if the proxy named the address of a client, so that the client is perhaps another client than before.
     pub(super) is_another: bool,
 }
 
-/// Question to policy: may these events pass?
+/// Question to policy: are these events permitted?
 pub struct Admit {
     pub(super) session: Session,
     pub(super) asked: PolicyRequest,
@@ -82,7 +82,8 @@ pub(super) enum Purpose {
     },
 }
 
-/// Verdicts of policy whose replies are delayed: the client has no reply yet, and the upstream has not been asked.
+/// Verdicts of policy whose replies are delayed. The client has no reply yet, and the session has not asked the
+/// upstream yet.
 pub struct Delayed {
     pub(super) admit: Box<Admit>,
     pub(super) verdicts: Vec<Verdict>,
@@ -91,13 +92,14 @@ pub struct Delayed {
     pub(super) time: Duration,
 }
 
-/// Question to the upstream: its answers to the commands of the batch.
+/// Question to the upstream about the commands of the batch.
 pub struct Relay(pub(super) Session);
 
 /// Request to forward a message: the reply to DATA is in the output, and the upstream is ready for the message.
 pub struct Body(pub(super) Session);
 
-/// Request to forward a piece of a message: the client sends it, and the upstream waits for it (RFC 3030 §2).
+/// Request to forward a piece of a message: the client sends the piece at once, and the upstream is ready for it (RFC
+/// 3030 §2).
 pub struct Chunk {
     pub(super) session: Session,
     pub(super) chunk: command::Chunk,

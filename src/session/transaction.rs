@@ -13,15 +13,15 @@ pub(super) struct Transaction {
     pub route: Option<Arc<str>>,
     /// Time at which MAIL was accepted.
     pub began: Timestamp,
-    /// Number of RCPT commands that policy or the upstream were asked about, accepted or not.
+    /// Number of RCPT commands about which the session asked policy or the upstream, accepted or not.
     pub asked: usize,
     /// The recipients that were accepted.
     pub recipients: Vec<Arc<str>>,
     /// Octets of the accepted recipients and their parameters.
     pub octets: usize,
-    /// Charges that may have to be refunded when the transaction ends.
+    /// Charges that perhaps have to be refunded when the transaction ends.
     pub charges: Vec<RefundableCharge>,
-    /// DATA has been charged; a second DATA is not charged again.
+    /// True if DATA has been charged. A second DATA is not charged again.
     pub message_charged: bool,
     /// Octets received by BDAT so far; `None` before the first BDAT.
     pub chunked: Option<u64>,

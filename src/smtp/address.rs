@@ -1,5 +1,5 @@
-//! Strict parser of mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3). Weir sends each address to
-//! the upstream in the spelling that the client used.
+//! Strict parser of mailboxes and paths (RFC 5321 §4.1.2), which also accepts UTF-8 (RFC 6531 §3.3). Weir sends each
+//! address to the upstream in the spelling that the client used.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -75,7 +75,7 @@ impl fmt::Display for Path {
 }
 
 /// Maximum octets of a path, with its brackets (RFC 5321 §4.5.3.1.3). The 64 octets of §4.5.3.1.1 for a local part are
-/// not enforced: real bounce addresses are longer, and the upstream may accept them.
+/// not enforced, because real bounce addresses are longer, and the upstream perhaps accepts them.
 const MAX_PATH: usize = 256;
 const MAX_DOMAIN: usize = 255;
 
@@ -137,13 +137,13 @@ fn quoted_string_length(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns whether this octet may be in an atom of a local part (`atext`). RFC 6531 adds all octets above 127.
+/// Returns whether this octet is allowed in an atom of a local part (`atext`). RFC 6531 adds all octets above 127.
 fn is_atext(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
 }
 
-/// Returns whether this is a character outside ASCII that may be in an address. Characters that end lines, are
-/// invisible, or change the direction of writing are not allowed: a log line must show the true address.
+/// Returns whether this is a character outside ASCII that is allowed in an address. Characters that end lines, are
+/// invisible, or change the direction of writing are not allowed, because a log line must show the true address.
 pub fn is_fit(c: char) -> bool {
     let is_invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{70f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -166,8 +166,8 @@ pub fn is_domain(text: &str) -> bool {
     text.len() <= MAX_DOMAIN && text.split('.').all(label)
 }
 
-/// Returns whether this is a domain name that may have letters outside ASCII (U-labels, RFC 6531 §3.3). Characters
-/// other than `.` that IDNA treats as dots are not allowed.
+/// Returns whether this is a domain name, in which letters outside ASCII are allowed (U-labels, RFC 6531 §3.3).
+/// Characters other than `.` that IDNA treats as dots are not allowed.
 fn is_unicode_domain(text: &str) -> bool {
     let is_letter = |c: char| match c.is_ascii() {
         true => c.is_ascii_alphanumeric() || c == '-' || c == '_',
@@ -194,7 +194,7 @@ pub fn is_address_literal(text: &str) -> bool {
 }
 
 /// Returns whether Weir accepts this name in EHLO or HELO. Many clients send no valid host name, and RFC 5321 §4.1.4
-/// forbids refusing their mail for that. So Weir refuses only names that could break a header line.
+/// forbids servers to refuse mail for that reason. So Weir refuses only names that could break a header line.
 pub fn is_host_name(name: &str) -> bool {
     let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
     (1..=255).contains(&name.len()) && name.bytes().all(harmless)

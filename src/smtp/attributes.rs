@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-/// Set of attributes that a server accepts, as listed in its reply to EHLO. One bit for each name in [`NAMES`].
+/// Set of attributes that a server accepts, as listed in its reply to EHLO. The set has one bit for each name in
+/// [`NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u16);
 
@@ -43,7 +44,7 @@ impl Attributes {
 }
 
 /// Returns the command lines that send these values in this order. Attributes that the server does not accept (not in
-/// `taken`) are left out. The value `None` means unknown. A value that is too long is sent as unknown, since its
+/// `taken`) are left out. The value `None` means unknown. A value that is too long is sent as unknown, because its
 /// beginning alone could be the value of another client.
 pub fn commands(verb: &str, taken: Attributes, values: &[(&str, Option<String>)]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! Strict parser of a client's commands. Its error is the reply that the client gets.
+//! Strict parser of a client's commands. Its errors are the replies that the client gets.
 
 use super::address::is_host_name;
 use super::envelope::{Mail, Rcpt};
@@ -37,7 +37,7 @@ pub struct Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub size: u64,
-    /// Whether BDAT has the word LAST: the piece is the last one of the message.
+    /// True if BDAT has the word LAST, so that the piece is the last piece of the message.
     pub last: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Chunk {
 const FOREIGN: [&str; 11] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI", "PROXY"];
 
-/// Returns whether a line belongs to another protocol, mostly HTTP. The line is one that is no SMTP command, or the
+/// Returns whether a line belongs to another protocol, mostly HTTP. `line` is a line that is no SMTP command, or the
 /// beginning of an overlong line. An attacker can make a browser send an HTTP request with SMTP commands in its body.
 pub fn is_foreign(line: &[u8]) -> bool {
     let mut words = line.split(|b| *b == b' ');
@@ -61,9 +61,9 @@ pub fn not_smtp() -> Reply {
     Reply::new(421, "4.5.2 This is SMTP")
 }
 
-/// Parses a command line, without its CRLF. The error is the reply: 500 if the line is no command, 501 for wrong
-/// arguments, 502 for commands that Weir does not implement, 555 for unknown parameters, 421 if the input after this
-/// line may not be commands.
+/// Parses a command line, without its CRLF. Returns the reply as the error: 500 if the line is no command, 501 for
+/// wrong arguments, 502 for commands that Weir does not implement, 555 for unknown parameters, or 421 if the input
+/// after this line perhaps does not consist of commands.
 pub fn parse(line: &[u8]) -> Result<Command, Reply> {
     let text = std::str::from_utf8(line).ok().filter(|text| !text.contains(char::is_control));
     let Some(text) = text else {

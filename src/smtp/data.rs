@@ -1,9 +1,9 @@
-//! Reader of a message's octets, after DATA or in BDAT pieces: finds the end of the message, counts its octets, and
-//! refuses octets that servers interpret differently.
+//! Reader of a message's octets, after DATA or in BDAT pieces. Finds the end of the message, counts its octets, and
+//! refuses octets that different servers interpret differently.
 //!
-//! Octets after DATA are passed on to the upstream unchanged: dots stay stuffed, since the upstream also gets the
+//! Octets after DATA are forwarded to the upstream unchanged. Dots stay stuffed, because the upstream also gets the
 //! message after DATA. Octets that only some servers take for the end of the message are an error, and are never sent
-//! to the upstream: otherwise a client could hide a second message in the first one (SMTP smuggling).
+//! to the upstream. Otherwise a client could hide a second message in the first message (SMTP smuggling).
 
 use super::line::Ambiguity;
 use memchr::memchr3;
@@ -34,13 +34,14 @@ pub struct Reader {
 /// Result of reading a piece of the client's input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// All octets but the last `held` belong to the message and may be passed on. The last `held` octets may belong to
-    /// the end mark.
+    /// All octets except the last `held` octets belong to the message and can be forwarded. The last `held` octets
+    /// perhaps belong to the end mark.
     Message { held: usize },
-    /// The message ends in this piece. The first `message` octets of the piece belong to the message, the next `mark`
-    /// octets to the end mark.
+    /// The message ends in this piece. The first `message` octets of the piece belong to the message, and the next
+    /// `mark` octets belong to the end mark.
     End { message: usize, mark: usize },
-    /// The piece has octets that servers interpret differently. No octet of the piece may be passed on.
+    /// The piece has octets that different servers interpret differently. The caller must not forward any octet of the
+    /// piece.
     Refused(Ambiguity),
 }
 
@@ -51,14 +52,14 @@ impl Default for Reader {
     }
 }
 
-/// Returns whether this octet is white space: a line that begins with white space continues the header line before it
-/// (RFC 5322 §2.2.3). VT and FF are included, since programs that use C's `isspace` treat them as white space, too.
+/// Returns whether this octet is white space. A line that begins with white space continues the header line before it
+/// (RFC 5322 §2.2.3). VT and FF are included, because programs that use C's `isspace` treat them as white space, too.
 fn continues_header(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t' | 0x0b | 0x0c)
 }
 
 impl Reader {
-    /// Returns the octets of the message so far, without the stuffed dots, as SIZE counts them (RFC 1870 §5).
+    /// Returns the number of octets of the message so far, without the stuffed dots, as SIZE counts them (RFC 1870 §5).
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -88,8 +89,8 @@ impl Reader {
                 (State::LineStart, b'.') => State::Dot,
                 (State::Dot, b'\r') => State::DotCr,
                 (State::LineStart | State::Inside, b'\r') => State::Cr,
-                // A dot at the beginning of a line is not counted: the receiver removes it, even if no client stuffed
-                // it.
+                // A dot at the beginning of a line is not counted, because the receiver removes it, even if the client
+                // did not stuff it.
                 (state @ (State::LineStart | State::Dot | State::Inside), _) => {
                     if self.size == 0 && state != State::Inside {
                         self.is_continuation = continues_header(byte);
@@ -106,8 +107,8 @@ impl Reader {
         self.hold()
     }
 
-    /// Reports octets at the end of the piece that may begin the end mark as held, and returns to the state before
-    /// them: they are read again with the next piece.
+    /// Reports as held those octets at the end of the piece that perhaps begin the end mark. Returns to the state
+    /// before these octets, because they are read again with the next piece.
     fn hold(&mut self) -> Piece {
         let held = match self.state {
             State::Dot => 1,
@@ -136,7 +137,7 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// Returns the octets of the message so far, as the client sent them.
+    /// Returns the number of octets of the message so far, as the client sent them.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -148,7 +149,8 @@ impl Chunks {
     }
 
     /// Reads octets of a BDAT piece, and appends them to `out` in DATA format: stuffs dots at the beginning of a line,
-    /// and appends a CR only together with its LF. After an error the caller must not pass on any more of the message.
+    /// and appends a CR only together with its LF. After an error the caller must not forward any more octets of the
+    /// message.
     pub fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Ambiguity> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -182,7 +184,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Ends the message. If the last line has no CRLF, appends one to `out`, since the end mark of DATA needs it.
+    /// Ends the message. If the last line has no CRLF, appends a CRLF to `out`, because the end mark of DATA needs it.
     pub fn end(&self, out: &mut Vec<u8>) -> Result<(), Ambiguity> {
         match self.state {
             State::LineStart => {}
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Converts a message that the client sends in these BDAT pieces.
+    /// Converts to DATA format a message that the client sends in these BDAT pieces.
     fn in_data_format(pieces: &[&[u8]]) -> Result<Vec<u8>, Ambiguity> {
         let (mut chunks, mut out) = (Chunks::default(), Vec::new());
         pieces.iter().try_for_each(|piece| chunks.read(piece, &mut out))?;
@@ -232,7 +234,7 @@ mod tests {
         }
     }
 
-    /// The octets that were passed on, the message's size as SIZE counts it, and the octets after the end mark.
+    /// The forwarded octets, the message's size as SIZE counts it, and the octets after the end mark.
     type Message = (Vec<u8>, u64, Vec<u8>);
 
     /// Reads the pieces in the way a connection does. `None` if the message did not end.

@@ -1,5 +1,5 @@
-//! Parser of MAIL and RCPT with their parameters. Checks the parameters, and keeps them in the client's spelling, to be
-//! sent to the upstream.
+//! Parser of MAIL and RCPT with their parameters. Checks the parameters, and keeps them in the client's spelling,
+//! because Weir sends them to the upstream.
 
 use super::address::{self, Path};
 use super::extensions::Extensions;
@@ -13,13 +13,13 @@ pub struct Mail {
     pub size: Option<u64>,
     /// BODY: encoding of the body (RFC 6152).
     pub body: Option<Body>,
-    /// SMTPUTF8: addresses and headers may be in UTF-8 (RFC 6531).
+    /// SMTPUTF8: addresses and headers are allowed to contain UTF-8 (RFC 6531).
     pub smtp_utf8: bool,
     /// REQUIRETLS: every hop must use TLS (RFC 8689).
     pub require_tls: bool,
-    /// RET, FULL or HDRS: whether a bounce quotes the whole message or its header (RFC 3461 §4.3).
+    /// RET: a bounce quotes the whole message (FULL) or only its header (HDRS) (RFC 3461 §4.3).
     pub ret: Option<Box<str>>,
-    /// ENVID: identifier of the message that bounces repeat, encoded as xtext (RFC 3461 §4.4).
+    /// ENVID: identifier of the message, encoded as xtext; bounces repeat this identifier (RFC 3461 §4.4).
     pub envid: Option<Box<str>>,
 }
 
@@ -33,7 +33,7 @@ pub enum Body {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rcpt {
     pub recipient: Path,
-    /// NOTIFY: the events that the sender wants to be notified of (RFC 3461 §4.1).
+    /// NOTIFY: the events about which the sender wants a notification (RFC 3461 §4.1).
     pub notify: Option<Box<str>>,
     /// ORCPT: the original recipient, with the address type (RFC 3461 §4.2, RFC 6533 §3).
     pub orcpt: Option<Box<str>>,
@@ -62,7 +62,7 @@ impl Mail {
         Self { sender, size: None, body: None, smtp_utf8: false, require_tls: false, ret: None, envid: None }
     }
 
-    /// Parses the arguments of MAIL. The error is the reply that the client gets.
+    /// Parses the arguments of MAIL. Returns the reply to the client as the error.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let (sender, parameters) =
             path_after("FROM:", arguments).ok_or_else(|| Reply::new(501, "5.1.7 Say MAIL FROM:<address>"))?;
@@ -80,7 +80,8 @@ impl Mail {
                 ("REQUIRETLS", None) => std::mem::replace(&mut mail.require_tls, true),
                 ("RET", Some(value)) => mail.ret.replace(ret(value)?).is_some(),
                 ("ENVID", Some(value)) => mail.envid.replace(envid(value)?).is_some(),
-                // AUTH (RFC 4954 §5) is accepted, but not sent to the upstream, which has no reason to trust its value.
+                // AUTH (RFC 4954 §5) is accepted, but not sent to the upstream, because the upstream has no reason to
+                // trust its value.
                 ("AUTH", Some(value)) => {
                     submitter(value)?;
                     std::mem::replace(&mut seen_auth, true)
@@ -123,7 +124,7 @@ impl Rcpt {
         Self { recipient, notify: None, orcpt: None }
     }
 
-    /// Parses the arguments of RCPT. The error is the reply that the client gets.
+    /// Parses the arguments of RCPT. Returns the reply to the client as the error.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let (recipient, parameters) =
             path_after("TO:", arguments).ok_or_else(|| Reply::new(501, "5.1.3 Say RCPT TO:<address>"))?;
@@ -180,7 +181,7 @@ fn twice(verb: &str, name: &str) -> Reply {
 }
 
 /// Parses the path after `FROM:` or `TO:` and returns it with the words of the parameters. Spaces before the path are
-/// accepted: many clients send one, and it is harmless, though RFC 5321 §3.3 forbids it.
+/// accepted, because many clients send a space there, and it is harmless, though RFC 5321 §3.3 forbids it.
 fn path_after<'a>(keyword: &str, arguments: &'a str) -> Option<(Path, impl Iterator<Item = &'a str>)> {
     let head = arguments.get(..keyword.len())?;
     if !head.eq_ignore_ascii_case(keyword) {
@@ -243,8 +244,8 @@ fn notify(value: &str) -> Result<Box<str>, Reply> {
 fn orcpt(value: &str) -> Result<Box<str>, Reply> {
     let is_type = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let good = value.split_once(';').is_some_and(|(kind, address)| {
-        // RFC 6533 §3: an address of type utf-8 is plain UTF-8, or has characters escaped as \x{NN}, which is valid
-        // xtext.
+        // RFC 6533 §3: an address of type utf-8 is plain UTF-8, or contains escaped characters of the form \x{NN},
+        // which are valid xtext.
         let fits = is_xtext(address) || kind.eq_ignore_ascii_case("utf-8") && is_unicode_text(address);
         is_type(kind) && !address.is_empty() && fits
     });
@@ -263,7 +264,7 @@ fn submitter(value: &str) -> Result<(), Reply> {
 }
 
 /// Returns whether this is xtext: printable ASCII without space and `=`, and `+` only before two hexadecimal digits
-/// (RFC 3461 §4). Lower-case digits, which the RFC does not allow, are accepted, since they are common.
+/// (RFC 3461 §4). The RFC does not allow lower-case digits, but they are accepted, because they are common.
 fn is_xtext(text: &str) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

@@ -4,7 +4,7 @@ use super::attributes::Attributes;
 use super::reply::Reply;
 use std::str::FromStr;
 
-/// The extensions that an upstream offers, of those that Weir uses or offers to clients.
+/// The extensions that an upstream offers, without the extensions that Weir neither uses nor offers to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// PIPELINING (RFC 2920).
@@ -78,8 +78,8 @@ impl Extensions {
         offered
     }
 
-    /// Returns the extensions that both upstreams offer, with the lower of their limits. Weir can offer these to a
-    /// client whose message may go to either upstream.
+    /// Returns the extensions that both upstreams offer, with the lower of their limits. Weir can offer these
+    /// extensions to a client whose message goes to one of the two upstreams.
     pub fn common(&self, other: &Self) -> Self {
         // 0 means no limit.
         let lower = |a: Option<u64>, b: Option<u64>| match (a.filter(|a| *a > 0), b.filter(|b| *b > 0)) {
@@ -104,7 +104,7 @@ impl Extensions {
         }
     }
 
-    /// Returns whether `other` includes all of these extensions that concern clients, with limits that are not lower.
+    /// Returns whether `other` includes all extensions in `self` that concern clients, with limits that are not lower.
     pub fn is_within(&self, other: &Self) -> bool {
         let flags = [
             (self.pipelining, other.pipelining),

@@ -2,8 +2,8 @@
 
 use memchr::{memchr, memchr2};
 
-/// Maximum octets of a command line, with its CRLF. RFC 5321 §4.5.3.1.4 requires at least 512, and extensions require
-/// more; Postfix accepts 2048, which is enough for DSN parameters.
+/// Maximum octets of a command line, with its CRLF. RFC 5321 §4.5.3.1.4 requires at least 512 octets, and extensions
+/// require more. Postfix accepts 2048 octets, which is enough for DSN parameters.
 pub const MAX_COMMAND: usize = 2048;
 
 /// Maximum octets of a line that the client sends in a SASL exchange, with its CRLF (RFC 4954 §4).
@@ -12,7 +12,7 @@ pub const MAX_SASL: usize = 12_288;
 /// Maximum octets of an overlong line that are read and discarded before the line counts as endless.
 const MAX_SKIPPED: usize = 64 * 1024;
 
-/// Octets at the beginning of an overlong line that are reported, enough to see the verb.
+/// Number of octets at the beginning of an overlong line that are reported: enough to recognize the command.
 const REPORTED: usize = 32;
 
 /// Buffer of octets that were read from a client's connection and are not used yet.
@@ -20,16 +20,16 @@ const REPORTED: usize = 32;
 pub struct Input {
     bytes: Vec<u8>,
     used: usize,
-    /// Set while an overlong line is being discarded. Its beginning was reported, its end has not been read yet.
+    /// Set while an overlong line is being discarded: its beginning was reported, and its end has not been read yet.
     skipped: Option<Skipped>,
-    /// Number of octets that have not been read from the connection yet and will be discarded.
+    /// Number of octets that will be discarded and have not been read from the connection yet.
     to_discard: u64,
 }
 
 /// State of discarding an overlong line.
 struct Skipped {
     octets: usize,
-    /// Whether the last octet read of the line is a CR; the LF may follow.
+    /// True if the last octet that was read is a CR. The next octet can then be the LF that ends the line.
     ends_in_cr: bool,
 }
 
@@ -40,8 +40,8 @@ pub enum Line<'a> {
     Complete(&'a [u8]),
     /// The end of the line has not been read yet.
     Incomplete,
-    /// A line is longer than allowed. Holds its beginning. Returned once for each such line; the rest of the line is
-    /// discarded.
+    /// A line is longer than allowed. Holds the beginning of the line. Returned once for each such line; the rest of
+    /// the line is discarded.
     TooLong(&'a [u8]),
     /// More than 64 KiB of an overlong line were discarded, and its end was not found.
     Endless,
@@ -50,7 +50,7 @@ pub enum Line<'a> {
 }
 
 /// Octets that SMTP servers interpret differently. SMTP smuggling exploits such differences (CVE-2023-51764 and similar
-/// ones).
+/// attacks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ambiguity {
     BareCr,
@@ -85,7 +85,7 @@ impl Input {
         self.unused().first().copied().filter(|_| is_line)
     }
 
-    /// Discards the next `count` octets, also those that have not been read from the connection yet.
+    /// Discards the next `count` octets, even octets that have not been read from the connection yet.
     pub fn discard(&mut self, count: u64) {
         self.to_discard = self.to_discard.saturating_add(count);
         let here = self.unused().len().min(usize::try_from(self.to_discard).unwrap_or(usize::MAX));
@@ -112,8 +112,8 @@ impl Input {
         }
     }
 
-    /// Discards all octets. Called at a TLS handshake: octets that were sent before it, without encryption, must not be
-    /// used after it (STARTTLS injection, CVE-2011-0411).
+    /// Discards all octets. Called at a TLS handshake, because octets that were sent without encryption before the
+    /// handshake must not be used after it (STARTTLS injection, CVE-2011-0411).
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -133,7 +133,7 @@ impl Input {
         &mut self.bytes
     }
 
-    /// Returns the next line and marks it as used. `max` is its maximum octets, with its CRLF.
+    /// Returns the next line and marks it as used. `max` is the maximum number of octets of the line, with its CRLF.
     pub fn line(&mut self, max: usize) -> Line<'_> {
         self.discard(0);
         if let Some(Skipped { octets, ends_in_cr }) = self.skipped.take() {

@@ -1,5 +1,5 @@
-//! Reader of a message's `Message-ID:` field (RFC 5322 §3.6.4), for the log. It reads while the message passes, and holds
-//! nothing back.
+//! Reader of a message's `Message-ID:` field (RFC 5322 §3.6.4), for the log. It reads the octets while Weir forwards
+//! the message, and does not delay any of them.
 
 use memchr::memchr;
 
@@ -9,15 +9,15 @@ pub struct MessageId {
     line: HeaderLine,
     /// Octets of the field's body without its line ends, at most [`MAX_OCTETS`].
     value: Vec<u8>,
-    /// True if the field has more octets.
+    /// True if the field has more octets than `value` holds.
     is_cut: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum HeaderLine {
-    /// The line's first octets, this many, match the field name.
+    /// This number of octets of the line have been read, and all of them match the field name.
     Name(usize),
-    /// The field name is complete. A colon may follow, also after blanks (RFC 5322 §4.5).
+    /// The field name is complete. A colon can follow, directly or after blanks (RFC 5322 §4.5).
     Named,
     Value,
     /// A line of the value has ended. White space continues the value (RFC 5322 §2.2.3).
@@ -35,12 +35,12 @@ impl Default for HeaderLine {
 
 const FIELD_NAME: &[u8] = b"message-id";
 
-/// Maximum octets of an identifier. RFC 5322 allows a line of 998; mail programs write some 80. A longer one would only
-/// fill the log.
+/// Maximum octets of an identifier. RFC 5322 allows lines of 998 octets, but mail programs write identifiers of about
+/// 80 octets. A longer identifier would only fill the log.
 const MAX_OCTETS: usize = 250;
 
 impl MessageId {
-    /// Takes the next octets of the message.
+    /// Reads the next octets of the message.
     pub fn read(&mut self, mut octets: &[u8]) {
         while let Some(&first) = octets.first() {
             let (next, taken) = match self.line {
@@ -78,9 +78,9 @@ impl MessageId {
         end.map_or((HeaderLine::Value, octets.len()), |end| (HeaderLine::ValueLineEnd, end + 1))
     }
 
-    /// Returns the identifier as far as it has come, for the log: `None` if there is none. The client may have written
-    /// anything: a control character, a mark that changes the direction of writing and an octet that is not UTF-8
-    /// become `?`, and a long identifier ends in `…`.
+    /// Returns the identifier for the log, as far as it has arrived; `None` if there is no identifier. The client can
+    /// write anything into the field. So control characters, marks that change the direction of writing and octets that
+    /// are not UTF-8 become `?`, and a long identifier ends in `…`.
     pub fn text(&self) -> Option<String> {
         let value = String::from_utf8_lossy(&self.value);
         let is_plain = |c: char| c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ';

@@ -1,4 +1,4 @@
-//! Parsers and writers of SMTP, for clients and upstreams. Pure: no sockets, no clock.
+//! Parsers and writers of SMTP, for clients and upstreams. They use no sockets and no clock.
 //!
 //! Only CRLF ends a line in a client's input. Input that two servers could interpret differently is an error; Weir does
 //! not repair it.

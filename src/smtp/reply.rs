@@ -1,23 +1,24 @@
-//! Replies (RFC 5321 §4.2): Weir's own replies to clients, and the upstream's replies, which are read in bounded
-//! memory; octets that could break a line are replaced.
+//! Replies (RFC 5321 §4.2): Weir's own replies to clients, and the upstream's replies. The reader of the upstream's
+//! replies uses bounded memory. Octets that could break a line are replaced.
 
 use memchr::memchr;
 use std::fmt;
 use std::sync::Arc;
 
-/// A reply: a code and one or more lines of text in printable ASCII. A line's text begins with the enhanced code, if
-/// there is one.
+/// A reply: a code and one or more lines of text in printable ASCII. The text of a line begins with the enhanced code
+/// if the line has an enhanced code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     code: u16,
-    /// Shared, since one refusal by an upstream may be the answer for a thousand recipients.
+    /// Shared, because one refusal by an upstream can be the answer for a thousand recipients.
     lines: Arc<[Box<str>]>,
 }
 
 /// Maximum octets of a line's text, so that with code and CRLF the line has at most 512 octets (RFC 5321 §4.5.3.1.5).
 const MAX_TEXT: usize = 500;
 
-/// Maximum lines that Weir keeps of an upstream's reply: the first 15 and the last. Real texts have only a few lines.
+/// Maximum lines that Weir keeps of an upstream's reply: the first 15 lines and the last line. Real texts have only a
+/// few lines.
 const MAX_KEPT_LINES: usize = 16;
 
 /// Maximum lines that Weir keeps of a reply to EHLO, in which each line is an extension.
@@ -59,9 +60,9 @@ impl Reply {
         Self { code: self.code, lines: self.texts().map(|text| clean(change(text).as_bytes())).collect() }
     }
 
-    /// Returns the reply with another code and enhanced code and the same text, for an upstream's reply whose code
-    /// would mislead the client: a 421 says that the upstream closes its connection to Weir, but Weir does not close
-    /// the client's.
+    /// Returns the reply with the same text, but with another code and enhanced code. It is for an upstream's reply
+    /// whose code would mislead the client: a 421 says that the upstream closes its connection to Weir, but Weir does
+    /// not close its connection to the client.
     pub fn recoded(&self, code: u16, enhanced: &str) -> Self {
         let lines =
             self.texts().map(|text| clean(format!("{enhanced} {}", without_enhanced(text)).as_bytes())).collect();
@@ -69,7 +70,7 @@ impl Reply {
     }
 
     /// Returns the reply with an enhanced code in each line, as Weir has announced to the client (ENHANCEDSTATUSCODES):
-    /// a line without one gets X.0.0, where X is the first digit of the code (RFC 2034 §4).
+    /// a line without an enhanced code gets X.0.0, where X is the first digit of the code (RFC 2034 §4).
     pub fn enhanced(&self) -> Self {
         let class = self.code / 100;
         let enhance = |line: &str| match without_enhanced(line).len() == line.len() {
@@ -97,8 +98,8 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Returns at most [`MAX_TEXT`] octets of the text, with `?` for all but printable ASCII, so that a log line, a header
-/// and the client's parser are safe from it.
+/// Returns at most [`MAX_TEXT`] octets of the text, with `?` instead of all octets except printable ASCII. So the text
+/// cannot harm a log line, a header or the client's parser.
 fn clean(text: &[u8]) -> Box<str> {
     let printable = |b: &u8| if (b' '..=b'~').contains(b) { char::from(*b) } else { '?' };
     text.iter().take(MAX_TEXT).map(printable).collect::<String>().into()
@@ -116,7 +117,7 @@ fn without_enhanced(text: &str) -> &str {
 /// Error in an upstream's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Garbage {
-    /// A line that does not begin with a code from 200 to 599, followed by a space, a hyphen or the end of the line.
+    /// A line does not begin with a code from 200 to 599 and then a space, a hyphen or the end of the line.
     NoCode,
     /// The lines of one reply have different codes.
     MixedCodes,
@@ -134,11 +135,12 @@ impl fmt::Display for Garbage {
     }
 }
 
-/// Reader of an upstream's replies. A bare LF also ends a line, as in other programs; this is safe, as no commands or
-/// messages can be smuggled in replies.
+/// Reader of an upstream's replies. A bare LF also ends a line, as in other programs. This is safe, because replies
+/// contain no commands or messages that an attacker could smuggle.
 #[derive(Default)]
 pub struct Reader {
-    /// Octets read of a line whose end has not been read yet; octets beyond the kept maximum are left out.
+    /// Octets of a line whose end has not been read yet. Octets beyond the maximum that Weir keeps of a line are left
+    /// out.
     pending: Vec<u8>,
     lines: Vec<Box<str>>,
     code: Option<u16>,
@@ -147,13 +149,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Makes the reader keep up to [`MAX_EXTENSIONS`] lines of the next reply, which may be the reply to EHLO.
+    /// Makes the reader keep up to [`MAX_EXTENSIONS`] lines of the next reply, which is perhaps the reply to EHLO.
     pub fn expect_extensions(&mut self) {
         self.is_ehlo = true;
     }
 
-    /// Reads octets from the upstream, until a reply is complete or all are used. Returns the number of octets used,
-    /// and the complete reply, if any.
+    /// Reads octets from the upstream until a reply is complete or all octets are used. Returns the number of used
+    /// octets, and the reply if it is complete.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), Garbage> {
         let mut used = 0;
         while used < bytes.len() {
@@ -175,7 +177,7 @@ impl Reader {
         Ok((used, None))
     }
 
-    /// Returns whether a part of a reply has been read, but not its end.
+    /// Returns whether the beginning of a reply has been read, but not its end.
     pub fn is_inside(&self) -> bool {
         self.read > 0
     }
@@ -204,7 +206,7 @@ impl Reader {
     }
 }
 
-/// Splits a reply line into its code, whether it is the last line, and its text.
+/// Splits a reply line. Returns its code, whether it is the last line of the reply, and its text.
 fn split(line: &[u8]) -> Option<(u16, bool, &[u8])> {
     let (digits, rest) = line.split_at_checked(3)?;
     if !(b'2'..=b'5').contains(&digits[0]) || !digits.iter().all(u8::is_ascii_digit) {

@@ -28,10 +28,10 @@ pub enum Verified {
         groups: Arc<[Box<str>]>,
     },
     Wrong,
-    /// The password cannot be checked now: too many other logins wait, the users file is just being written, or there
-    /// is no users file.
+    /// Weir cannot check the password now, because too many other logins wait, because the users file is being written
+    /// at this moment, or because there is no users file.
     Unavailable,
-    /// The client closed the connection while its login waited: the password was not checked.
+    /// The client closed the connection while its login waited, so the password was not checked.
     ClientLeft,
 }
 
@@ -48,20 +48,20 @@ impl fmt::Debug for Bearer {
     }
 }
 
-/// Maximum octets of a password. RFC 4616 §2 sets no maximum; a client must not be able to make Weir hash very long
-/// ones.
+/// Maximum octets of a password. RFC 4616 §2 sets no maximum, but a client must not be able to make Weir hash very long
+/// passwords.
 pub const MAX_PASSWORD: usize = 1024;
 
-/// Maximum octets of a token. With the user name and in base64 it must fit into the 12,288 octets of an AUTH line (RFC
-/// 4954 §4).
+/// Maximum octets of a token. The token, together with the user name and encoded in base64, must fit into the 12,288
+/// octets of an AUTH line (RFC 4954 §4).
 pub const MAX_TOKEN: usize = 8192;
 
 /// Maximum octets of a user name.
 const MAX_NAME: usize = 255;
 
 /// Returns whether this is a valid user name: letters and digits of any script, and printable ASCII except space and
-/// colon. Control characters, spaces, colons and marks that change the direction of writing are refused, since programs
-/// or people would misread them in headers, logs and the users file.
+/// colon. Control characters, spaces, colons and marks that change the direction of writing are refused, because
+/// programs or people would misread them in headers, logs and the users file.
 pub fn is_user_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.chars().all(|c| c.is_alphanumeric() || (c.is_ascii_graphic() && c != ':'))
@@ -73,16 +73,17 @@ pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
 pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
 
 impl Credentials {
-    /// Creates credentials. `None` if the user name is invalid, or the password is empty, too long or has a NUL.
+    /// Creates credentials. Returns `None` if the user name is invalid, or if the password is empty, too long or
+    /// contains a NUL.
     pub fn new(user: &str, password: &str) -> Option<Self> {
         let well_formed =
             is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
 
-    /// Returns the forms of the password to compare with a stored hash: normalized by SASLprep; and, if that differs,
-    /// as the client sent it, since earlier versions of Weir hashed passwords without SASLprep. A password that
-    /// SASLprep prohibits has only the form that the client sent.
+    /// Returns the forms of the password to compare with a stored hash: the password normalized by SASLprep and, if it
+    /// differs, the password as the client sent it. The second form is needed because earlier versions of Weir hashed
+    /// passwords without SASLprep. A password that SASLprep prohibits has only the form that the client sent.
     pub fn password_forms(&self) -> Vec<Cow<'_, str>> {
         let prepared = saslprep(&self.password).filter(|prepared| **prepared != self.password);
         prepared.into_iter().chain([Cow::Borrowed(&*self.password)]).collect()
@@ -90,16 +91,18 @@ impl Credentials {
 }
 
 /// Normalizes a password by SASLprep (RFC 4013), so that different encodings of the same character, as different
-/// keyboards send them, compare equal. `None` if SASLprep prohibits the password, or leaves nothing of it.
+/// systems send them, compare equal. Returns `None` if SASLprep prohibits the password, or if the normalized password
+/// is empty.
 pub fn saslprep(password: &str) -> Option<Cow<'_, str>> {
     stringprep::saslprep(password).ok().filter(|prepared| !prepared.is_empty())
 }
 
 impl Bearer {
-    /// Creates a bearer. `None` if the user name is invalid, or the token is empty, too long or not printable ASCII
-    /// without spaces.
+    /// Creates a bearer. Returns `None` if the user name is invalid, or if the token is empty, too long, or contains a
+    /// space or anything other than printable ASCII.
     pub fn new(user: &str, token: &str) -> Option<Self> {
-        // RFC 6750 §2.1 allows fewer characters. This check excludes those that would end the field in the message.
+        // RFC 6750 §2.1 allows fewer characters. This check only excludes the characters that would end the field in
+        // the message.
         let is_token = (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
         (is_user_name(user) && is_token).then(|| Self { user: user.to_owned(), token: token.to_owned() })
     }
@@ -128,8 +131,8 @@ pub fn login(credentials: &Credentials) -> [String; 2] {
 /// Parses the only message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` if the
 /// message is malformed.
 ///
-/// An authorization identity (`authzid`) that differs from the user name is refused, too: no user may act as another
-/// user.
+/// An authorization identity (`authzid`) that differs from the user name is refused, too: no user is permitted to act
+/// as another user.
 pub fn parse_plain(message: &str) -> Option<Credentials> {
     let text = decode(message)?;
     let mut parts = text.splitn(3, '\0');
@@ -192,7 +195,7 @@ mod tests {
             let credentials = Credentials::new("alice", password).unwrap();
             credentials.password_forms().into_iter().map(Cow::into_owned).collect::<Vec<_>>()
         };
-        // The examples of RFC 4013 §3. SASLprep prohibits the last two.
+        // The first seven passwords are the examples of RFC 4013 §3. SASLprep prohibits the last two of these examples.
         assert_eq!(forms("I\u{ad}X"), ["IX", "I\u{ad}X"]);
         assert_eq!(forms("user"), ["user"]);
         assert_eq!(forms("USER"), ["USER"]);

@@ -1,9 +1,9 @@
 //! SCRAM-SHA-256, the client's side, for logins at an upstream (RFC 5802, RFC 7677). The password is never sent to the
 //! server, and the server proves that it knows the password, too.
 //!
-//! A login goes through three values: [`ClientFirst`], with the server's first message [`Challenge`], with the derived
-//! keys [`Proof`], which verifies the server's last message. [`Salting::derive`] may take most of a second, so the
-//! caller decides on which thread it runs. Channel binding is not offered.
+//! A login goes through three values. [`ClientFirst`] and the server's first message give a [`Challenge`]. The
+//! challenge and the derived keys give a [`Proof`], which verifies the server's last message. [`Salting::derive`] can
+//! take almost a second, so the caller decides on which thread it runs. Channel binding is not offered.
 
 use super::sasl::Credentials;
 use base64::Engine as _;
@@ -12,15 +12,15 @@ use ring::{digest, hmac, pbkdf2};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// Minimum number of hash iterations (RFC 7677 §4): with fewer, an eavesdropper could quickly find the password by
-/// trying many.
+/// Minimum number of hash iterations (RFC 7677 §4): with fewer iterations, an eavesdropper could quickly find the
+/// password by trying many passwords.
 const MIN_ITERATIONS: u32 = 4096;
 
-/// Maximum number of hash iterations, less than a second of processor time: an upstream must not be able to make Weir
-/// use more (RFC 5802 §9).
+/// Maximum number of hash iterations. They take less than a second of processor time. An upstream must not be able to
+/// make Weir use more processor time (RFC 5802 §9).
 const MAX_ITERATIONS: u32 = 1_000_000;
 
-/// Maximum characters of a server's error text in the log. The error texts of RFC 5802 §7 have up to 39.
+/// Maximum characters of a server's error text in the log. The error texts of RFC 5802 §7 have up to 39 characters.
 const MAX_ERROR: usize = 100;
 
 /// `gs2-header` of RFC 5802 §7: no channel binding, and no authorization identity other than the user name.
@@ -33,12 +33,12 @@ pub struct ClientFirst {
     password: String,
 }
 
-/// The server's challenge (its first message), and what is needed to answer it.
+/// The server's challenge (its first message), and the values that are needed to answer it.
 pub struct Challenge {
     salting: Salting,
     /// `AuthMessage` of RFC 5802 §3, up to the comma after the server's message.
     auth_message: String,
-    /// The client's nonce followed by the server's.
+    /// The client's nonce, followed by the server's nonce.
     nonce: String,
 }
 
@@ -71,13 +71,13 @@ pub enum Error {
     Malformed,
     /// The server requires an extension (`m=`); Weir supports none.
     Extension,
-    /// The server's nonce does not begin with the client's nonce, or adds nothing to it: the message may answer another
-    /// login.
+    /// The server's nonce does not begin with the client's nonce, or adds nothing to it. The message is then perhaps an
+    /// answer to another login.
     Nonce,
     Iterations,
     /// The server reports an error (`e=`). Holds its text, reduced to printable ASCII.
     Refused(String),
-    /// The server's signature is wrong: it does not know the password, so it may not be the real server.
+    /// The server's signature is wrong. So the server does not know the password, and is perhaps not the real server.
     Signature,
 }
 
@@ -128,7 +128,7 @@ impl Challenge {
         &self.salting
     }
 
-    /// Computes the answer with `keys`, which the caller has derived from [`Challenge::salting`].
+    /// Computes the answer with these `keys`. The caller has derived them from [`Challenge::salting`].
     pub fn prove(self, keys: &Keys) -> Proof {
         let bare = format!("c={},r={}", STANDARD.encode(GS2_HEADER), self.nonce);
         let auth_message = self.auth_message + &bare;
@@ -141,7 +141,7 @@ impl Challenge {
 }
 
 impl Salting {
-    /// Derives the keys with the server's number of iterations. Takes from a millisecond to most of a second of
+    /// Derives the keys with the server's number of iterations. Takes between a millisecond and almost a second of
     /// processor time.
     pub fn derive(&self) -> Keys {
         let mut salted = [0; digest::SHA256_OUTPUT_LEN];
@@ -158,8 +158,8 @@ impl Proof {
         &self.message
     }
 
-    /// Checks by the server's last message (`server-final-message`) that the server knows the password, too. The
-    /// comparison takes constant time.
+    /// Checks the server's last message (`server-final-message`), which proves that the server knows the password, too.
+    /// The comparison takes constant time.
     pub fn verify(&self, message: &str) -> Result<(), Error> {
         let mut attributes = message.split(',').map(attribute);
         let signature = match attributes.next().flatten() {
@@ -201,9 +201,9 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Normalizes a user name or password by SASLprep (RFC 4013). A text that SASLprep prohibits, such as one with
-/// characters that are not in Unicode 3.2, is used unchanged: a server that allows such a password has stored it
-/// unchanged.
+/// Normalizes a user name or password by SASLprep (RFC 4013). A text that SASLprep prohibits, for example because of
+/// characters that are not in Unicode 3.2, is used unchanged. The reason is that a server that allows such a password
+/// has stored it unchanged.
 fn prepared(text: &str) -> String {
     stringprep::saslprep(text).map_or_else(|_| text.to_owned(), |prepared| prepared.into_owned())
 }
@@ -216,8 +216,8 @@ fn attribute(text: &str) -> Option<(char, &str)> {
     (letters.next().is_none() && !value.is_empty() && !value.contains('\0')).then_some((name, value))
 }
 
-/// Returns at most [`MAX_ERROR`] characters of a server's text, with `?` for all but printable ASCII, so that a log
-/// line and a terminal are safe from it.
+/// Returns at most [`MAX_ERROR`] characters of a server's text, with `?` instead of all characters except printable
+/// ASCII. So the text cannot harm a log line or a terminal.
 fn printable(text: &str) -> String {
     text.chars().take(MAX_ERROR).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
 }
@@ -334,7 +334,7 @@ mod tests {
         for (password, prepared) in [("I\u{ad}X", "IX"), ("\u{aa}", "a"), ("\u{2168}", "IX"), ("a\u{a0}b", "a b")] {
             assert_eq!(first("u", password).password, prepared);
         }
-        // A character that SASLprep prohibits, and one that is not in Unicode 3.2.
+        // A character that SASLprep prohibits, and a character that is not in Unicode 3.2.
         for password in ["a\u{7}", "\u{1f600}"] {
             assert_eq!(first("u", password).password, password);
         }

@@ -12,9 +12,9 @@ pub struct Received<'a> {
     pub client: IpAddr,
     /// Host name of this Weir.
     pub by: &'a str,
-    /// Whether the client used EHLO, not HELO.
+    /// True if the client used EHLO, not HELO.
     pub extended: bool,
-    /// Whether MAIL had the parameter SMTPUTF8.
+    /// True if MAIL had the parameter SMTPUTF8.
     pub utf8: bool,
     /// TLS version and cipher suite, if the client used TLS.
     pub tls: Option<(&'a str, &'a str)>,
@@ -61,8 +61,8 @@ fn literal(address: IpAddr) -> String {
 }
 
 /// Returns the text in a form for a comment in a header (RFC 5322 §3.2.2): escapes characters that could end the
-/// comment, replaces all but printable ASCII by `?`, and cuts the text after 200 characters so that it fits into a
-/// line.
+/// comment, replaces all characters except printable ASCII by `?`, and cuts the text after 200 characters so that it
+/// fits into a line.
 fn comment(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(200) {
@@ -75,7 +75,8 @@ fn comment(text: &str) -> String {
     out
 }
 
-/// Counter of the `Received:` lines in a message's header: one for each server that the message has passed through.
+/// Counter of the `Received:` lines in a message's header. There is one line for each server through which the message
+/// has passed.
 #[derive(Debug, Default)]
 pub struct Hops {
     count: usize,
@@ -84,9 +85,9 @@ pub struct Hops {
 
 #[derive(Clone, Copy, Debug)]
 enum HeaderLine {
-    /// So many octets have been read of this line, and all match the field name `Received`.
+    /// This number of octets of the line have been read, and all of them match the field name `Received`.
     Name(usize),
-    /// The whole field name `Received` has been read. A colon must follow, possibly after blanks (RFC 5322 §4.5).
+    /// The whole field name `Received` has been read. A colon must follow, directly or after blanks (RFC 5322 §4.5).
     Named,
     Other,
     /// The header has ended, and the body has begun.
@@ -99,7 +100,7 @@ impl Default for HeaderLine {
     }
 }
 
-/// Maximum number of `Received:` lines. RFC 5321 §6.3 asks for "normally at least 100".
+/// Maximum number of `Received:` lines. RFC 5321 §6.3 asks for a maximum of "normally at least 100".
 const MAX_HOPS: usize = 100;
 
 const FIELD_NAME: &[u8] = b"received";

@@ -6,10 +6,11 @@ use super::reply::Reply;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Reply(Reply),
-    /// The command is RCPT. The upstream refused the MAIL before it with this reply, so the recipient is refused, too.
+    /// The command is RCPT. The upstream refused the MAIL command before it with this reply, so the recipient is
+    /// refused, too.
     MailRefused(Reply),
     /// The upstream cannot be used: it cannot be reached, does not answer in time, sends an invalid reply, or closes
-    /// the connection. `words` is its reply if it has closed the connection with one.
+    /// the connection. `words` is the upstream's reply if it closed the connection with a reply.
     Away {
         reason: String,
         words: Option<Reply>,

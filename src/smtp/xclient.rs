@@ -1,11 +1,11 @@
-//! Parser of XCLIENT, with which a proxy in front of Weir tells who the client is (Postfix's XCLIENT_README).
+//! Parser of XCLIENT, with which a proxy in front of Weir tells Weir who the client is (Postfix's XCLIENT_README).
 
 use super::address::is_host_name;
 use super::reply::Reply;
 use super::sasl::is_user_name;
 use std::net::IpAddr;
 
-/// Attributes of a client in one XCLIENT command. A proxy may send several such commands with different attributes.
+/// Attributes of a client in one XCLIENT command. A proxy can send several such commands with different attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Xclient {
     /// ADDR: IP address of the client.
@@ -50,7 +50,7 @@ impl<T> Attribute<T> {
 pub const ATTRIBUTES: &str = "NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT";
 
 impl Xclient {
-    /// Parses the arguments of XCLIENT. The error is the reply that the proxy gets.
+    /// Parses the arguments of XCLIENT. Returns the reply to the proxy as the error.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let mut read = Self::default();
         let mut seen: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! Edits of the users file, as `weir user` makes them: each locks the file, reads it, and replaces it as a whole.
+//! Edits of the users file by `weir user`. Each edit locks the file, reads it, and replaces it as a whole.
 
 use super::{GROUP_NAMES, Line, ReadError, User, Users, check_name, sorted};
 use crate::accounts::password_hash::{self, HashError};
@@ -38,8 +38,8 @@ impl fmt::Display for EditError {
 impl std::error::Error for EditError {}
 
 impl Users {
-    /// Adds a user to the file. If the file is new, only its owner may read it; if root creates it, the folder's group,
-    /// too.
+    /// Adds a user to the file. Only the owner can read a new file. If root creates the file, the group of the folder
+    /// can read it, too.
     pub fn add(path: &Path, name: &str, password: &str, groups: &[String]) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
         let groups = checked(groups)?;
@@ -83,7 +83,7 @@ impl Users {
         Self::edit(path, name, |user| Ok(Some(User { groups, ..user })))
     }
 
-    /// Disables a user, who keeps the password, or enables the user again.
+    /// Disables a user, or enables the user again. In both cases the user's password is kept.
     pub fn set_disabled(path: &Path, name: &str, disabled: bool) -> Result<(), EditError> {
         Self::edit(path, name, |user| Ok(Some(User { disabled, ..user })))
     }
@@ -117,7 +117,8 @@ fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
     sorted(&names).map_err(|bad| EditError::Group(bad.to_owned()))
 }
 
-/// Locks the file against other `weir user` commands, from reading to writing it. Dropping the result ends the lock.
+/// Locks the file against other `weir user` commands while this command reads and writes it. Dropping the returned file
+/// releases the lock.
 fn lock(path: &Path) -> Result<std::fs::File, EditError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -126,7 +127,7 @@ fn lock(path: &Path) -> Result<std::fs::File, EditError> {
     locked.map_err(|error| EditError::Write(path.to_owned(), error))
 }
 
-/// Replaces a file as a whole: readers see the old or the new content.
+/// Replaces a file as a whole: readers see either the old or the new content.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     // If the path is a symbolic link, the link stays and its target is replaced.
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -135,15 +136,16 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mut new = tempfile::Builder::new().prefix(".users-").tempfile_in(folder)?;
     new.write_all(text.as_bytes())?;
     if let Ok(old) = std::fs::metadata(path) {
-        // Keeps the owner and mode that the administrator set: the server may read the file by its group.
+        // Keep the owner and mode that the administrator set, because the server perhaps reads the file with the rights
+        // of its group.
         new.as_file().set_permissions(std::fs::Permissions::from_mode(old.mode() & 0o7777))?;
         let _ = std::os::unix::fs::chown(new.path(), Some(old.uid()), Some(old.gid()));
     } else if rustix::process::geteuid().is_root()
         && let Ok(folder) = std::fs::metadata(folder)
         && folder.gid() != 0
     {
-        // Root adds the first user, and the server, which is not root, must read the file: so the file gets the group
-        // of /etc/weir.
+        // Root adds the first user, and the server, which does not run as root, must read the file. So the file gets
+        // the group of its folder, usually /etc/weir.
         std::os::unix::fs::chown(new.path(), None, Some(folder.gid()))?;
         new.as_file().set_permissions(std::fs::Permissions::from_mode(0o640))?;
     }

@@ -1,5 +1,5 @@
-//! The commands of a message's envelope (MAIL, RCPT), and which reply of the upstream belongs to which command. Pure:
-//! the [`Connection`](super::Connection) sends and reads octets.
+//! The commands of a message's envelope (MAIL, RCPT), and the replies of the upstream that belong to these commands.
+//! Does no input or output: the [`Connection`](super::Connection) sends and reads octets.
 
 use crate::relay::error::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
@@ -7,7 +7,8 @@ use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::upstream_answer::Answer;
 
-/// State of sending an envelope: the commands, and how many of them were sent and answered.
+/// State of an envelope that is being sent: the commands, the number of commands sent, and the number of commands
+/// answered.
 pub struct Envelope {
     commands: Vec<(Command, String)>,
     sent: usize,
@@ -25,17 +26,18 @@ enum Command {
     Xforward,
     Mail,
     Rcpt,
-    /// A recipient that is not sent, because the upstream no longer offers the extension of this parameter.
+    /// A recipient that is not sent, because the upstream no longer offers the extension to which this parameter
+    /// belongs.
     NotSent(&'static str),
 }
 
 /// Maximum number of commands that are sent before their replies are read: about 30 kB, which fit into the buffers of a
-/// TCP connection. With more, both sides could wait for each other to read, for ever (RFC 2920 §3.1).
+/// TCP connection. With more commands, each side could wait for ever for the other side to read (RFC 2920 §3.1).
 const WINDOW: usize = 500;
 
 impl Envelope {
-    /// Creates the envelope for an upstream that offers these extensions. With `reset` its first command is RSET, for a
-    /// connection that was used before.
+    /// Creates the envelope for an upstream that offers these extensions. `reset`: RSET is the first command, because
+    /// the connection was used before.
     pub fn new(mail: Option<&Mail>, recipients: &[&Rcpt], reset: bool, offered: &Extensions) -> Self {
         let mut commands = Vec::with_capacity(recipients.len() + 2);
         let mut mail_refused = None;
@@ -43,9 +45,9 @@ impl Envelope {
             commands.push((Command::Rset, "RSET\r\n".to_owned()));
         }
         if let Some(mail) = mail {
-            // The client uses a parameter that Weir offered in its reply to EHLO, so an upstream offered it at that
-            // time, but this one does not offer it now. Do not send the mail without the parameter, as Weir has
-            // promised the client to support it.
+            // The client uses a parameter that Weir offered in its reply to EHLO, so an upstream offered the parameter
+            // at that time; but this upstream does not offer it now. Do not send the mail without the parameter,
+            // because Weir has promised the client to support the parameter.
             mail_refused = mail.unsupported(offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
@@ -70,8 +72,8 @@ impl Envelope {
         envelope
     }
 
-    /// Adds these XFORWARD lines before MAIL, if the envelope has MAIL. They are sent for each transaction, since
-    /// Postfix forgets them at its end (XFORWARD_README).
+    /// Adds these XFORWARD lines before MAIL, if the envelope has MAIL. Weir sends the lines for each transaction,
+    /// because Postfix forgets them at the end of a transaction (XFORWARD_README).
     pub fn announcing(mut self, lines: Vec<String>) -> Self {
         if let Some(mail) = self.commands.iter().position(|(command, _)| *command == Command::Mail) {
             self.commands.splice(mail..mail, lines.into_iter().map(|line| (Command::Xforward, line)));
@@ -140,7 +142,8 @@ impl Envelope {
         self.answers
     }
 
-    /// Answers those recipients that are next in the order and are not sent to the upstream.
+    /// Answers the next recipients if they are not sent to the upstream. Stops at the first command that is sent to the
+    /// upstream.
     fn answer_not_sent(&mut self) {
         while let Some((Command::NotSent(parameter), _)) = self.commands.get(self.replied) {
             self.replied += 1;
@@ -163,7 +166,7 @@ impl Envelope {
 }
 
 /// Returns a temporary refusal because of this parameter. When the client connects again, Weir's reply to EHLO no
-/// longer offers the parameter, so the client can send the mail without it or give up.
+/// longer offers the parameter. The client then sends the mail without the parameter, or gives up.
 fn no_longer(parameter: &str) -> Reply {
     let text =
         format!("4.3.5 The mail server behind this one no longer takes the parameter {parameter}; say EHLO again");

@@ -1,5 +1,5 @@
-//! Handshake at the start of a connection to an upstream: greeting, EHLO, TLS, XCLIENT and login. Pure: the caller
-//! sends the lines and reads the replies.
+//! Handshake at the start of a connection to an upstream: greeting, EHLO, TLS, XCLIENT and login. Does no input or
+//! output: the caller sends the lines and reads the replies.
 
 use crate::relay::client::Client;
 use crate::relay::error::RelayError;
@@ -10,17 +10,18 @@ use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
 use std::collections::VecDeque;
 
-/// A handshake: greeting, EHLO, STARTTLS and EHLO again; with implicit TLS, greeting and EHLO within TLS.
+/// A handshake: greeting, EHLO, STARTTLS and a second EHLO. With implicit TLS, the greeting and EHLO are sent within
+/// TLS.
 pub struct Handshake {
     hostname: String,
     tls: Policy,
     login: Option<Login>,
-    /// The client that is still to be announced by XCLIENT.
+    /// The client that the handshake has still to announce by XCLIENT.
     client: Option<Client>,
     /// The client's name, for the EHLO after XCLIENT.
     client_helo: Option<Box<str>>,
     secured: bool,
-    /// If the connection continues without TLS, the reason for that.
+    /// The reason why the connection has no TLS, if it continues without TLS.
     no_tls: NoTlsReason,
     stage: Stage,
 }
@@ -32,17 +33,18 @@ enum Stage {
     StartTls(Extensions),
     /// The XCLIENT lines that are still to be sent.
     Xclient(Extensions, VecDeque<String>),
-    /// EHLO after XCLIENT was sent. Holds the extensions that were offered before.
+    /// Waiting for the reply to the EHLO that follows XCLIENT. Holds the extensions that were offered before XCLIENT.
     EhloAfterXclient(Extensions),
     Auth(Extensions, Box<Authentication>),
 }
 
-/// The next step of a handshake. It must not be printed: a line may contain a password.
+/// The next step of a handshake. It must not be printed, because a line can contain a password.
 pub enum Next {
     Send(String),
-    /// Establish TLS, then call [`Handshake::secured`]. The extensions offered before no longer count.
+    /// Establish TLS, then call [`Handshake::secured`]. The extensions that were offered before TLS are no longer
+    /// valid.
     StartTls,
-    /// Derive the SCRAM keys, which may take most of a second, then call [`Handshake::keys`].
+    /// Derive the SCRAM keys, which can take almost a second, then call [`Handshake::keys`].
     Derive(Salting),
     Ready(Extensions),
     Failed(RelayError),
@@ -90,8 +92,8 @@ impl Handshake {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
             Stage::Greeting if reply.code() == 220 => self.send_ehlo(),
             Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
-            // To a server that does not know EHLO, send HELO, unless TLS or a login is required, which HELO does not
-            // allow.
+            // To a server that does not know EHLO, send HELO, unless TLS or a login is required: after HELO, a client
+            // cannot use STARTTLS or AUTH.
             Stage::Ehlo if reply.code() / 100 == 5 && !self.tls.is_checked() && self.login.is_none() => {
                 self.stage = Stage::Helo;
                 Next::Send(format!("HELO {}\r\n", self.hostname))
@@ -108,8 +110,8 @@ impl Handshake {
             // The upstream refuses the announced client.
             Stage::Xclient(..) => Next::Failed(RelayError::Xclient(reply)),
             Stage::EhloAfterXclient(before) if reply.is_positive() => {
-                // Postfix now offers the extensions for the announced client, without XCLIENT and XFORWARD, which Weir
-                // may still use.
+                // Postfix now offers the extensions that the announced client would see. XCLIENT and XFORWARD are not
+                // among them, but Weir is still permitted to use both commands.
                 let Extensions { xclient, xforward, .. } = before;
                 let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
                 self.log_in(offered)
@@ -147,7 +149,7 @@ impl Handshake {
     }
 
     fn ready(&self, mut offered: Extensions) -> Next {
-        // RFC 8689 §4.2.1: mail with REQUIRETLS may be sent only to a server whose certificate has been checked.
+        // RFC 8689 §4.2.1: mail with REQUIRETLS must be sent only to a server whose certificate has been checked.
         offered.require_tls &= self.tls.is_checked();
         Next::Ready(offered)
     }
@@ -170,9 +172,9 @@ impl Handshake {
         }
     }
 
-    /// Sends the next XCLIENT line, or EHLO after the last one: after XCLIENT the dialogue begins again, now for the
-    /// client (XCLIENT_README). EHLO has the client's name, since Postfix takes the name from the last EHLO, not from
-    /// the attribute HELO.
+    /// Sends the next XCLIENT line, or EHLO after the last XCLIENT line. After XCLIENT the dialogue begins again, now
+    /// in the name of the client (XCLIENT_README). This EHLO has the client's name, because Postfix uses the name from
+    /// the last EHLO, not from the attribute HELO.
     fn send_xclient(&mut self, offered: Extensions, mut lines: VecDeque<String>) -> Next {
         match lines.pop_front() {
             Some(line) => {
@@ -186,12 +188,12 @@ impl Handshake {
         }
     }
 
-    /// Sends XCLIENT, if the client is still to be announced, otherwise AUTH, if Weir has to log in (RFC 4954). Sends
-    /// no password without TLS, unless the configuration says "no TLS".
+    /// Sends XCLIENT if the client has still to be announced. Otherwise sends AUTH if Weir has to log in (RFC 4954).
+    /// Sends no password without TLS, unless the configuration says "no TLS".
     fn log_in(&mut self, offered: Extensions) -> Next {
         if let Some(client) = self.client.take() {
-            // Send the attribute LOGIN only if Weir does not log in: after it the session counts as logged in, and the
-            // upstream would refuse AUTH.
+            // Send the attribute LOGIN only if Weir does not log in. After this attribute the upstream treats the
+            // session as logged in, and so it would refuse AUTH.
             let lines = client.xclient(offered.xclient, self.login.is_none());
             if !lines.is_empty() {
                 self.client_helo = client.helo;

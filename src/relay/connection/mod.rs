@@ -1,6 +1,6 @@
 //! Connection to an upstream: sends the commands and octets of messages, and matches replies to commands.
 //!
-//! [`handshake`] is the start of a connection, [`envelope`] has the commands MAIL and RCPT of a message; a [`wire`]
+//! [`handshake`] has the start of a connection, [`envelope`] has the commands MAIL and RCPT of a message, and [`wire`]
 //! sends and reads octets.
 
 pub mod envelope;
@@ -35,15 +35,16 @@ pub struct Connection {
     announcer: Arc<Announcer>,
     /// The client that the handshake announced or logged in, if any.
     client: Option<Client>,
-    /// Whether clients log in to this upstream with their own passwords. Then the connection carries mail of only one
-    /// client, whether it has logged in or not.
+    /// True if clients log in to this upstream with their own passwords. If so, the connection carries mail of only one
+    /// client, even if that client has not logged in.
     is_of_login: bool,
     state: State,
     opened: Instant,
-    /// Whether the upstream has replied at least once in the present transaction, so that the connection is not dead.
+    /// True if the upstream has replied at least once in the present transaction, which proves that the connection is
+    /// not dead.
     is_proven: bool,
-    /// Whether the upstream refused DATA in this transaction. Then DATA is not sent again: the refusal may have been a
-    /// late reply to an earlier command, so that the next reply would not belong to the next command.
+    /// True if the upstream refused DATA in this transaction. If so, DATA is not sent again, because the refusal was
+    /// perhaps a late reply to an earlier command. In that case the next reply would not belong to the next command.
     has_refused_data: bool,
     /// Number of transactions that were begun on this connection.
     messages: u32,
@@ -55,7 +56,7 @@ pub struct Connection {
 /// Parts of a connection whose handshake has just ended.
 pub struct Established {
     pub wire: Wire,
-    /// Timeout if the upstream accepts no further octet of a message.
+    /// Timeout of sending a message: within this time the upstream must accept at least one further octet.
     pub data_timeout: Duration,
     pub offered: Extensions,
     /// The reason why the connection has no TLS; `None` if it has TLS.
@@ -63,7 +64,7 @@ pub struct Established {
     pub announcer: Arc<Announcer>,
     /// The client that the handshake announced or logged in, if any.
     pub client: Option<Client>,
-    /// Whether clients log in to this upstream with their own passwords.
+    /// True if clients log in to this upstream with their own passwords.
     pub is_of_login: bool,
     /// Guard that counts the connection until it is dropped.
     pub counted: Counted,
@@ -79,11 +80,11 @@ enum State {
     Message,
 }
 
-/// Timeout for the reply to RSET on a connection that was idle. It is short, as a firewall may have dropped the
+/// Timeout for the reply to RSET on a connection that was idle. It is short, because a firewall has perhaps dropped the
 /// connection.
 const RSET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Timeout for a reply that the upstream may have sent before it closed the connection, and for the reply to QUIT.
+/// Timeout for the reply to QUIT, and for a reply that the upstream perhaps sent before it closed the connection.
 const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Connection {
@@ -112,8 +113,8 @@ impl Connection {
         self.slot = Some(slot);
     }
 
-    /// Returns a channel whose value becomes true when the connection must be given up for another client. `None` if
-    /// the connection has no slot.
+    /// Returns a channel whose value becomes true when this session must give up the connection for another client.
+    /// `None` if the connection has no slot.
     pub fn revoked(&self) -> Option<watch::Receiver<bool>> {
         self.slot.as_ref().map(Slot::revoked)
     }
@@ -151,18 +152,18 @@ impl Connection {
         self.state == State::Idle
     }
 
-    /// Returns whether a message has begun and not ended.
+    /// Returns whether a message has begun and has not ended yet.
     pub fn in_message(&self) -> bool {
         self.state == State::Message
     }
 
-    /// Returns whether the upstream has neither sent anything unasked nor closed the connection. Does not wait.
+    /// Returns whether the connection is open and the upstream has sent no unexpected octets. Does not wait.
     pub async fn is_quiet(&mut self) -> bool {
         self.wire.is_quiet().await.unwrap_or(false)
     }
 
-    /// Returns whether the connection may carry mail of this client. It may not if the handshake announced another
-    /// client by XCLIENT, or logged another client in.
+    /// Returns whether the connection is allowed to carry mail of this client. This is not allowed if the handshake
+    /// announced another client by XCLIENT, or logged in as another client.
     pub fn speaks_for(&self, client: &Client) -> bool {
         let is_same_client = self.client.as_ref().is_some_and(|known| known.is_like(client));
         is_same_client || !(self.is_of_login || self.announcer.is_for_one(&self.offered))
@@ -229,28 +230,29 @@ impl Connection {
             354 => self.state = State::Message,
             421 => return Err(RelayError::Refused(reply)),
             400.. => self.has_refused_data = true,
-            // A positive reply other than 354 is not a reply to DATA: it may belong to an earlier command, and so may
-            // all later replies.
+            // A positive reply other than 354 is not a reply to DATA. It perhaps belongs to an earlier command, and
+            // then each later reply would belong to the wrong command, too.
             _ => return Err(RelayError::Unexpected(reply)),
         }
         Ok(reply)
     }
 
-    /// Sends octets of the message. If the upstream replies before the end of the message, its reply is returned as the
+    /// Sends octets of the message. If the upstream replies before the end of the message, returns that reply as the
     /// error.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
         match self.wire.send_unless_answered(bytes, self.data_timeout).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.early_reply(self.wire.timeout).await?),
-            // Do not also wait for a reply: that would take the same time again.
+            // Do not wait for a reply after the timeout, because that would take the same time again.
             Err(RelayError::Timeout) => Err(RelayError::Timeout),
-            // The upstream may have sent a reply with the reason before it closed the connection.
+            // The upstream has perhaps sent a reply with the reason before it closed the connection.
             Err(error) => Err(self.early_reply(LAST_REPLY_TIMEOUT).await.unwrap_or(error)),
         }
     }
 
-    /// Ends the message: sends the final dot and returns the upstream's reply to it, if it arrives within `timeout`. If
-    /// a reply arrived before the final dot was sent, it is returned as an error: it does not accept the message.
+    /// Ends the message: sends the final dot and returns the upstream's reply to it, if it arrives within `timeout`. A
+    /// reply that arrived before the final dot was sent is returned as an error, because such a reply does not accept
+    /// the message.
     pub async fn end(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
         self.write(b".\r\n").await?;
         let began = Instant::now();
@@ -264,8 +266,8 @@ impl Connection {
         }
     }
 
-    /// Sends QUIT and closes the connection. If a message has begun and not ended, closes without QUIT, so that the
-    /// upstream does not accept an incomplete message.
+    /// Sends QUIT and closes the connection. If a message has begun and has not ended, closes the connection without
+    /// QUIT, so that the upstream does not accept an incomplete message.
     pub async fn quit(mut self) {
         if self.state == State::Message {
             return;

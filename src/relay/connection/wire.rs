@@ -1,4 +1,4 @@
-//! Stream of octets to and from an upstream, with the parser of replies.
+//! Stream of octets to and from an upstream, with the parser for replies.
 
 use crate::relay::error::RelayError;
 use crate::relay::tls::Tls;
@@ -9,20 +9,20 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// A stream, with or without TLS, and the octets that were read and are not used yet.
+/// A stream, with or without TLS, and the octets that were read from the stream and are not used yet.
 pub struct Wire {
     stream: Box<dyn Stream>,
-    /// Timeout for one reply, and for sending one piece.
+    /// Timeout for one reply, and for one call that sends octets.
     pub timeout: Duration,
     pub reader: Reader,
-    /// Octets that were read and not parsed yet.
+    /// Octets that were read and are not parsed yet.
     unused: Vec<u8>,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Octets to read at once, enough for a few replies.
+/// Number of octets to read at once, enough for a few replies.
 const READ: usize = 4096;
 
 impl Wire {
@@ -99,8 +99,8 @@ impl Wire {
         }
     }
 
-    /// Returns an error if the upstream has sent something before the next command: it would be taken for the reply to
-    /// that command.
+    /// Returns an error if the upstream has sent octets before the next command, because Weir would take them for the
+    /// reply to that command.
     pub async fn check_quiet(&mut self) -> Result<(), RelayError> {
         if self.is_quiet().await? {
             return Ok(());
@@ -109,8 +109,8 @@ impl Wire {
         if reply.code() == 421 { Err(RelayError::Refused(reply)) } else { Err(RelayError::Unexpected(reply)) }
     }
 
-    /// Returns whether the upstream has sent nothing that was not asked for. Reads octets that have already arrived,
-    /// without waiting.
+    /// Returns whether the upstream has sent no unexpected octets. Reads octets that have already arrived, without
+    /// waiting.
     pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
         if !self.unused.is_empty() || self.reader.is_inside() {
             return Ok(false);

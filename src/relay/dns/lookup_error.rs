@@ -31,12 +31,12 @@ impl LookupError {
         Self::Server(format!("the name server {server} {complaint}"))
     }
 
-    /// Returns whether the error is temporary: it does not tell whether the name exists.
+    /// Returns whether the error is temporary. A temporary error does not say whether the name exists.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Server(_))
     }
 
-    /// Replaces the name in the error by the configured name: the lookup may have added a search domain.
+    /// Replaces the name in the error by the configured name, because the lookup has perhaps added a search domain.
     pub fn with_name(self, name: &str) -> Self {
         match self {
             Self::NoSuchName(_) => Self::NoSuchName(name.to_owned()),
@@ -46,7 +46,7 @@ impl LookupError {
     }
 }
 
-/// Writes the error for a log line and a terminal: a name from DNS may contain any octet, so control characters become
+/// Writes the error for a log line and a terminal. A name from DNS can contain any octet, so control characters become
 /// `?`.
 impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! Lookup of the addresses of upstreams: from an address in the configuration, from /etc/hosts or from DNS. Addresses
 //! are returned in the order in which they are to be tried.
 //!
-//! [`name_servers`] asks the name servers, [`stale_cache`] keeps old answers for the time when they fail, and
+//! [`name_servers`] asks the name servers, [`stale_cache`] keeps old answers for times when the name servers fail, and
 //! [`lookup_error`] has the errors.
 
 mod lookup_error;
@@ -24,22 +24,22 @@ use tokio::time::Instant;
 /// Options of the lookup of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The name servers to ask. If the list is empty, those of /etc/resolv.conf.
+    /// The name servers to ask. If the list is empty, Weir asks the name servers of /etc/resolv.conf.
     pub servers: Vec<SocketAddr>,
     /// Timeout of one lookup, for all name servers together.
     pub timeout: Duration,
 }
 
-/// Resolver that all upstreams share. Caches each answer for its TTL; while no name server answers, for up to three
-/// days.
+/// Resolver that all upstreams share. Caches each answer for its TTL. While no name server answers, uses an old answer
+/// for up to three days.
 pub struct Resolver {
     /// The lock is held to compare or replace the value, not during a lookup.
     current: Mutex<CurrentServers>,
     addresses: StaleCache<Vec<IpAddr>>,
     exchangers: StaleCache<Vec<(u16, String)>>,
-    /// Whether old answers are in use, because no name server answers.
+    /// True while old answers are in use, because no name server answers.
     is_stale: LoggedState<bool>,
-    /// Whether /etc/hosts cannot be read.
+    /// True if /etc/hosts cannot be read.
     is_without_hosts: LoggedState<bool>,
 }
 
@@ -50,8 +50,8 @@ struct CurrentServers {
     servers: Option<(ResolvConf, Arc<NameServers>)>,
 }
 
-/// Returns the addresses of an upstream one after the other. The addresses of a mail exchanger are looked up only when
-/// those of the exchangers before it were all returned.
+/// Sequence of the addresses of an upstream. The addresses of a mail exchanger are looked up only when all addresses of
+/// the exchangers before it have been returned.
 pub struct Route<'a> {
     resolver: &'a Resolver,
     exchangers: VecDeque<String>,
@@ -79,8 +79,8 @@ impl Resolver {
         }
     }
 
-    /// Changes the options. Old answers are kept for the case that no name server answers. Returns whether the options
-    /// differ from those before.
+    /// Changes the options. Old answers are kept for the case that no name server answers. Returns whether the new
+    /// options differ from the former options.
     pub fn change(&self, options: &Options) -> bool {
         let mut current = self.current();
         let is_news = current.options != *options;
@@ -90,8 +90,8 @@ impl Resolver {
         is_news
     }
 
-    /// Returns the addresses to try for a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321
-    /// §5.1). `timeout` is that of the lookup of the exchangers; the addresses are looked up later.
+    /// Returns the addresses to try for a host: its own addresses or, with `mx`, the addresses of its mail exchangers
+    /// (RFC 5321 §5.1). `timeout` is the timeout of the lookup of the exchangers; their addresses are looked up later.
     pub async fn route(&self, host: &str, mx: bool, timeout: Duration) -> Result<Route<'_>, LookupError> {
         let mut route = Route { resolver: self, exchangers: VecDeque::new(), addresses: VecDeque::new() };
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
@@ -112,7 +112,7 @@ impl Resolver {
             async move {
                 match servers.exchangers(domain, timeout).await {
                     // RFC 5321 §5.1: a domain without MX records is its own exchanger. The same applies if the name
-                    // does not exist in DNS, as it may be in /etc/hosts.
+                    // does not exist in DNS, because the name is perhaps in /etc/hosts.
                     Err(LookupError::NoRecord(_) | LookupError::NoSuchName(_)) => Ok(vec![(0, domain.to_owned())]),
                     outcome => outcome,
                 }
@@ -123,7 +123,8 @@ impl Resolver {
     }
 
     async fn addresses(&self, host: &str, timeout: Duration) -> Result<Vec<IpAddr>, LookupError> {
-        // The file is read for each lookup, as by getaddrinfo: it is small, and so a change in it needs no restart.
+        // Read the file for each lookup, like getaddrinfo: the file is small, and a change in the file then needs no
+        // restart.
         let known = hosts_addresses(&self.hosts(), host);
         if !known.is_empty() {
             return Ok(known);
@@ -152,7 +153,7 @@ impl Resolver {
         })
     }
 
-    /// Asks the name servers. Returns an old answer instead if they fail, or have failed a few seconds ago.
+    /// Asks the name servers. Returns an old answer if the name servers fail, or if they failed a few seconds ago.
     async fn ask<T: Clone, F: Future<Output = Result<T, LookupError>>>(
         &self,
         cache: &StaleCache<T>,
@@ -187,8 +188,8 @@ impl Resolver {
         }
     }
 
-    /// Returns the name servers. Reads /etc/resolv.conf each time, if it is used: it changes when a laptop moves to
-    /// another network, or when Weir starts before the network.
+    /// Returns the name servers. Reads /etc/resolv.conf each time if Weir uses that file. The file changes when a
+    /// laptop moves to another network, or when the network starts after Weir.
     fn servers(&self) -> Arc<NameServers> {
         let is_of_system = self.current().options.servers.is_empty();
         let source = match is_of_system {
@@ -218,8 +219,8 @@ impl Resolver {
 }
 
 impl Route<'_> {
-    /// Returns the next address to try, or the error of looking up an exchanger's addresses; `None` if all were
-    /// returned. `timeout` is that of a lookup.
+    /// Returns the next address to try, or the error of the lookup of an exchanger's addresses; `None` if all addresses
+    /// were returned. `timeout` is the timeout of one lookup.
     pub async fn next(&mut self, timeout: Duration) -> Option<Result<IpAddr, LookupError>> {
         while self.addresses.is_empty() {
             match self.resolver.addresses(&self.exchangers.pop_front()?, timeout).await {
@@ -230,13 +231,14 @@ impl Route<'_> {
         self.addresses.pop_front().map(Ok)
     }
 
-    /// Returns whether all addresses were returned, and no exchanger is left.
+    /// Returns whether all addresses have been returned, and no exchanger is left.
     pub fn is_at_end(&self) -> bool {
         self.addresses.is_empty() && self.exchangers.is_empty()
     }
 }
 
-/// Sorts mail exchangers by preference, lowest number first; those of equal preference in random order (RFC 5321 §5.1).
+/// Sorts mail exchangers by preference, lowest number first. Exchangers of equal preference come in random order (RFC
+/// 5321 §5.1).
 fn by_preference(
     domain: &str,
     mut exchangers: Vec<(u16, String)>,
@@ -253,15 +255,16 @@ fn by_preference(
     Ok(exchangers.into_iter().map(|(_, name)| name).collect())
 }
 
-/// Parses a hosts file. Octets that are not UTF-8, such as in a comment, make only their own word unusable.
+/// Parses a hosts file. Octets that are not UTF-8, such as in a comment, make only the word that contains them
+/// unusable.
 fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
     let mut hosts = Hosts::default();
     hosts.read_hosts_conf(String::from_utf8_lossy(octets).as_bytes())?;
     Ok(hosts)
 }
 
-/// Returns the addresses of a name in /etc/hosts. If there is one, the caller does not ask DNS, also not for addresses
-/// of the other kind (IPv4 or IPv6).
+/// Returns the addresses of a name in /etc/hosts. If the file has an address of the name, the caller does not ask DNS
+/// at all, not even for addresses of the other kind (IPv4 or IPv6).
 fn hosts_addresses(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
     name.set_fqdn(true);
@@ -315,7 +318,7 @@ mod tests {
 
     #[tokio::test]
     async fn literals_and_localhost_need_no_name_server() {
-        // At this address there is no name server: the hosts are found without DNS.
+        // There is no name server at this address, so the hosts can only be found without DNS.
         let options = Options { servers: vec!["192.0.2.1:1".parse().unwrap()], timeout: Duration::from_millis(1) };
         let resolver = Resolver::new(&options);
         for (host, address) in [("192.0.2.7", "192.0.2.7"), ("[2001:db8::7]", "2001:db8::7")] {

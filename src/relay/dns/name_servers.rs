@@ -1,4 +1,4 @@
-//! Name servers, and lookups of addresses and mail exchangers with them.
+//! Name servers, and lookups of addresses and mail exchangers from these servers.
 
 use super::lookup_error::{LookupError, bare};
 use hickory_resolver::TokioResolver;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Name servers. They are asked one after the other until one gives a usable answer.
+/// Name servers. Weir asks them one after the other until a server gives a usable answer.
 pub struct NameServers {
     servers: Vec<Server>,
-    /// Index of the server that answered last. It is asked first next time, so that the timeout of a dead server is not
-    /// waited for again.
+    /// Index of the server that answered last. The next lookup asks this server first, so that Weir does not wait again
+    /// for the timeout of a dead server.
     preferred: AtomicUsize,
     /// Names with fewer dots than this are first looked up in the domains of `search` (resolv.conf(5)).
     ndots: usize,
@@ -31,24 +31,26 @@ struct Server {
     resolver: TokioResolver,
 }
 
-/// Bounds on the time for which an answer is cached, if its TTL is lower or higher. With the minimum, the name servers
-/// are not asked for every connection; with the maximum, a change in DNS is seen after this time at the latest.
+/// Bounds on the time for which an answer is cached, if its TTL is lower or higher. Because of the minimum, Weir does
+/// not ask the name servers for every connection. Because of the maximum, Weir sees a change in DNS after this time at
+/// the latest.
 const MIN_TTL: Duration = Duration::from_secs(5);
 const MAX_TTL: Duration = Duration::from_secs(3600);
 
-/// Maximum time for which the answer "no such record" is cached, since the administrator who has just added the record
-/// waits for it.
+/// Maximum time for which the answer "no such record" is cached. The time is short, because an administrator who has
+/// just added the record waits for Weir to see it.
 const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(60);
 
-/// Timeout for one question within the library hickory. It is longer than the timeouts of all callers, which end a
-/// question earlier.
+/// Timeout for one question within the library hickory. It is longer than the timeouts of all callers, so a caller
+/// always ends the question earlier.
 const HICKORY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of cached answers for each name server; only a few names are ever looked up.
 const CACHE: u64 = 256;
 
-/// A and AAAA are asked at the same time. When one answer has addresses, the other is awaited for at most this time:
-/// some servers never answer AAAA. RFC 8305 §3 recommends 50 ms, as it is for programs for which a person waits.
+/// A and AAAA are asked at the same time. When one answer has addresses, Weir waits for the other answer for at most
+/// this time, because some servers never answer AAAA. RFC 8305 §3 recommends 50 ms, but that RFC is about programs for
+/// which a person waits.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl NameServers {
@@ -66,8 +68,8 @@ impl NameServers {
         Self::new(addresses.iter().map(server).collect(), Vec::new(), ResolverOpts::default(), None)
     }
 
-    /// Uses the system's name servers, as listed in the text of resolv.conf. If there is no such text, uses a name
-    /// server on this machine, 127.0.0.1 (resolv.conf(5)).
+    /// Uses the system's name servers, as listed in the text of resolv.conf. If the text is missing or unusable, uses a
+    /// name server on this machine, 127.0.0.1 (resolv.conf(5)).
     pub fn of_system(text: Result<&[u8], &str>) -> Self {
         let why = |error| match error {
             NetError::Io(error) => error.to_string(),
@@ -114,7 +116,7 @@ impl NameServers {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.addresses_of(&candidate, left).await {
                 Ok(addresses) => return Ok(addresses),
-                // Keep a temporary error: the name of that lookup may exist.
+                // Keep a temporary error, because the name of that lookup perhaps exists.
                 Err(_) if failure.is_temporary() => {}
                 Err(why) => failure = why,
             }
@@ -156,7 +158,8 @@ impl NameServers {
         if exchangers.is_empty() { Err(LookupError::NoRecord(bare(domain).to_owned())) } else { Ok(exchangers) }
     }
 
-    /// Asks one server after the other, each for an equal share of `timeout`, until one gives a usable answer.
+    /// Asks one server after the other until a server gives a usable answer. Each server has an equal share of
+    /// `timeout`.
     async fn ask(&self, name: &str, kind: RecordType, timeout: Duration) -> Result<Vec<RData>, LookupError> {
         let question = Name::from_ascii(name).map(|mut name| {
             name.set_fqdn(true);
@@ -197,15 +200,15 @@ impl NameServers {
     }
 }
 
-/// Returns the reason if an answer without records does not mean that there are none. A server that knows that there
-/// are no records sends a SOA (RFC 2308 §2.2), but not every such server does.
+/// Returns a reason if an answer without records does not prove that there are no records. A server that knows that
+/// there are no records should send a SOA (RFC 2308 §2.2), but not every such server does so.
 async fn why_unreliable(
     resolver: &TokioResolver,
     question: &Name,
     none: &NoRecords,
     timeout: Duration,
 ) -> Option<&'static str> {
-    // The server only names other servers: it is not responsible for the domain ("lame").
+    // The server only names other servers, so it is not responsible for the domain ("lame").
     if none.ns.as_ref().is_some_and(|servers| !servers.is_empty()) {
         return Some("only refers to others");
     }
@@ -219,7 +222,7 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     let own = builder.options_mut();
     *own = options;
-    // Until the caller's timeout, hickory repeats the question by itself.
+    // Hickory itself repeats the question until the caller's timeout.
     own.timeout = HICKORY_TIMEOUT;
     own.attempts = 1;
     own.use_hosts_file = ResolveHosts::Never;
@@ -229,7 +232,7 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     builder.build()
 }
 
-/// Waits for the second of two answers; for at most [`GRACE`] if the first one is not an error.
+/// Waits for the second of two answers. If the first answer is not an error, waits for at most [`GRACE`].
 async fn with_grace<T>(
     first: &Result<T, LookupError>,
     second: impl Future<Output = Result<T, LookupError>>,
@@ -242,9 +245,9 @@ async fn with_grace<T>(
 }
 
 /// Returns the names to look up, in order, for a configured name (resolv.conf(5)). A name with at least `ndots` dots is
-/// only looked up unchanged: with a search domain added, it could only be found by mistake, such as by the domain's
-/// wildcard. A name without dots is always looked up in the search domains, too: if `ndots` is 0, after the unchanged
-/// name, otherwise before it.
+/// only looked up unchanged. Together with a search domain, such a name could only be found by mistake, for example
+/// because the domain has a wildcard record. A name without dots is always looked up in the search domains, too. If
+/// `ndots` is 0, the unchanged name is looked up first, otherwise last.
 fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
     let dots = name.matches('.').count();
     if name.ends_with('.') || (dots >= ndots && dots > 0) {
@@ -255,8 +258,8 @@ fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
     if dots >= ndots { itself.into_iter().chain(below).collect() } else { below.chain(itself).collect() }
 }
 
-/// Alternates IPv6 and IPv4 addresses, IPv6 first (RFC 8305 §4): if one of the two does not work, the next address to
-/// try is of the other kind.
+/// Alternates IPv6 and IPv4 addresses, IPv6 first (RFC 8305 §4): if IPv6 or IPv4 does not work, the next address to try
+/// is of the other kind.
 pub fn interleave(six: Vec<IpAddr>, four: Vec<IpAddr>) -> Vec<IpAddr> {
     let (mut six, mut four) = (six.into_iter(), four.into_iter());
     let mut all = Vec::with_capacity(six.len() + four.len());
@@ -340,14 +343,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_referral_or_an_alias_loop_says_nothing_about_the_name() {
-        // The records are an NS record with the server `n.`, and a CNAME record that leads to its own name. Each has
-        // name, type, class, TTL, length and data.
+        // The records are an NS record with the server `n.`, and a CNAME record that leads to its own name. Each record
+        // has a name, type, class, TTL, length and data.
         let lame = name_server(b"\xc0\x0c\0\x02\0\x01\0\0\0\x05\0\x03\x01n\0", false);
         let circular = name_server(b"\xc0\x0c\0\x05\0\x01\0\0\0\x05\0\x02\xc0\x0c", true);
         for server in [lame, circular] {
             let failure = NameServers::of(&[server]).addresses("relay.example", GRACE * 4).await.unwrap_err();
             assert!(failure.is_temporary(), "{failure}");
-            // A server that knows the name is asked after the one that does not.
+            // After the server that does not know the name, a server that knows it is asked.
             let knows = name_server(b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04\xc0\0\x02\x07", true);
             let found = NameServers::of(&[server, knows]).addresses("relay.example", GRACE * 8).await;
             assert_eq!(found, Ok(addresses(&["192.0.2.7"])));

@@ -12,7 +12,7 @@ pub struct StaleCache<T>(Mutex<HashMap<String, Entry<T>>>);
 struct Entry<T> {
     answer: T,
     learnt: Instant,
-    /// Time when a lookup of this name last failed; `None` if none has failed since the answer was learnt.
+    /// Time when a lookup of this name last failed; `None` if no lookup has failed since the answer was learnt.
     failing: Option<Instant>,
 }
 
@@ -21,19 +21,20 @@ struct Entry<T> {
 pub enum Freshness<T> {
     /// There is no cached answer.
     Unknown,
-    /// The name servers are to be asked. There is an old answer in case that they fail.
+    /// The caller has to ask the name servers. There is an old answer for the case that they fail.
     Known,
-    /// The name servers have failed a few seconds ago: use this old answer without asking.
+    /// The name servers failed a few seconds ago: the caller uses this old answer and does not ask them.
     Failing(T),
 }
 
-/// Maximum age of an old answer that is used (RFC 8767 §5 recommends one to three days).
+/// Maximum age of an old answer that Weir still uses (RFC 8767 §5 recommends one to three days).
 const STALE: Duration = Duration::from_secs(3 * 86_400);
 
 /// Pause after a failed lookup before the name servers are asked again (RFC 9520 §3.2: from 1 s to 5 min).
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Number of cached answers above which old ones are removed; enough for a few upstreams and their mail exchangers.
+/// Number of cached answers at which old answers are removed. It is enough for a few upstreams and their mail
+/// exchangers.
 const CAPACITY: usize = 256;
 
 impl<T> Default for StaleCache<T> {
@@ -43,7 +44,8 @@ impl<T> Default for StaleCache<T> {
 }
 
 impl<T: Clone> StaleCache<T> {
-    /// Returns whether to ask the name servers. While they fail, only one caller in each [`PAUSE`] is told to ask.
+    /// Returns the state of the cached answer, which says whether to ask the name servers. While they fail, only one
+    /// caller in each [`PAUSE`] asks.
     pub fn freshness(&self, name: &str, now: Instant) -> Freshness<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE) else {
@@ -59,7 +61,7 @@ impl<T: Clone> StaleCache<T> {
         }
     }
 
-    /// Stores a new answer. Returns whether the lookup before this one failed.
+    /// Stores a new answer. Returns whether the previous lookup failed.
     pub fn learn(&self, name: &str, answer: T, now: Instant) -> bool {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= CAPACITY && !entries.contains_key(name) {
@@ -69,7 +71,7 @@ impl<T: Clone> StaleCache<T> {
         before.is_some_and(|before| before.failing.is_some())
     }
 
-    /// Records a failed lookup. Returns the old answer, if there is one that may still be used.
+    /// Records a failed lookup. Returns the old answer, if there is one that is not older than [`STALE`].
     pub fn stale_answer(&self, name: &str, now: Instant) -> Option<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE)?;

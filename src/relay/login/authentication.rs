@@ -1,5 +1,5 @@
 //! Exchange of a login at an upstream (RFC 4954), with the strongest mechanism that the upstream offers and the
-//! configuration allows. Pure: the caller sends the lines and reads the replies.
+//! configuration allows. Does no input or output: the caller sends the lines and reads the replies.
 
 use super::redaction::Redaction;
 use crate::relay::error::RelayError;
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// A login in progress.
 pub struct Authentication {
-    /// The initial response, if it did not fit into the AUTH line. It is sent when the server asks for it.
+    /// The initial response, if it did not fit into the AUTH line. Weir sends it when the server asks for it.
     pending: Option<String>,
     stage: Stage,
     sent: Redaction,
@@ -24,12 +24,12 @@ enum Stage {
     /// PLAIN or LOGIN: the answers to the server's next challenges.
     Answers(VecDeque<String>),
     Token,
-    /// The server has refused the token, for this reason; the refusal itself follows.
+    /// The server has given this reason why it refuses the token; the refusal itself is the next reply.
     TokenRefused(String),
     ScramFirst(ClientFirst),
     ScramKeys(Challenge),
     ScramFinal(Proof),
-    /// The server has proven that it knows the password; the acceptance of the login follows.
+    /// The server has proven that it knows the password; the acceptance of the login is the next reply.
     ScramVerified,
     Over,
 }
@@ -45,10 +45,10 @@ pub enum Step {
 }
 
 /// Maximum octets of a command line, without its CRLF (RFC 5321 §4.5.3.1.4). If the AUTH line with the initial response
-/// would be longer, the response is sent when the server asks for it (RFC 4954 §4).
+/// would be longer, Weir sends the response when the server asks for it (RFC 4954 §4).
 const MAX_COMMAND: usize = 510;
 
-/// Maximum characters, in the log, of a server's reason for refusing a token.
+/// Maximum number of characters that the log shows of a server's reason to refuse a token.
 const MAX_DETAIL: usize = 300;
 
 impl Authentication {
@@ -95,7 +95,7 @@ impl Authentication {
 
     fn heard(&mut self, reply: Reply) -> Step {
         match (std::mem::replace(&mut self.stage, Stage::Over), reply.code()) {
-            // The server accepts the login without having proven that it knows the password: it may not be the real
+            // The server accepts the login, but has not proven that it knows the password. It is perhaps not the real
             // server, and would get all mail.
             (Stage::ScramFirst(_) | Stage::ScramFinal(_) | Stage::ScramKeys(_), 235) => {
                 Step::Failed(RelayError::Scram(Error::Signature))
@@ -127,7 +127,8 @@ impl Authentication {
                 Some(answer) => self.advance(Stage::Answers(left), answer),
                 None => Step::Failed(RelayError::Login(reply, String::new())),
             },
-            // The 334 has the reason why the token is refused. The refusal itself comes after an empty answer.
+            // The reply 334 contains the reason why the token is refused. The server sends the refusal itself after an
+            // empty answer.
             Stage::Token => self.advance(Stage::TokenRefused(detail(&reply)), String::new()),
             Stage::ScramFirst(first) => match first.challenged(&text(&reply)) {
                 Ok(challenge) => {
@@ -172,13 +173,14 @@ fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, RelayEr
     }))
 }
 
-/// Decodes the text of a reply 334. Empty if the text is not base64 of UTF-8.
+/// Decodes the text of a reply 334. Returns an empty string if the text is not base64 of UTF-8.
 fn text(reply: &Reply) -> String {
     let decoded = STANDARD.decode(reply.texts().next().unwrap_or_default().trim());
     decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// Decodes the text of a reply 334 for a log line: cuts it, and replaces all but printable ASCII by `?`.
+/// Decodes the text of a reply 334 for a log line: shortens the text, and replaces all characters except printable
+/// ASCII by `?`.
 fn detail(reply: &Reply) -> String {
     text(reply).chars().take(MAX_DETAIL).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
 }
@@ -343,7 +345,8 @@ mod tests {
         let (sent, ended) = play(token(&long), "XOAUTH2", &["334 ", "334 e30=", "535 no"]);
         assert_eq!(sent, ["AUTH XOAUTH2", &message, ""]);
         assert!(ended.ends_with("535 no; before that: {}"), "{ended}");
-        // After `AUTH PLAIN ` 499 octets are left. The length of base64 is a multiple of 4: 496 octets fit, 500 do not.
+        // After `AUTH PLAIN ` 499 octets are left. The length of base64 is a multiple of 4, so 496 octets fit, and 500
+        // octets do not.
         for (length, lines) in [(366, 1), (367, 2)] {
             let credentials = Credentials::new("user", &"p".repeat(length)).unwrap();
             let (sent, ended) = play(

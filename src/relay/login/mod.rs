@@ -1,8 +1,8 @@
 //! Login at an upstream.
 //!
 //! The configured login and its secret are in `relay/login_secret.rs`. [`authentication`] is the exchange with the
-//! upstream, and [`scram_keys`] caches its keys. [`refusal`] makes pauses after refused logins, and [`redaction`] keeps
-//! secrets out of the log.
+//! upstream, and [`scram_keys`] caches its keys. [`refusal`] makes Weir pause after refused logins, and [`redaction`]
+//! keeps secrets out of the log.
 
 mod authentication;
 mod redaction;

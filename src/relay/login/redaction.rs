@@ -1,5 +1,5 @@
-//! Redaction of secrets in the replies of a server before they are logged or shown, since a server may repeat what Weir
-//! sent: `500 Command unrecognized: "AUTH PLAIN AHdl…"`. Pure.
+//! Redaction of secrets in the replies of a server before Weir logs or shows the replies. It is needed because a server
+//! can repeat the line that Weir sent: `500 Command unrecognized: "AUTH PLAIN AHdl…"`. Does no input or output.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use std::ops::Range;
 #[derive(Default)]
 pub struct Redaction(Vec<String>);
 
-/// Minimum octets of a part of a secret that is redacted, since a server may repeat only a part of a line. A shorter
-/// part may be in the text by chance.
+/// Minimum octets of a redacted part of a secret. Parts of a secret are redacted because a server can repeat only a
+/// part of a line. A shorter part can be in the text by chance.
 const MIN_MATCH: usize = 8;
 
 /// Minimum octets of a secret that is redacted. If a shorter secret were redacted inside a common word, the rest of the
@@ -25,7 +25,7 @@ impl Redaction {
         }
     }
 
-    /// Returns the text with `<redacted>` for each part of a secret, in upper or lower case.
+    /// Returns the text with `<redacted>` instead of each part of a secret. Upper and lower case are not distinguished.
     pub fn apply(&self, text: &str) -> String {
         let lower = text.to_ascii_lowercase();
         let mut clean = String::with_capacity(text.len());

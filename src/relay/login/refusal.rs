@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The login at one upstream that was refused last. The lock is held to look up or replace it.
+/// The login that one upstream refused last. The lock is held to look up or replace this login.
 #[derive(Default)]
 pub struct Refusals(Mutex<Option<Refused>>);
 
@@ -18,9 +18,9 @@ struct Refused {
     secret: Secret,
     refusal: PermanentRefusal,
     times: u32,
-    /// Time when the login may be tried again.
+    /// Time from which the login can be tried again.
     retry_at: Instant,
-    /// Whether a login has been tried since the last refusal was recorded.
+    /// True if a login has been tried since the last refusal was recorded.
     was_retried: bool,
 }
 
@@ -31,16 +31,16 @@ enum PermanentRefusal {
     Scram(scram::Error),
 }
 
-/// So many refusals of the same secret cause no pause before the next try: they may be due to an error at the upstream
-/// that is corrected soon.
+/// Number of refusals of the same secret that cause no pause before the next try. They are perhaps due to an error at
+/// the upstream that is corrected soon.
 const FREE_RETRIES: u32 = 3;
 
-/// Pauses after the refusals that exceed [`FREE_RETRIES`].
+/// Rule of the pauses after further refusals, beyond [`FREE_RETRIES`].
 const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(10), max: Duration::from_secs(300) };
 
 impl Refusals {
-    /// Returns the error of the last login with this secret, if it was refused and the pause is not over. After the
-    /// pause, returns `None` to one caller, which tries the login, and begins another pause for the others.
+    /// Returns the error of the last login with this secret, if that login was refused and the pause is not over. After
+    /// the pause, returns `None` to one caller, which tries the login. For the other callers, another pause begins.
     pub fn known(&self, secret: &Secret, now: Instant) -> Option<RelayError> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = last.as_mut().filter(|refused| refused.secret == *secret)?;
@@ -52,12 +52,12 @@ impl Refusals {
     }
 
     /// Records the error of a login with this secret, if it is a permanent refusal. Returns the pause before the next
-    /// try, if there is one.
+    /// try, if a pause is needed.
     pub fn learn(&self, secret: &Secret, error: &RelayError, now: Instant) -> Option<Duration> {
         let refusal = PermanentRefusal::of(error)?;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let times = match last.as_ref().filter(|before| before.secret == *secret) {
-            // Several logins that had begun before the last refusal was recorded count as one refusal.
+            // Refusals of several logins that began before the last refusal was recorded count as one refusal.
             Some(before) => before.times + u32::from(before.was_retried),
             None => 1,
         };

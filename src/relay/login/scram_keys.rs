@@ -1,5 +1,5 @@
-//! Cache of the SCRAM keys for an upstream, so that they need not be derived for each connection (RFC 5802 §5.1 allows
-//! a client to keep them).
+//! Cache of the SCRAM keys for an upstream, so that Weir need not derive them for each connection. (RFC 5802 §5.1
+//! allows a client to keep them.)
 
 use crate::relay::error::RelayError;
 use crate::smtp::scram::{Keys, Salting};
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 /// The keys of the last login, with the input from which they were derived. The thread that derives keys holds the lock
-/// until it has finished, even if the caller no longer waits: so an upstream that demands many iterations occupies at
+/// until it has finished, even if the caller no longer waits. So an upstream that demands many iterations occupies at
 /// most one thread at a time.
 #[derive(Clone, Default)]
 pub struct KeyRing(Arc<Mutex<Option<(Salting, Keys)>>>);
 
 impl KeyRing {
-    /// Returns the keys for this password, salt and iteration count, from the cache if they are the same as at the last
-    /// login.
+    /// Returns the keys for this password, salt and iteration count. Takes the keys from the cache if all three are the
+    /// same as at the last login.
     pub async fn derive(&self, salting: Salting) -> Result<Keys, RelayError> {
         let mut last = self.0.clone().lock_owned().await;
         if let Some((known, keys)) = &*last

@@ -1,5 +1,5 @@
-//! Weir's client certificate for an upstream that asks for one. The files are read again for each connection, as the
-//! certificate may be renewed at any time.
+//! Weir's client certificate for an upstream that asks for a certificate. Weir reads the files again for each
+//! connection, because the certificate can be renewed at any time.
 
 use crate::log::LoggedState;
 use crate::relay::config_error::ConfigError;
@@ -24,10 +24,10 @@ pub struct Paths {
 pub struct ClientCertificate {
     paths: Paths,
     config: ClientConfig,
-    /// The certificate in use. The lock is held while the files are read, which is done only at the start and on
-    /// threads that may block.
+    /// The certificate in use. The lock is held while the files are read. The files are read when Weir starts. After
+    /// the start, only threads that are allowed to block read them.
     shown: Mutex<Shown>,
-    /// Error of files that cannot be used. Logged when it changes, not for each connection.
+    /// Error if the files cannot be used. The error is logged when it changes, not for each connection.
     error: LoggedState<Option<String>>,
 }
 
@@ -37,7 +37,7 @@ struct Shown {
     files: Files,
 }
 
-/// The octets of both files, a few kilobytes. They are compared to find changes, since the modification time does not
+/// The octets of both files, a few kilobytes. They are compared to find changes, because the modification time does not
 /// show every change.
 #[derive(PartialEq, Eq)]
 struct Files {
@@ -55,8 +55,8 @@ impl ClientCertificate {
         Ok(Self { paths: paths.clone(), config, shown, error: LoggedState::default() })
     }
 
-    /// Returns a connector with the certificate that is now in the files. If they cannot be used, the connector has the
-    /// certificate that was read before. Blocks the thread while the files are read.
+    /// Returns a connector with the certificate that is now in the files. If the files cannot be used, the connector
+    /// has the certificate that was read before. Blocks the thread while it reads the files.
     pub fn connector(&self) -> TlsConnector {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let renewed = self.renew(&shown.files);
@@ -171,7 +171,7 @@ mod tests {
         let now = || Arc::as_ptr(certificate.connector().config());
         let first = now();
         assert_eq!(now(), first);
-        // The certificate file is renewed, but the key file is still the old one.
+        // The certificate file is renewed, but the key file is still the old file.
         std::fs::write(path("one.pem"), other.cert.pem()).unwrap();
         assert_eq!((now(), certificate.error.get().is_some()), (first, true));
         std::fs::write(path("one.key"), other.signing_key.serialize_pem()).unwrap();

@@ -1,4 +1,4 @@
-//! Log of connections to an upstream that have no TLS although they could have it.
+//! Log of connections to an upstream that have no TLS although TLS is possible.
 
 use crate::smtp::reply::Reply;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ pub enum NoTlsReason {
     Failed(String),
 }
 
-/// Records which connections to one upstream have TLS. The lock is held to read or change the state.
+/// Record of the connections to one upstream that have TLS or lack it. The lock is held to read or change the state.
 pub struct DowngradeLog {
     upstream: Arc<str>,
     state: Mutex<State>,
@@ -27,13 +27,13 @@ pub struct DowngradeLog {
 struct State {
     /// Reason why the last connection had no TLS: `Some(None)` if it had TLS, `None` before the first connection.
     last: Option<Option<NoTlsReason>>,
-    /// Whether any connection to the upstream has had TLS.
+    /// True if at least one connection to the upstream has had TLS.
     had: bool,
-    /// The addresses for which missing TLS was logged, and which have not had TLS since.
+    /// The addresses for which a lack of TLS was logged, if no connection to the address has had TLS since then.
     lapsed: HashSet<SocketAddr>,
 }
 
-/// Maximum number of such addresses; missing TLS of further ones is not logged.
+/// Maximum number of addresses in `lapsed`. A lack of TLS at further addresses is not logged.
 const MAX_ADDRESSES: usize = 64;
 
 impl DowngradeLog {
@@ -42,9 +42,9 @@ impl DowngradeLog {
         Self { upstream, state: Mutex::default() }
     }
 
-    /// Records a connection to this address. `no_tls` is the reason why it has no TLS; `None` if it has. Logs a warning
-    /// once when an address no longer has TLS: nothing else shows that, and an attacker between Weir and the upstream
-    /// can remove the offer of TLS.
+    /// Records a connection to this address. `no_tls` is the reason why the connection has no TLS; `None` if it has
+    /// TLS. Logs a warning once when an address no longer has TLS. Nothing else would show the loss of TLS, and an
+    /// attacker between Weir and the upstream can remove the offer of TLS.
     pub fn learn(&self, address: SocketAddr, no_tls: Option<NoTlsReason>) {
         let upstream = &*self.upstream;
         let is_news = self.state.lock().unwrap_or_else(PoisonError::into_inner).learn(address, no_tls.clone());

@@ -4,10 +4,11 @@ use crate::time::Timestamp;
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error, OtherError};
 
-/// Maximum number of a certificate's names that an error shows; a certificate may have hundreds.
+/// Maximum number of names of a certificate that an error shows; a certificate can have hundreds of names.
 const SHOWN_NAMES: usize = 5;
 
-/// Describes the error of a connection. Errors of TLS are described in words that do not require knowledge of TLS.
+/// Describes the error of a connection. Describes errors of TLS in words that readers understand without knowledge of
+/// TLS.
 pub fn explain(error: &std::io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(Error::InvalidCertificate(why)) => refusal(why),
@@ -64,7 +65,7 @@ fn refusal(why: &CertificateError) -> String {
     }
 }
 
-/// Lists the names of a certificate. `presented` has them in the form of webpki, `DnsName("mail.example.org")`.
+/// Lists the names of a certificate. `presented` has the names in the form of webpki, `DnsName("mail.example.org")`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let name = name.split_once("(\"").map_or(name.as_str(), |(_, rest)| rest.trim_end_matches("\")"));

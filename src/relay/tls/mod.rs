@@ -2,7 +2,7 @@
 //! is accepted.
 //!
 //! [`verify`] and [`pin`] check the upstream's certificate, and [`client_certificate`] is Weir's own certificate.
-//! [`downgrade_log`] warns if connections have no TLS although they could have it, and [`error_text`] explains failed
+//! [`downgrade_log`] warns if connections have no TLS although TLS is possible, and [`error_text`] explains failed
 //! handshakes.
 
 mod client_certificate;
@@ -33,14 +33,15 @@ use verify::{Accept, Verifier};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub policy: Policy,
-    /// File of the certificate authorities that may have issued the upstream's certificate; `None` means the system's
-    /// authorities.
+    /// File of the certificate authorities that Weir trusts to issue the upstream's certificate; `None` means the
+    /// system's authorities.
     pub ca: Option<PathBuf>,
     /// Name that the certificate must have; `None` means the configured host.
     pub name: Option<String>,
-    /// If this is not empty, the certificate must have one of these keys, and nothing else in it is checked.
+    /// Pinned keys. If there are any, the certificate must have one of these keys, and nothing else in the certificate
+    /// is checked.
     pub pins: Vec<Pin>,
-    /// Files of Weir's client certificate, which is sent if the upstream asks for one.
+    /// Files of Weir's client certificate, which is sent if the upstream asks for a certificate.
     pub client: Option<Paths>,
 }
 
@@ -66,9 +67,9 @@ impl Policy {
 /// TLS settings of one upstream.
 pub struct Tls {
     connector: Connector,
-    /// Name that a checked certificate must have, which is also sent as SNI. It is the configured name or host, also if
-    /// mail goes to the host of an MX record: an attacker who can forge DNS can forge the MX record, too (RFC 7672
-    /// §1.3.2).
+    /// Name that a checked certificate must have. The name is also sent as SNI. It is the configured name or host, even
+    /// if mail goes to the host of an MX record. The name of the MX record is not used, because an attacker who can
+    /// forge DNS can forge this record, too (RFC 7672 §1.3.2).
     name: ServerName<'static>,
 }
 
@@ -78,7 +79,7 @@ enum Connector {
 }
 
 impl Tls {
-    /// Creates the TLS settings for an upstream on `host`. `None` if TLS is not to be used.
+    /// Creates the TLS settings for an upstream on `host`. Returns `None` if the policy is to use no TLS.
     pub fn new(options: &Options, host: &str) -> Result<Option<Self>, ConfigError> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -118,7 +119,7 @@ impl Tls {
     }
 }
 
-/// Returns the trusted certificate authorities: those in the file `ca`, or the system's.
+/// Returns the trusted certificate authorities: the authorities in the file `ca`, or the system's authorities.
 fn roots(options: &Options) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &options.ca {

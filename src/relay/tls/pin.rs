@@ -79,8 +79,8 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
         let pin = Pin::of(certificate.der()).unwrap();
-        // The base64 in `public_key_pem` is what `openssl pkey -pubin -outform der` writes, of which administrators
-        // compute the pin.
+        // The base64 in `public_key_pem` contains the octets that `openssl pkey -pubin -outform der` writes.
+        // Administrators compute the pin from these octets.
         let public: String = key.public_key_pem().lines().filter(|line| !line.starts_with('-')).collect();
         let expected = STANDARD.encode(digest(&SHA256, &STANDARD.decode(public).unwrap()));
         assert_eq!(Ok(pin), format!("sha256:{expected}").parse());

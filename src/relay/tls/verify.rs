@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Verifier that checks at most the key of the certificate, and never its issuer, names or dates. If keys are pinned,
-/// the upstream must prove that it has one of them. Otherwise nothing is checked: Weir does not know the upstream's
-/// key, and the key may be of an obsolete kind that rustls refuses.
+/// the upstream must prove that it has one of them. Otherwise nothing is checked, because Weir does not know the
+/// upstream's key, and because the key is perhaps of an obsolete kind that rustls refuses.
 #[derive(Debug)]
 pub struct Verifier {
     pub accept: Accept,
@@ -27,7 +27,7 @@ pub enum Accept {
     Pinned(Vec<Pin>),
 }
 
-/// Error: the certificate's key, whose pin this is, is not one of the pinned keys.
+/// Error: the certificate's key is not one of the pinned keys. Contains the pin of the certificate's key.
 #[derive(Debug)]
 struct NotPinned(Pin);
 
@@ -51,7 +51,8 @@ impl fmt::Display for NotShown {
 
 impl std::error::Error for NotShown {}
 
-/// Replaces rustls's error by [`NotShown`], as an error of the certificate, so that the log has its text.
+/// Replaces rustls's error by [`NotShown`], as an error of the certificate, so that the log shows the text of
+/// [`NotShown`].
 fn not_shown(_: Error) -> Error {
     CertificateError::Other(OtherError(Arc::new(NotShown))).into()
 }
@@ -65,8 +66,8 @@ type VerifySignature = fn(
 ) -> Result<HandshakeSignatureValid, Error>;
 
 impl Verifier {
-    /// Verifies that the handshake is signed with the certificate's key. Skipped if any certificate is accepted, as the
-    /// signature would then prove nothing.
+    /// Verifies that the handshake is signed with the certificate's key. Skips this if any certificate is accepted,
+    /// because the signature would then prove nothing.
     fn verify_signature(
         &self,
         verify: VerifySignature,

@@ -11,13 +11,13 @@ pub enum Setting {
     Enabled,
     /// The upstream gets no new mail until it is enabled again.
     Disabled,
-    /// The upstream was removed from the configuration, or replaced by one with other settings. Only transactions that
-    /// have begun are finished.
+    /// The upstream was removed from the configuration, or replaced by an upstream with other settings. It only
+    /// finishes transactions that have begun.
     Removed,
 }
 
-/// The setting of one upstream, and the upstream's `up` metric, which is 0 unless it is enabled. The lock is that of
-/// the watch channel; it is held to read or replace the setting.
+/// The setting of one upstream, and the upstream's `up` metric, which is 0 unless the upstream is enabled. The lock
+/// inside the watch channel is held to read or replace the setting.
 pub struct AdminState {
     now: watch::Sender<Setting>,
     metrics: Arc<UpstreamMetrics>,
@@ -32,7 +32,7 @@ impl AdminState {
         *self.now.borrow() == Setting::Enabled
     }
 
-    /// Changes the setting, and sets the `up` metric to 0. Returns whether the setting differs from before.
+    /// Changes the setting, and sets the `up` metric to 0. Returns whether the setting has changed.
     pub fn set(&self, to: Setting) -> bool {
         self.now.send_if_modified(|now| {
             let is_news = *now != to;
@@ -43,7 +43,7 @@ impl AdminState {
     }
 
     /// Sets the `up` metric to the result of `is_well`, if the upstream is enabled. `is_well` is called while the lock
-    /// is held: of several threads, the last one to set the metric has then also read the newest health.
+    /// is held. So the last thread to set the metric has also read the newest health.
     pub fn update_metric(&self, is_well: impl FnOnce() -> bool) {
         self.now.send_if_modified(|now| {
             if *now == Setting::Enabled {

@@ -1,4 +1,5 @@
-//! Addresses of an upstream to which connections fail. Each is logged once, and tried after all others for [`PAUSE`].
+//! Addresses of an upstream to which connections fail. Each bad address is logged once. During [`PAUSE`], Weir tries
+//! the bad addresses after all other addresses.
 
 use crate::bounded_map::BoundedMap;
 use crate::relay::error::RelayError;
@@ -7,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The addresses of one upstream whose last connection failed. The lock is held to look up, add or remove an address.
+/// Those addresses of one upstream to which the last connection failed. The lock is held to look up, add or remove an
+/// address.
 pub struct BadAddresses {
     upstream: Arc<str>,
     addresses: Mutex<BoundedMap<SocketAddr, Entry, MAX_ADDRESSES>>,
@@ -19,12 +21,12 @@ struct Entry {
     is_logged: bool,
 }
 
-/// Time for which a failed address is tried after all others. Otherwise each new connection might wait for the whole
-/// timeout of this address first.
+/// Time for which Weir tries a failed address after all others. Without this rule, each new connection would perhaps
+/// first wait for the whole timeout of this address.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Maximum number of addresses that are kept; if there are more, the oldest is dropped. A name in DNS may have new
-/// addresses at each lookup.
+/// Maximum number of addresses in memory. If there are more, the oldest address is dropped. There is a maximum because
+/// a name in DNS can have new addresses at each lookup.
 const MAX_ADDRESSES: usize = 64;
 
 impl BadAddresses {
@@ -34,7 +36,7 @@ impl BadAddresses {
     }
 
     /// Returns whether to try other addresses first. After the pause, returns false to one caller, which tries the
-    /// address, and begins another pause for the others.
+    /// address. For the other callers, another pause begins.
     pub fn is_paused(&self, address: SocketAddr, now: Instant) -> bool {
         let mut addresses = self.lock();
         let Some(entry) = addresses.get_mut(&address) else { return false };
@@ -45,8 +47,8 @@ impl BadAddresses {
         waits
     }
 
-    /// Records the error of an address. Warns once if other addresses will be tried after it: the connection may then
-    /// succeed, and nothing else would show this error.
+    /// Records the error of an address. Warns once if Weir will try other addresses after this address, because the
+    /// connection then perhaps succeeds, and nothing else would show this error.
     pub fn failed(&self, address: SocketAddr, reason: &RelayError, others_follow: bool, now: Instant) {
         let is_news = {
             let mut addresses = self.lock();
@@ -68,7 +70,7 @@ impl BadAddresses {
         }
     }
 
-    /// Returns all addresses whose last connection failed, each with the error.
+    /// Returns all addresses to which the last connection failed, each with the error.
     pub fn all(&self) -> Vec<(SocketAddr, String)> {
         let mut all: Vec<_> = self.lock().iter().map(|(address, entry)| (*address, entry.reason.clone())).collect();
         all.sort();

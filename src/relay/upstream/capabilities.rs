@@ -20,19 +20,19 @@ pub struct Known {
     pub offered: Extensions,
     /// Time when the extensions were learnt.
     pub at: Instant,
-    /// Time when the upstream last offered less than on the connection before; `None` if it never did, or if its offer
-    /// has changed since.
+    /// Time when the upstream last offered less than on the connection before. `None` if the offer never became
+    /// smaller, or if it has changed since then without becoming smaller.
     lost: Option<Instant>,
 }
 
 /// Age at which the known extensions are learnt again.
 pub const REFRESH: Duration = Duration::from_secs(60);
 
-/// Minimum time between two probes for which clients wait, just after the upstream offered less than before.
+/// Minimum time between two probes for which clients wait, soon after the upstream offered less than before.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The same minimum, if no extensions are known, or if a probe has not brought the lost ones back. In the second case
-/// it grows with the time since the loss.
+/// Minimum time between two such probes if no extensions are known, or if a probe has not shown the lost extensions
+/// again. In the second case the minimum grows with the time since the loss.
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Capabilities {
@@ -41,7 +41,8 @@ impl Capabilities {
         self.0.read().unwrap_or_else(PoisonError::into_inner).known
     }
 
-    /// Stores the extensions offered on a new connection. Returns whether they differ from those stored before.
+    /// Stores the extensions offered on a new connection. Returns whether they differ from the extensions stored
+    /// before.
     pub fn learn(&self, offered: Extensions, now: Instant) -> bool {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let before = inner.known;
@@ -51,9 +52,10 @@ impl Capabilities {
         before.is_none_or(|before| before.offered != offered)
     }
 
-    /// Returns whether the known extensions may be wrong, so that the upstream should be probed before a client's EHLO
-    /// is answered. That is so if none are known, or if the upstream has just offered less than before: one of several
-    /// servers behind its address may differ from the others, or be restarting.
+    /// Returns whether the known extensions are perhaps wrong, so that Weir should probe the upstream before it answers
+    /// a client's EHLO. They are doubtful if no extensions are known, or if the upstream has just offered less than
+    /// before. In the second case, one of several servers behind the address perhaps differs from the others, or is
+    /// restarting.
     pub fn is_doubtful(&self, now: Instant) -> bool {
         let Inner { known, tried } = *self.0.read().unwrap_or_else(PoisonError::into_inner);
         let lost = known.map(|known| known.lost.filter(|at| now.duration_since(*at) < REFRESH));

@@ -41,8 +41,8 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector. Reads the files that the upstream's configuration names, and returns an error if one cannot
-    /// be used.
+    /// Creates a connector. Reads the files that the upstream's configuration names, and returns an error if a file
+    /// cannot be used.
     pub fn new(
         options: &Options,
         upstream: &UpstreamOptions,
@@ -86,13 +86,13 @@ impl Connector {
         &self.metrics
     }
 
-    /// Returns whether the upstream is configured so that a connection may carry mail of only one client: clients log
-    /// in there themselves, or are announced by XCLIENT.
+    /// Returns whether the configuration of the upstream restricts each connection to the mail of one client. It does
+    /// so if clients log in at the upstream with their own passwords, or if Weir announces them by XCLIENT.
     pub fn is_for_one(&self) -> bool {
         self.options.wants_credentials() || self.options.announce == Announce::Xclient
     }
 
-    /// Returns the addresses of the upstream whose last connection failed, each with the error.
+    /// Returns those addresses of the upstream to which the last connection failed, each with the error.
     pub fn bad_addresses(&self) -> Vec<(SocketAddr, String)> {
         self.bad_addresses.all()
     }
@@ -101,7 +101,7 @@ impl Connector {
         &self.downgrade_log
     }
 
-    /// Looks up the upstream's addresses and returns them in the order in which they are tried. For a mail exchanger
+    /// Looks up the upstream's addresses and returns them in the order in which Weir tries them. For a mail exchanger
     /// without an address, the list has the error of its lookup.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, LookupError>> {
         let mut route = match self.resolver.route(&self.options.host, self.options.mx, self.timeout).await {
@@ -124,7 +124,7 @@ impl Connector {
     }
 
     /// Tries the upstream's addresses one after the other until a connection succeeds. Addresses that failed a short
-    /// time ago are tried last. If all fail, returns the error of the last one.
+    /// time ago are tried last. If all addresses fail, returns the error of the last address.
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let unreachable = |failure: LookupError| RelayError::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
@@ -150,7 +150,7 @@ impl Connector {
                 }
                 Err(error) if error.is_same_everywhere() => return Err(error),
                 Err(error) => {
-                    // The upstream may have refused only this client, so do not mark the address as bad for other
+                    // The upstream has perhaps refused only this client, so do not mark the address as bad for other
                     // clients.
                     if !(error.is_refusal() && self.is_for_one() && client.is_some()) {
                         self.bad_addresses.failed(address, &error, !is_last, Instant::now());
@@ -162,8 +162,8 @@ impl Connector {
         outcome
     }
 
-    /// Returns the next address to try, or the error of looking up an exchanger's address; `None` if all were tried.
-    /// Addresses that failed a short time ago are collected in `paused` and returned last.
+    /// Returns the next address to try, or the error of the lookup of an exchanger's addresses; `None` if all addresses
+    /// were tried. Addresses that failed a short time ago are collected in `paused` and returned last.
     async fn next_address(
         &self,
         route: &mut Route<'_>,
@@ -182,8 +182,8 @@ impl Connector {
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, RelayError> {
         let policy = self.options.tls.policy;
         let (opened, failed) = match self.open(address, policy, client).await {
-            // If TLS is optional (opportunistic) and its handshake fails, connect again without TLS, so that mail is
-            // not stopped.
+            // If TLS is optional (opportunistic) and the TLS handshake fails, connect again without TLS, so that mail
+            // is not stopped.
             Err(error @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
                 (self.open(address, Policy::None, client).await, Some(NoTlsReason::Failed(error.to_string())))
             }
@@ -204,8 +204,8 @@ impl Connector {
             return Err(error);
         }
         let announced = self.announcer.for_handshake(client);
-        // If the client was announced by XCLIENT, a refusal may concern the client and not Weir's login: do not record
-        // it.
+        // If the client was announced by XCLIENT, a refusal perhaps concerns the client and not Weir's login. So do not
+        // record the refusal.
         let own = own.filter(|_| announced.is_none());
         let handshake = Handshake::new(&self.hostname, policy, login).announcing(announced);
         let opened = self.shake_hands(address, handshake, client.filter(|_| self.is_for_one())).await;
@@ -216,7 +216,7 @@ impl Connector {
     }
 
     /// Connects to an address and performs the handshake, with TLS and login. `client` is the client that the handshake
-    /// announces or logs in, if it does so.
+    /// announces or logs in, if there is such a client.
     async fn shake_hands(
         &self,
         address: SocketAddr,
@@ -279,23 +279,23 @@ impl Connector {
             return Err(RelayError::Loop(address));
         }
         let counted = self.metrics.count_connection();
-        // Check this after counting: then, when the upstream is disabled and the count is zero, no further connection
-        // can begin, and the administrator may shut the upstream down.
+        // Check this after the connection is counted. So when the upstream is disabled and the count is zero, no
+        // further connection can begin, and the administrator can safely shut the upstream down.
         if !self.admin_state.is_enabled() {
             return Err(RelayError::Disabled);
         }
         let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
         let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
-        // Put the address into the error, since the upstream may have several.
+        // Put the address into the error, because the upstream can have several addresses.
         let away = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
         let tcp = tcp.map_err(|error| RelayError::Unreachable(away(error)))?;
-        // Send small packets (commands, the final dot) at once, since clients wait for the replies.
+        // Send small packets (commands, the final dot) at once, because clients wait for the replies.
         tcp.set_nodelay(true).map_err(RelayError::Io)?;
         Ok((tcp, counted))
     }
 
-    /// Returns whether Weir itself listens at this address. Mail would go in a loop, which the number of `Received:`
-    /// lines shows only after many rounds.
+    /// Returns whether Weir itself listens on this address. If so, mail would go in a loop, and the number of
+    /// `Received:` lines would show the loop only after many rounds.
     fn is_own_address(&self, address: SocketAddr) -> bool {
         // The operating system lets a process bind only addresses of its own machine.
         let is_here = || std::net::UdpSocket::bind((address.ip(), 0)).is_ok();
@@ -318,7 +318,7 @@ impl Connector {
                 let credentials = match client.map(|client| &client.logged_in) {
                     // For a client that has not logged in to Weir, there is no login at the upstream.
                     None | Some(LoggedIn::No) => return Ok(None),
-                    // Fail here: without a login the upstream might refuse the mail permanently.
+                    // Fail here, because without a login the upstream would perhaps refuse the mail permanently.
                     Some(LoggedIn::PasswordUnknown) => return Err(RelayError::PasswordUnknown),
                     Some(LoggedIn::With(credentials)) => &**credentials,
                 };
@@ -333,7 +333,8 @@ fn left_until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// Returns the timeout of one lookup or address: half of the time that is left, so that some is left for the next ones.
+/// Returns the timeout of one lookup, or of one address: half of the remaining time, so that some time remains for the
+/// next lookups and addresses.
 fn share_until(deadline: Instant) -> Duration {
     left_until(deadline) / 2
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub struct Health {
     state: Mutex<State>,
-    /// Notified when the upstream goes down or is restarted, so that [`Health::retry`] begins to wait for the retry.
+    /// Notified when the upstream fails or is enabled again, so that [`Health::retry`] begins to wait for the retry.
     failed: Notify,
 }
 
@@ -20,7 +20,7 @@ pub enum HealthState {
     /// The upstream works, or has not been tried since Weir started.
     #[default]
     Well,
-    /// The upstream was enabled and has not answered since.
+    /// The upstream was enabled, and has not answered since then.
     Untried,
     Down,
 }
@@ -32,9 +32,9 @@ struct State {
     failed: Option<Instant>,
     /// Time when the upstream last answered.
     answered: Option<Instant>,
-    /// Number of failures since the upstream last answered DATA with 354.
+    /// Number of failed attempts since the upstream last answered DATA with 354.
     failures: u32,
-    /// Number of client sessions in a row for which the upstream failed after it had answered.
+    /// Number of client sessions in a row in which the upstream first answered and then failed.
     failed_sessions: u32,
     /// Id of the last of these sessions.
     last_failed_session: Option<Arc<str>>,
@@ -45,8 +45,8 @@ struct State {
 /// Pauses before retries. They grow with the number of failures since the upstream last answered DATA with 354.
 const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(2), max: Duration::from_secs(60) };
 
-/// Number of failed sessions in a row after which the upstream counts as down. The failure of a single session may be
-/// caused by its client or message.
+/// Number of failed sessions in a row after which the upstream counts as down. The cause of a single failed session is
+/// perhaps its client or its message.
 const MAX_FAILED_SESSIONS: u32 = 3;
 
 impl Health {
@@ -54,9 +54,10 @@ impl Health {
         self.lock().health == HealthState::Well
     }
 
-    /// Resets the health when the upstream is enabled: it is tried at once, and gets mail after it has answered.
+    /// Resets the health when the upstream is enabled. Weir tries the upstream at once, and the upstream gets mail
+    /// after it has answered.
     pub fn restart(&self, now: Instant) {
-        // With these times, the results of attempts that began before are ignored.
+        // These times have the effect that the results of earlier attempts are ignored.
         let (failed, answered) = (Some(now), Some(now));
         *self.lock() =
             State { health: HealthState::Untried, failed, answered, retry_at: Some(now), ..State::default() };
@@ -82,8 +83,8 @@ impl Health {
         news
     }
 
-    /// Records a client session for which the upstream failed after it had answered. Returns true if the upstream now
-    /// counts as down and did not before.
+    /// Records a client session in which the upstream first answered and then failed. Returns true if the upstream
+    /// counts as down now and did not before.
     pub fn session_failed(&self, session: &Arc<str>, now: Instant) -> bool {
         let failed_sessions = {
             let mut state = self.lock();
@@ -97,8 +98,8 @@ impl Health {
     }
 
     /// Records a successful attempt that began at `began`: the upstream is well, unless it has failed since. Returns
-    /// the health before, or `None` if the upstream has failed since. The number of failures is kept, so that an
-    /// upstream that greets and then fails each time is retried after longer and longer pauses.
+    /// the former health, or `None` if the upstream has failed since. Does not reset the number of failures. So if an
+    /// upstream greets and then fails each time, the pauses before the retries become longer and longer.
     pub fn answered(&self, began: Instant, now: Instant) -> Option<HealthState> {
         let mut state = self.lock();
         if state.failed.is_some_and(|at| began < at) {
@@ -109,14 +110,15 @@ impl Health {
         Some(std::mem::take(&mut state.health))
     }
 
-    /// Records that the upstream answered DATA with 354, which shows best that it works: resets the number of failures.
+    /// Records that the upstream answered DATA with 354, and resets the number of failures. This answer is the best
+    /// proof that the upstream works.
     pub fn message_accepted(&self) {
         let mut state = self.lock();
         (state.failures, state.failed_sessions, state.last_failed_session) = (0, 0, None);
     }
 
-    /// Waits until it is time for a retry. While the upstream is well there is no retry to wait for, and the future
-    /// does not end.
+    /// Waits until it is time for a retry. While the upstream is well there is no retry, and the future does not
+    /// complete.
     pub async fn retry(&self) {
         loop {
             match self.retry_at() {
@@ -169,7 +171,7 @@ mod tests {
     fn results_of_old_attempts_are_ignored() {
         let (health, began) = (Health::default(), Instant::now());
         assert!(health.failed(began, began + SECOND));
-        // The connection began before that failure; its success is recorded after it.
+        // The connection began before that failure, but its success is recorded after that failure.
         assert!(health.answered(began, began + 2 * SECOND).is_none() && !health.is_well());
         assert!(health.answered(began + 3 * SECOND, began + 4 * SECOND).is_some() && health.is_well());
         assert!(!health.failed(began + 2 * SECOND, began + 5 * SECOND) && health.is_well());

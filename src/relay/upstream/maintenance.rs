@@ -1,5 +1,5 @@
-//! Background task of an upstream: learns the extensions that it offers, retries it while it is down, and closes idle
-//! connections after their timeout.
+//! Background task of an upstream: learns the extensions that the upstream offers, retries the upstream while it is
+//! down, and closes idle connections after their timeout.
 
 use super::Upstream;
 use super::admin_state::Setting;
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 /// Interval at which idle connections are checked for their timeout.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Pause before the next probe if a probe failed while the upstream is well: mail probably uses all connections that it
-/// accepts.
+/// Pause before the next probe if a probe failed while the upstream is well. In this case mail probably uses all
+/// connections that the upstream accepts.
 const PROBE_PAUSE: Duration = Duration::from_secs(10);
 
 impl Upstream {
-    /// Runs the background task until the upstream is removed. While it is enabled, learns its extensions, if no
-    /// connection for mail has shown them lately; retries it while it is down; closes idle connections after their
-    /// timeout.
+    /// Runs the background task until the upstream is removed. While the upstream is enabled, the task learns its
+    /// extensions if no connection for mail has shown them lately. It retries the upstream while it is down, and closes
+    /// idle connections after their timeout.
     pub async fn maintain(&self) {
         while self.connector.admin_state().changed_from(Setting::Disabled).await == Setting::Enabled {
             tokio::select! {
@@ -58,7 +58,7 @@ impl Upstream {
         }
     }
 
-    /// Probes the upstream if its known extensions may be wrong.
+    /// Probes the upstream if its known extensions are perhaps wrong.
     pub async fn learn_extensions(&self) {
         if self.capabilities.is_doubtful(Instant::now()) {
             let _one_at_a_time = self.probing.lock().await;
@@ -68,7 +68,7 @@ impl Upstream {
         }
     }
 
-    /// Returns whether the known extensions may be wrong, so that the reply to a client's EHLO should wait for
+    /// Returns whether the known extensions are perhaps wrong, so that the reply to a client's EHLO should wait for
     /// [`Self::learn_extensions`].
     pub fn is_doubtful(&self) -> bool {
         self.capabilities.is_doubtful(Instant::now())

@@ -1,8 +1,8 @@
 //! One upstream: its connections, extensions and health.
 //!
-//! A [`connector`] opens connections, and tries [`bad_addresses`] last; a [`pool`] keeps idle connections. [`health`]
-//! is whether the upstream works, [`admin_state`] whether it is enabled, [`capabilities`] which extensions it offers.
-//! [`maintenance`] is a background task that keeps this knowledge current.
+//! A [`connector`] opens connections, and tries [`bad_addresses`] last. A [`pool`] keeps idle connections. [`health`]
+//! records whether the upstream works, and [`admin_state`] whether it is enabled. [`capabilities`] has the extensions
+//! that it offers. [`maintenance`] is a background task that keeps health and extensions up to date.
 
 mod admin_state;
 mod bad_addresses;
@@ -41,16 +41,17 @@ pub struct Upstream {
     slots: Arc<Slots>,
     health: Health,
     capabilities: Capabilities,
-    /// Held during a probe, so that there is only one at a time.
+    /// Lock that is held during a probe, so that there is only one probe at a time.
     probing: tokio::sync::Mutex<()>,
 }
 
-/// Pause before the next try if the upstream refused a connection although fewer were open than it is known to accept:
-/// it may still count one that has just ended.
+/// Pause before the next try if the upstream refused a connection although fewer connections were open than it is known
+/// to accept. The upstream perhaps still counts a connection that has just ended.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Upstream {
-    /// Creates an upstream. Reads the files that its configuration names, and returns an error if one cannot be used.
+    /// Creates an upstream. Reads the files that its configuration names, and returns an error if a file cannot be
+    /// used.
     pub fn new(
         options: &Options,
         upstream: &UpstreamOptions,
@@ -68,13 +69,13 @@ impl Upstream {
         })
     }
 
-    /// Returns the configuration with which the upstream was created. Its field `enabled` may be out of date.
+    /// Returns the configuration with which the upstream was created. Its field `enabled` is perhaps out of date.
     pub fn options(&self) -> &UpstreamOptions {
         self.connector.options()
     }
 
-    /// Returns whether mail may go to this upstream. `route` is the name of the upstream to which a limit routes the
-    /// mail, `None` if no limit does.
+    /// Returns whether this upstream is allowed for the mail. `route` is the name of the upstream to which a limit
+    /// routes the mail; `None` if no limit routes the mail.
     pub fn takes_route(&self, route: Option<&Arc<str>>) -> bool {
         route.map_or(!self.options().only_routed, |name| name == self.name())
     }
@@ -90,7 +91,7 @@ impl Upstream {
         format!("upstream {name} ({host}:{port})")
     }
 
-    /// Looks up the upstream's addresses and returns them in the order in which they are tried. For a mail exchanger
+    /// Looks up the upstream's addresses and returns them in the order in which Weir tries them. For a mail exchanger
     /// without an address, the list has the error of its lookup.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, LookupError>> {
         self.connector.addresses().await
@@ -113,15 +114,15 @@ impl Upstream {
         Standing { priority, weight, is_well: self.health.is_well(), is_able: true }
     }
 
-    /// Enables the upstream. It gets mail after it has answered, since the server may have been replaced, or may not be
-    /// ready yet.
+    /// Enables the upstream. It gets mail only after it has answered, because the server has perhaps been replaced, or
+    /// is perhaps not ready yet.
     pub fn enable(&self) {
         self.health.restart(Instant::now());
         self.pool.open();
         self.connector.admin_state().set(Setting::Enabled);
     }
 
-    /// Disables the upstream, until it is enabled again. Transactions that have begun are finished. Must be called
+    /// Disables the upstream until it is enabled again. It still finishes transactions that have begun. Must be called
     /// within a Tokio runtime.
     pub fn disable(&self) {
         if self.connector.admin_state().set(Setting::Disabled) {
@@ -146,13 +147,14 @@ impl Upstream {
         self.connector.admin_state().update_metric(|| self.health.is_well());
     }
 
-    /// Returns whether a connection may be used for another transaction without going to the pool.
+    /// Returns whether a connection can be used for another transaction at once, without being put into the pool.
     pub fn may_reuse(&self, connection: &Connection) -> bool {
         let is_of_use = self.connector.admin_state().is_enabled() && self.health.is_well();
         !connection.in_message() && is_of_use && self.pool.may_be_used(connection, Instant::now())
     }
 
-    /// Takes an idle connection that may carry mail of this client and that the upstream has not closed.
+    /// Removes from the pool and returns an idle connection that is allowed to carry mail of this client and that the
+    /// upstream has not closed.
     pub async fn idle_connection(&self, client: &Client) -> Option<Connection> {
         loop {
             let mut connection = self.pool.take(client, Instant::now())?;
@@ -163,15 +165,15 @@ impl Upstream {
         }
     }
 
-    /// Waits, at most until `until`, for a connection slot for mail of this client.
+    /// Waits until `until` at the latest for a connection slot for mail of this client.
     pub async fn slot(&self, client: &Client, until: Instant) -> Result<Slot, RelayError> {
         let timeout = until.saturating_duration_since(Instant::now());
         self.slots.take(client.address, timeout).await.ok_or(RelayError::Busy)
     }
 
     /// Opens a connection in this slot. Returns [`RelayError::Busy`] if the upstream refuses a further connection. If
-    /// it was expected to accept one more, and the time until `until` allows it, the error is returned after a pause,
-    /// so that the caller can try again.
+    /// Weir expected the upstream to accept one more connection, and enough time is left before `until`, returns the
+    /// error after a pause, so that the caller can try again.
     pub async fn connect_in(&self, mut slot: Slot, client: &Client, until: Instant) -> Result<Connection, RelayError> {
         // Idle connections also count for the limit.
         if self.slots.is_exceeded(self.pool.count()) {
@@ -194,8 +196,8 @@ impl Upstream {
         }
     }
 
-    /// Opens a connection for mail of this client. If the upstream refuses it, closes an idle connection, possibly one
-    /// for another client, and tries again.
+    /// Opens a connection for mail of this client. If the upstream refuses the connection, closes an idle connection,
+    /// which is perhaps a connection for another client, and tries again.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let mut began = Instant::now();
         let mut outcome = self.connector.connect(client).await;
@@ -243,7 +245,7 @@ impl Upstream {
     fn shows_health(&self, error: &RelayError) -> bool {
         match error {
             RelayError::Disabled => false,
-            // The upstream refused one client; it may accept others.
+            // The upstream refused one client; it perhaps accepts other clients.
             RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::PasswordUnknown => false,
             RelayError::Login(..) => !self.options().wants_credentials(),
             _ => true,
@@ -259,14 +261,14 @@ impl Upstream {
         true
     }
 
-    /// Counts a failure in the metric. Does not change the health: if the upstream fails during a message, the cause
-    /// may be the message.
+    /// Counts a failure in the metric. Does not change the health, because if the upstream fails during a message, the
+    /// cause is perhaps the message.
     pub fn count_failure(&self) {
         self.connector.metrics().failures.inc();
     }
 
-    /// Records that the upstream failed in this client's session after it had answered. The cause may be the client, so
-    /// the upstream counts as down only after several such sessions in a row.
+    /// Records that the upstream failed in this client's session after it had answered. The cause is perhaps the
+    /// client, so the upstream counts as down only after several such sessions in a row.
     pub fn session_failed(&self, client: &Client, error: &RelayError) {
         self.count_failure();
         if self.health.session_failed(&client.session, Instant::now()) {
@@ -287,8 +289,8 @@ impl Upstream {
         tracing::warn!(upstream = &**self.name(), reason = %error, "upstream down");
     }
 
-    /// Closes all idle connections. Called after the upstream did not answer on one of them: the others may be dead,
-    /// too.
+    /// Closes all idle connections. Called after the upstream did not answer on one of them, because the other
+    /// connections are perhaps dead, too.
     pub fn drop_idle(&self) {
         for connection in self.pool.drain() {
             self.quit_in_background(connection, None);
@@ -300,7 +302,7 @@ impl Upstream {
         self.health.message_accepted();
     }
 
-    /// Gives a connection back to the pool, if it may be used again.
+    /// Gives a connection back to the pool if it can be used again.
     pub fn release(self: &Arc<Self>, mut connection: Connection) {
         if connection.in_message() {
             // Return without QUIT: the connection is dropped, and the upstream discards the incomplete message.
@@ -325,8 +327,8 @@ impl Upstream {
         }
     }
 
-    /// Closes a connection in the background. Its slot, if it has one, becomes free only after the reply to QUIT or its
-    /// timeout.
+    /// Closes a connection in the background. Its slot, if it has one, becomes free only after the reply to QUIT, or
+    /// after the timeout for that reply.
     fn quit_in_background(&self, connection: Connection, slot: Option<Slot>) {
         tokio::spawn(async move {
             connection.quit().await;

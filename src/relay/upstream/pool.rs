@@ -1,4 +1,4 @@
-//! Connection pool of an upstream: idle connections that are kept for a further message.
+//! Connection pool of an upstream: idle connections that Weir keeps for further messages.
 
 use crate::relay::client::Client;
 use crate::relay::connection::Connection;
@@ -18,7 +18,7 @@ pub struct Pool {
 #[derive(Default)]
 struct State {
     idle: Vec<Idle>,
-    /// Whether the pool is closed: no connection is added.
+    /// True if the pool is closed: then no connection is added.
     is_closed: bool,
 }
 
@@ -32,8 +32,8 @@ impl Pool {
         Self { options, state: Mutex::default(), count }
     }
 
-    /// Adds a connection. Returns a connection that the caller must close: this one, if it may not be used again; or,
-    /// if the pool is full, the one that has been idle for longest.
+    /// Adds a connection. Returns a connection that the caller must close: this connection, if it cannot be used again;
+    /// or, if the pool is full, the connection that has been idle for longest.
     pub fn put(&self, connection: Connection, now: Instant) -> Option<Connection> {
         if !self.may_be_used(&connection, now) {
             return Some(connection);
@@ -43,16 +43,17 @@ impl Pool {
             return Some(connection);
         }
         let idle = &mut state.idle;
-        // A connection used a moment ago will probably be needed again soon, the one that has been idle for longest
-        // perhaps never.
+        // A connection that was used a moment ago will probably be needed again soon. The connection that has been idle
+        // for longest is perhaps never needed again.
         let surplus = (idle.len() >= self.options.max_idle).then(|| idle.remove(0).connection);
         idle.push(Idle { connection, since: now });
         self.count.add(i64::from(surplus.is_none()));
         surplus
     }
 
-    /// Takes, of the connections that may carry mail of this client, the one used most recently, so that the others
-    /// reach their idle timeout if they are not needed. The upstream may have closed the connection already.
+    /// Removes and returns the most recently used connection that is allowed to carry mail of this client. So the other
+    /// connections reach their idle timeout if they are not needed. The upstream has perhaps closed the returned
+    /// connection already.
     pub fn take(&self, client: &Client, now: Instant) -> Option<Connection> {
         let idle = &mut self.lock().idle;
         let at = idle.iter().rposition(|idle| self.may_wait(idle, now) && idle.connection.speaks_for(client))?;
@@ -65,7 +66,7 @@ impl Pool {
         self.lock().idle.len()
     }
 
-    /// Takes the connection that has been idle for longest, for whichever client it may be used.
+    /// Removes and returns the connection that has been idle for longest, even if it is for another client.
     pub fn take_oldest(&self) -> Option<Connection> {
         let idle = &mut self.lock().idle;
         if idle.is_empty() {
@@ -75,7 +76,8 @@ impl Pool {
         Some(idle.remove(0).connection)
     }
 
-    /// Takes the connections that have reached their idle timeout or their maximum age.
+    /// Removes and returns the connections that have reached their idle timeout, maximum age or maximum number of
+    /// messages.
     pub fn expired(&self, now: Instant) -> Vec<Connection> {
         self.remove(|idle| !self.may_wait(idle, now))
     }
@@ -85,13 +87,13 @@ impl Pool {
         self.remove(|_| true)
     }
 
-    /// Takes all connections, and closes the pool until [`Self::open`] is called.
+    /// Removes and returns all connections, and closes the pool until [`Self::open`] is called.
     pub fn close(&self) -> Vec<Connection> {
         self.lock().is_closed = true;
         self.drain()
     }
 
-    /// Opens the pool: connections may be added again.
+    /// Opens the pool, so that connections can be added again.
     pub fn open(&self) {
         self.lock().is_closed = false;
     }

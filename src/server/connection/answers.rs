@@ -81,7 +81,7 @@ impl Connection {
     }
 
     /// Waits before the reply to a failed login. If the client leaves during the wait, its connection keeps the permit
-    /// until the wait is over: otherwise the client could guess passwords faster.
+    /// until the wait is over. Otherwise the client could guess passwords faster.
     pub(super) async fn pause(&mut self, mut session: Session) -> Step {
         self.apply_deferred_charges(&mut session).await;
         tokio::select! {
@@ -93,8 +93,8 @@ impl Connection {
         }
     }
 
-    /// Applies the session's deferred charges and refunds. If the store is unavailable, they are lost, as after a
-    /// crash: nothing is refunded.
+    /// Applies the session's deferred charges and refunds. If the store is unavailable, they are lost, as they are
+    /// after a crash, and nothing is refunded.
     pub(super) async fn apply_deferred_charges(&mut self, session: &mut Session) {
         let DeferredCharges { events, refunds } = session.take_deferred_charges();
         for asked in events {
@@ -134,8 +134,8 @@ impl Connection {
         }
     }
 
-    /// Closes the upstream connection if the client has abandoned a message between its pieces, so that half a message
-    /// is not delivered.
+    /// Closes the upstream connection if the client has abandoned a message between its pieces, so that the upstream
+    /// does not deliver half a message.
     pub(super) fn abandon_parts(&mut self) {
         if self.parts.take().is_some() {
             self.upstream = None;
