@@ -1,4 +1,4 @@
-//! Map of bounded size: if the map is full, a new entry replaces the oldest one.
+//! Map of bounded size: if the map is full, a new entry replaces the oldest entry.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,7 +15,7 @@ impl<K, V, const MAX: usize> Default for BoundedMap<K, V, MAX> {
 
 impl<K: Clone + Eq + Hash, V, const MAX: usize> BoundedMap<K, V, MAX> {
     /// Inserts or replaces an entry. If the key is new and the map is full, first removes the entry with the lowest
-    /// `time`, which it finds by a search through all entries.
+    /// `time`. To find that entry, searches all entries.
     pub fn insert<T: Ord>(&mut self, key: K, value: V, time: impl Fn(&V) -> T) {
         if self.is_full()
             && !self.0.contains_key(&key)

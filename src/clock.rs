@@ -1,8 +1,8 @@
 //! The only module that reads the wall clock. Code that decides about mail gets the time as an argument `now`.
 //!
 //! [`now`] returns steady time (see [`Steady`]), which follows a jump of the wall clock only after the jump has lasted
-//! for some minutes. Otherwise a wall clock that is wrong for seconds would end suspensions and reset budgets, and its
-//! correction would not restore them.
+//! for some minutes. Otherwise a wall clock that is wrong for a few seconds would end suspensions and reset budgets. A
+//! later correction of the clock would not restore these suspensions and budgets.
 
 use crate::time::steady::{BELIEVED_AFTER, Change, Steady, micros};
 use crate::time::{Timestamp, format_duration};
@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The clock of the process.
 struct Clock {
-    /// Microseconds to add to the time since boot to get the steady time.
+    /// Steady time minus the time since boot, in microseconds.
     offset: AtomicI64,
-    /// Time since boot at which the clocks are to be compared next, in microseconds.
+    /// Time since boot at which the clocks must be compared next, in microseconds.
     due: AtomicI64,
-    /// Held while the clocks are compared. [`now`] waits for this lock only before the first comparison; later it skips
-    /// the comparison if another thread holds the lock.
+    /// Lock that a thread holds while it compares the clocks. [`now`] waits for this lock only before the first
+    /// comparison. Later, [`now`] skips the comparison if another thread holds the lock.
     comparison: Mutex<Comparison>,
 }
 
@@ -32,7 +32,7 @@ struct Comparison {
 /// State of the wall clock, compared with the steady time that [`now`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// `None` if the steady time is certain; otherwise only exceptions that began at this time or later can be ended.
+    /// `None` if the steady time is certain. Otherwise only exceptions that began at this time or later can be ended.
     /// See [`Steady::doubt`].
     pub doubt: Option<Timestamp>,
     /// Microseconds by which the wall clock is ahead of the steady time.
@@ -50,8 +50,8 @@ static CLOCK: Clock = Clock {
 /// Minimum time between two comparisons of the wall clock with the time since boot.
 const COMPARED_EVERY: Duration = Duration::from_millis(100);
 
-/// Maximum time between two readings of clocks that count as made at the same moment. If more time has passed, the
-/// thread was interrupted between the readings.
+/// Maximum time between two clock readings that count as simultaneous. If more time has passed, the thread was
+/// interrupted between the readings.
 const SAME_MOMENT: Duration = Duration::from_millis(20);
 
 /// Jumps within this time after a logged jump are counted, but not logged.
@@ -60,7 +60,8 @@ const LOGGED_EVERY: Duration = Duration::from_secs(60);
 /// Returns the present steady time.
 pub fn now() -> Timestamp {
     let monotonic = since_boot();
-    // Acquire: the offset that is read below comes from the comparison that set this `due`, or from a later one.
+    // Acquire ordering: the offset that is read below comes from the comparison that set this `due`, or from a later
+    // comparison.
     let due = CLOCK.due.load(Ordering::Acquire);
     if micros(monotonic) >= due {
         let comparison = match due {
@@ -86,12 +87,12 @@ impl Clock {
     }
 }
 
-/// Compares the clocks. Returns the change if it is to be logged.
+/// Compares the clocks. Returns a change that must be logged, if there is one.
 fn compare(mut comparison: MutexGuard<'_, Comparison>) -> Option<Change> {
     let Comparison { steady, jumps, logged } = &mut *comparison;
     let (wall, monotonic) = match read() {
         (wall, monotonic, true) => (wall, monotonic),
-        // The first comparison must give a time, even from such readings.
+        // The first comparison must give a time, even if the readings were not simultaneous.
         (wall, monotonic, false) if steady.is_none() => (wall, monotonic),
         _ => return None,
     };
@@ -128,8 +129,8 @@ fn log(change: Change) {
     }
 }
 
-/// Reads the wall clock and the time since boot. The third value is false if the two readings may not be of the same
-/// moment.
+/// Reads the wall clock and the time since boot. The third value is false if the two readings were perhaps not
+/// simultaneous.
 fn read() -> (Timestamp, Duration, bool) {
     let before = since_boot();
     let wall = wall();
@@ -146,8 +147,8 @@ fn wall() -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-/// Returns the time since boot. It includes the time in which the machine was suspended, so that the wall clock does
-/// not seem to jump when the machine resumes.
+/// Returns the time since boot. It includes the time during which the machine was suspended. Without that time, the
+/// wall clock would seem to jump when the machine resumes.
 fn since_boot() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::Boottime);
@@ -167,7 +168,7 @@ mod tests {
                     let (before, time) = (wall(), now());
                     let difference = time.micros().abs_diff(before.micros());
                     assert!(difference < 60_000_000, "{difference} µs from the wall clock");
-                    // Slewing may set the time back between two calls, but by less than the time between two
+                    // Slewing can set the time back between two calls, but by less than the time between two
                     // comparisons.
                     assert!(former.since(time) <= COMPARED_EVERY, "from {former:?} to {time:?}");
                     former = time;

@@ -8,7 +8,7 @@ pub use suggestion::unambiguous;
 use std::fmt;
 use std::time::Duration;
 
-/// A point in time: microseconds since 1970-01-01T00:00:00Z. It holds what `tv_sec` and `tv_usec` hold in Exim.
+/// A point in time: microseconds since 1970-01-01T00:00:00Z. Exim stores the same time as `tv_sec` and `tv_usec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(i64);
 
@@ -34,30 +34,30 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
-    /// Formats as RFC 5322 §3.3, in UTC: `Sat, 21 Nov 2026 10:00:00 +0000`. Years outside jiff's −9999 to 9999 become
-    /// 1970.
+    /// Formats the time as in RFC 5322 §3.3, in UTC: `Sat, 21 Nov 2026 10:00:00 +0000`. A year outside jiff's range,
+    /// −9999 to 9999, becomes 1970.
     pub fn rfc5322(self) -> String {
         let zoned = jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_zoned(jiff::tz::TimeZone::UTC);
         jiff::fmt::rfc2822::to_string(&zoned).unwrap_or_default()
     }
 
-    /// Formats as RFC 3339, in UTC, down to the second: `2026-11-21T10:00:00Z`.
+    /// Formats the time as in RFC 3339, in UTC, down to the second: `2026-11-21T10:00:00Z`.
     pub fn rfc3339(self) -> String {
         jiff::Timestamp::from_second(self.whole_seconds()).unwrap_or_default().to_string()
     }
 
-    /// Formats as RFC 3339, in UTC, exact to the microsecond: `2026-11-21T10:00:00.25Z`.
+    /// Formats the time as in RFC 3339, in UTC, exact to the microsecond: `2026-11-21T10:00:00.25Z`.
     pub fn rfc3339_exact(self) -> String {
         jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_string()
     }
 
-    /// Returns the point in time `duration` later; the last possible one instead of an overflow.
+    /// Returns the point in time `duration` later. Instead of an overflow, returns the last possible point in time.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// Returns the time from `earlier` until this point; zero if `earlier` is not earlier.
+    /// Returns the time from `earlier` until this point. Returns zero if `earlier` is later than this point.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -77,8 +77,8 @@ impl std::error::Error for Unreadable {}
 
 const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Parses a duration: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have a fraction of up
-/// to six digits (`0.25s`). Units may also be words, with spaces: `5 min`, `1 day 2 hours`.
+/// Parses a duration: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds can have a fraction of up
+/// to six digits (`0.25s`). Units can also be words, with spaces: `5 min`, `1 day 2 hours`.
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
     let parsed = sum_of_parts(text, |rest| {
         let rest = rest.trim_start_matches(' ');
@@ -100,7 +100,8 @@ pub fn parse_exim_duration(text: &str) -> Result<Duration, Unreadable> {
     parsed.map_err(|why| Unreadable(format!("\"{text}\" is not a duration: {why}")))
 }
 
-/// Adds the parts of a duration. `unit` reads the unit at the beginning of a text: its seconds, and the text after it.
+/// Adds the parts of a duration. `unit` parses the unit at the beginning of a text. It returns the seconds of the unit,
+/// and the text after the unit.
 fn sum_of_parts<'t>(text: &'t str, unit: impl Fn(&'t str) -> Option<(u64, &'t str)>) -> Result<Duration, &'static str> {
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -151,12 +152,12 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Parses a point in time: seconds since 1970, with or without a fraction, or a date and time as in RFC 3339, with or
-/// without an offset (`2026-03-01T10:00`).
+/// Parses a point in time. The text is a number of seconds since 1970, with or without a fraction. Otherwise it is a
+/// date and time as in RFC 3339, with or without an offset (`2026-03-01T10:00`).
 pub fn parse_moment(text: &str) -> Result<Moment, Unreadable> {
     let number = match text.parse::<i64>() {
         Ok(seconds) => Some(seconds.saturating_mul(1_000_000)),
-        // A number beyond an integer becomes the largest or smallest integer.
+        // A number that does not fit into an integer becomes the largest or smallest integer.
         Err(_) => {
             text.parse::<f64>().ok().filter(|seconds| !seconds.is_nan()).map(|seconds| (seconds * 1e6).round() as i64)
         }
@@ -232,8 +233,9 @@ pub enum Units {
     Octets,
 }
 
-/// Parses an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³; for octets powers of
-/// 1024, which may also be written KiB, MiB, GiB), also after a space. Digits may be grouped with `_`.
+/// Parses an amount above 0. The amount can have a fraction and a suffix K, M or G, with or without a space before the
+/// suffix. The suffixes mean 1000, 1000² and 1000³. For octets they mean powers of 1024, and can also be written KiB,
+/// MiB, GiB. Digits can be grouped with `_`.
 pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     let kilo: f64 = if units == Units::Octets { 1024.0 } else { 1000.0 };
     let binary = Some(text).filter(|_| units == Units::Octets).and_then(|text| text.strip_suffix("iB"));
@@ -279,8 +281,8 @@ pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     Ok(Rate { amount, period })
 }
 
-/// Formats an amount for people, rounded to one decimal as by Exim's `%.1f`; a decimal of 0 is left out. A level of
-/// 1.9999, of a bucket that was full a moment ago, is shown as `2 of 2`, not as `2.0 of 2`.
+/// Formats an amount for people, rounded to one decimal as by Exim's `%.1f`. A decimal of 0 is left out. For example,
+/// if a bucket was full a moment ago, its level of 1.9999 is shown as `2 of 2`, not as `2.0 of 2`.
 pub fn format_amount(amount: f64) -> String {
     let text = format!("{amount:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

@@ -1,6 +1,6 @@
-//! Bucket, which can be understood in two ways: tokens flow in at a rate, up to a burst, and events take them out
-//! (University of Vienna's token bucket); or events flow in and leak out at a rate (rspamd's leaky bucket). The state
-//! is the used part of the burst; with it both admit the same events.
+//! Bucket. It has two equivalent descriptions. In the University of Vienna's token bucket, tokens flow in at a rate, up
+//! to a burst, and events take tokens out. In rspamd's leaky bucket, events flow in and leak out at a rate. The state
+//! is the used part of the burst. With this state, both descriptions admit the same events.
 
 use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
@@ -16,7 +16,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Takes a size of `burst` units and a leak of `rate` units per second.
+    /// Creates a rule with a size of `burst` units and a leak of `rate` units per second.
     pub fn new(burst: f64, rate: f64) -> Self {
         Self { burst, rate }
     }
@@ -39,8 +39,8 @@ impl Rule {
         level > self.burst
     }
 
-    /// Returns the level that is left of `level` after `time`. (If the clock was set back, the caller passes 0, and
-    /// nothing leaks.)
+    /// Returns the part of `level` that is left after `time`. (If the clock was set back, the caller passes a time of
+    /// 0, and nothing leaks.)
     fn leaked(&self, level: f64, time: Duration) -> f64 {
         (level - self.rate * time.as_secs_f64()).max(0.0)
     }
@@ -56,8 +56,8 @@ impl Rule {
     }
 
     pub(super) fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
-        // Each earlier event of amount n raises the level by n − ρ·i (i: the interval), or by nothing if that is below
-        // 0.
+        // Each earlier event of amount n raises the level by n − ρ·i, where i is the interval. If this difference is
+        // below 0, the level does not rise.
         let stays = amount - self.rate * interval.as_secs_f64();
         if amount > self.burst {
             return Some(1);

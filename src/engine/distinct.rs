@@ -1,11 +1,13 @@
-//! Filters that tell whether a limit has counted a value (such as an address) before: Tony Finch's Bloom filter, with
-//! the same bits as that of Exim's `unique=`, and a filter that remembers values for longer than the limit's period.
+//! Filters that tell whether a limit has counted a value (such as an address) before. There are two kinds. The first
+//! kind is Tony Finch's Bloom filter, with the same bits as the filter of Exim's `unique=`. The second kind remembers
+//! values for longer than the limit's period.
 //!
-//! Each value sets 8 bits, at positions that its MD5 hash gives; a filter has 16 bits for each unit of the limit.
-//! Exim's filter is discarded at the end of each period. The remembering filter has two generations: values are added
-//! to the newer one, which becomes the older one after the time to remember. So a value stays known for at least that
-//! time after it was last seen, and for at most twice that time. (If the limit was raised, and its filter is now too
-//! small, the generations are rotated at once: the values of the older one are forgotten early.)
+//! Each value sets 8 bits, at positions that its MD5 hash gives. A filter has 16 bits for each unit of the limit.
+//! Exim's filter is discarded at the end of each period. The remembering filter has two generations, and values are
+//! added to the newer generation. After the time to remember, the newer generation becomes the older generation. So
+//! after a value was last seen, the filter knows the value for at least the time to remember, and for at most twice
+//! that time. (If the limit was raised, the filter may be too small. The generations are then rotated at once, and the
+//! values of the older generation are forgotten early.)
 
 mod generation;
 
@@ -16,14 +18,14 @@ use std::time::Duration;
 /// Rule of a filter: its size and lifetime.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// Octets of a generation's bits; for a remembering filter, the minimum.
+    /// Size of a generation's bits in octets. For a remembering filter, this is the minimum.
     size: usize,
     lasts: Lasts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lasts {
-    /// Exim's filter: all values are forgotten after a period of so many seconds.
+    /// Exim's filter, which forgets all values after a period. The number is the length of the period in seconds.
     Period(f64),
     Remembered(Duration),
 }
@@ -34,7 +36,8 @@ pub struct Filter {
     /// Time when the newer generation began.
     epoch: Timestamp,
     newer: Generation,
-    /// Always empty in Exim's filter; empty in a remembering filter after its values were forgotten.
+    /// Older generation. It is always empty in Exim's filter. In a remembering filter, it is empty after its values
+    /// were forgotten.
     older: Generation,
 }
 
@@ -42,7 +45,7 @@ pub struct Filter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Never,
-    /// Only in the older generation: the value will be forgotten unless it is learnt again.
+    /// The value is only in the older generation. The filter will forget the value unless it is added again.
     Before,
     Lately,
 }
@@ -51,7 +54,8 @@ pub enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
     Current,
-    /// The time of the newer generation is over: its values now count as those of the older generation.
+    /// The time of the newer generation has ended. The values of this generation now count as values of the older
+    /// generation.
     Turned,
     Gone,
 }
@@ -72,8 +76,8 @@ impl Filter {
         (self.epoch, &self.newer, &self.older)
     }
 
-    /// Returns an identity of the newer generation: the time when it began and the octets of its bits. It changes when
-    /// the generations are rotated.
+    /// Returns an identity of the newer generation: the time when the generation began and the octets of its bits. The
+    /// identity changes when the generations are rotated.
     pub fn generation(&self) -> (Timestamp, u32) {
         (self.epoch, self.newer.size)
     }
@@ -83,13 +87,13 @@ impl Filter {
         self.epoch = epoch;
     }
 
-    /// Adds a value that the store lost to the newer generation again.
+    /// Adds a value to the newer generation again, after the store has lost this value.
     pub fn relearn(&mut self, value: Value) {
         self.newer.add(value);
     }
 
-    /// Adds the values of another filter of the same budget to the newer generation. The bits of a generation of
-    /// another size are left out.
+    /// Adds the values of another filter of the same budget to the newer generation. If a generation of the other
+    /// filter has another size, its bits are ignored.
     pub fn unite(&mut self, other: &Self) {
         self.newer.unite(&other.newer);
         self.newer.unite(&other.older);
@@ -102,14 +106,14 @@ impl Filter {
 }
 
 impl Rule {
-    /// Builds a rule for `limit` distinct values at once and in each `period`. Values stay known for at least
-    /// `remember`; without it, all are forgotten at the end of each period. `None` if the filter would be larger than
-    /// [`MAX_OCTETS`].
+    /// Builds a rule for `limit` distinct values at once and in each `period`. The filter remembers values for at least
+    /// `remember`. If `remember` is `None`, the filter forgets all values at the end of each period. Returns `None` if
+    /// the filter would be larger than [`MAX_OCTETS`].
     pub fn new(limit: f64, period: Duration, remember: Option<Duration>) -> Option<Self> {
         Self::with_burst(limit, limit, period, remember)
     }
 
-    /// Like [`Rule::new`], but for `burst` distinct values at once, if that is more than `limit`.
+    /// Builds a rule like [`Rule::new`], but for `burst` distinct values at once, if `burst` is more than `limit`.
     pub fn with_burst(burst: f64, limit: f64, period: Duration, remember: Option<Duration>) -> Option<Self> {
         let (period, burst) = (period.as_secs_f64(), burst.max(limit));
         let (values, lasts) = match remember {
@@ -121,12 +125,12 @@ impl Rule {
         (size <= MAX_OCTETS as f64).then_some(Self { size: size as usize, lasts })
     }
 
-    /// Returns the octets of a generation's bits; for a remembering filter, the minimum.
+    /// Returns the size of a generation's bits in octets. For a remembering filter, this is the minimum.
     pub fn octets(&self) -> usize {
         self.size
     }
 
-    /// Returns whether values may be remembered for longer than the period.
+    /// Returns whether the filter can remember values for longer than the period.
     pub fn remembers(&self) -> bool {
         matches!(self.lasts, Lasts::Remembered(_))
     }
@@ -142,24 +146,25 @@ impl Rule {
         }
     }
 
-    /// Adds a value, and returns the filter. An expired filter is replaced by a new one of the size that the rule has
-    /// now.
+    /// Adds a value, and returns the filter. If the filter has expired, a new filter with the rule's present size
+    /// replaces it.
     pub fn learn(&self, filter: Option<Filter>, now: Timestamp, value: Value) -> Filter {
         let filter = filter.map(|filter| (self.age(&filter, now), filter));
         let mut filter = match (filter, self.lasts) {
             (Some((Age::Current, filter)), _) => filter,
             (Some((Age::Turned, filter)), Lasts::Remembered(time)) => {
-                // The newer generation must have room for new values and for the known ones, which are learnt again
-                // when they return.
+                // The newer generation must have room for new values and also for known values, which are added again
+                // when they are seen again.
                 let size = (self.size + 2 * filter.newer.count()).min(MAX_OCTETS);
-                // If the generations are rotated early because the newer one is too small, the new one begins now.
+                // If the generations are rotated early because the newer generation is too small, the new generation
+                // begins now.
                 let epoch = if now < filter.epoch.after(time) { now } else { filter.epoch.after(time) };
                 Filter { epoch, newer: Generation::few(size), older: filter.newer }
             }
             (_, Lasts::Remembered(_)) => {
                 Filter { epoch: now, newer: Generation::few(self.size), older: Generation::default() }
             }
-            // Exim's filter has bits from its first value on, and not exact values, so that Weir has the same false
+            // Exim's filter has bits from its first value on, instead of exact values. This gives Weir the same false
             // positives as Exim.
             (_, Lasts::Period(_)) => {
                 Filter { epoch: now, newer: Generation::bits(self.size), older: Generation::default() }
@@ -182,8 +187,8 @@ impl Rule {
             // In whole seconds, as in Exim.
             Lasts::Period(period) => {
                 let (now, epoch) = (now.whole_seconds() as f64, filter.epoch.whole_seconds() as f64);
-                // An epoch more than a period ahead comes from a wrong clock; the filter would not expire before that
-                // time.
+                // An epoch that is more than a period in the future comes from a wrong clock. Without this check, the
+                // filter would not expire until that future time.
                 if now > epoch + period || now < epoch - period { Age::Gone } else { Age::Current }
             }
             Lasts::Remembered(time) => match now.since(filter.epoch) {

@@ -1,10 +1,11 @@
-//! Exponentially weighted moving average of Exim's `ratelimit` (Tony Finch). One number is the limit of the rate and
-//! the burst.
+//! Exponentially weighted moving average of Exim's `ratelimit` (Tony Finch). A single number is both the limit of the
+//! rate and the burst.
 //!
-//! The decisions are those of Exim 4.77 to 4.99, bit for bit, in IEEE doubles and in Exim's own order of operations.
-//! Two differences are deliberate. Weir stores times in whole microseconds, so that no second is lost. And an event at
-//! the same time as the one before counts in full: Exim assumes an interval of a nanosecond and loses so many digits
-//! that, over long periods, it counts such an event as anything from 0 to 1.75.
+//! The decisions are the same as in Exim 4.77 to 4.99, bit for bit, in IEEE doubles and in Exim's own order of
+//! operations. Two differences are deliberate. First, Weir stores times in whole microseconds, so that no second is
+//! lost. Second, an event at the same time as the previous event counts in full. Exim instead assumes an interval of a
+//! nanosecond, and loses many digits. Over long periods, Exim therefore counts such an event as anything from 0 to
+//! 1.75.
 
 use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// Rule that admits an average of `limit` per `period`, smoothed over the period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// m: a sender with this rate per period, or a higher one, exceeds the limit.
+    /// m: a sender with this rate per period, or with a higher rate, exceeds the limit.
     limit: f64,
     /// p: smoothing period, in seconds.
     period: f64,
@@ -47,8 +48,8 @@ impl Rule {
     }
 
     fn smooth(&self, state: State, now: Timestamp, amount: f64) -> f64 {
-        // As in Exim, the times are subtracted as doubles, not as integers: the results differ in the last digits of
-        // the rate.
+        // As in Exim, the times are subtracted as doubles, not as integers: these two methods give rates that differ in
+        // the last digits.
         let interval = now.seconds() - state.at.seconds();
         if interval <= 0.0 {
             // No time has passed, or the clock was set back: nothing decays, and the event counts in full.
@@ -67,11 +68,11 @@ impl Rule {
 
     /// Returns the part of a charge that can be refunded, in units of what the limit counts.
     ///
-    /// The charge raised the rate by an increment, of which e^(−Δ/p) is left after the time Δ. But that cannot always
-    /// be refunded. Consider a later event of amount n, an interval x·p after the charge. Without the charge,
-    /// [`Rule::smooth`] may have raised the rate to the event's own amount. Then the rate without the charge would be
-    /// higher than the present rate minus the rest of the increment, by at most n·g(x). Here g(x) = 1 − (1 − e^(−x))/x
-    /// grows with x, and n is at most the present level. This difference is not refunded.
+    /// The charge raised the rate by an increment. After the time Δ, the part e^(−Δ/p) of the increment is left. But
+    /// this part cannot always be refunded. Consider a later event of amount n, an interval x·p after the charge.
+    /// Without the charge, [`Rule::smooth`] may have raised the rate to the event's own amount. Then the rate without
+    /// the charge would be higher than the present rate minus the rest of the increment, by at most n·g(x). Here g(x) =
+    /// 1 − (1 − e^(−x))/x grows with x, and n is at most the present level. This difference is not refunded.
     pub(super) fn refund(&self, state: State, receipt: &Receipt) -> f64 {
         let decay = |from: Timestamp, to: Timestamp| (-to.since(from).as_secs_f64() / self.period).exp();
         let before = receipt.before.map_or(0.0, |before| before.level * decay(before.at, receipt.after.at));
@@ -82,7 +83,8 @@ impl Rule {
     }
 
     pub(super) fn scaled(&self, rate: f64, burst: f64) -> Self {
-        // The long-run rate is limit / period: the period is changed, too, so that this rate is multiplied by `rate`.
+        // The long-run rate is limit / period. The period is also changed, so that the long-run rate is multiplied by
+        // `rate`.
         Self { limit: self.limit * burst, period: self.period * burst / rate }
     }
 

@@ -1,8 +1,8 @@
-//! Engine: the arithmetic of limits. Pure: the caller passes the time.
+//! Engine: the arithmetic of limits. It has no side effects and reads no clock: the caller passes the time.
 //!
-//! A [`Rule`] computes a budget's [`State`] after an event from the state before it. The caller decides whether to
-//! store the new state: Exim's `strict` always stores it, `leaky` only if the event does not exceed the limit;
-//! `readonly` computes it for an amount of 0 and never stores it.
+//! A [`Rule`] computes a budget's [`State`] after an event from the state before the event. The caller decides whether
+//! to store the new state. Exim's `strict` always stores the new state. Exim's `leaky` stores it only if the event does
+//! not exceed the limit. Exim's `readonly` computes the state for an amount of 0 and never stores it.
 
 pub mod bucket;
 pub mod distinct;
@@ -26,7 +26,7 @@ pub struct State {
     /// Time of the last update.
     pub at: Timestamp,
     /// For a bucket, the used part of the burst at that time; for a moving average, the rate per period at that time.
-    /// Both in units of what the limit counts.
+    /// Both values are in units of what the limit counts.
     pub level: f64,
 }
 
@@ -35,7 +35,7 @@ pub struct State {
 pub struct Outcome {
     /// Level including this event, in units of what the limit counts.
     pub level: f64,
-    /// Whether the event exceeds the limit.
+    /// True if the event exceeds the limit.
     pub over: bool,
 }
 
@@ -56,11 +56,11 @@ impl Rule {
         (State { at: now, level }, Outcome { level, over })
     }
 
-    /// Returns the wait from `now` until an event of `amount` does not exceed the limit, if no other event comes before
-    /// it. With an amount of 0, the wait until the level itself no longer exceeds the limit.
+    /// Returns the time from `now` until an event of `amount` no longer exceeds the limit, if no other event comes
+    /// earlier. With an amount of 0, returns the time until the level itself no longer exceeds the limit.
     ///
-    /// For moving averages over periods p of more than a day the last digits of [`Rule::step`] are rounding errors: the
-    /// wait is then accurate to 10⁻¹²·p² seconds.
+    /// For moving averages over periods p of more than a day, the last digits of [`Rule::step`] are rounding errors.
+    /// The wait is then accurate to 10⁻¹²·p² seconds.
     pub fn wait(&self, state: Option<State>, now: Timestamp, amount: f64) -> Wait {
         if self.step(None, now, amount).1.over {
             return Wait::Never;
@@ -68,13 +68,15 @@ impl Rule {
         wait::until_under(|after| self.step(state, now.after(after), amount).1.over)
     }
 
-    /// Refunds a charge: returns the budget's state without the charge, or the closest state that is surely not lower.
+    /// Refunds a charge: returns the budget's state without the charge, or the closest state that is certainly not
+    /// lower.
     ///
-    /// If nothing has changed the budget since the charge, the result is the state before the charge: `None` if there
-    /// was none. Otherwise the level is never lower than it would be without the charge: the part of the charge that
-    /// has decayed since then is not refunded, nor the part that would have been charged by a later event anyway. If
-    /// the budget's time is before that of the charge (the clock was set back), the decay is unknown, and nothing is
-    /// refunded. Not for budgets that count distinct values: a filter cannot forget a value.
+    /// If nothing has changed the budget since the charge, the result is the state before the charge, or `None` if
+    /// there was no state. Otherwise the level is never lower than it would be without the charge. Two parts of the
+    /// charge are not refunded: the part that has decayed since the charge, and the part that a later event would have
+    /// added anyway. If the clock was set back, the budget's time can be earlier than the time of the charge. The decay
+    /// is then unknown, and nothing is refunded. Do not call this function for budgets that count distinct values,
+    /// because a filter cannot forget a value.
     pub fn refund(&self, state: State, receipt: &Receipt) -> Option<State> {
         if state == receipt.after {
             return receipt.before;
@@ -89,8 +91,8 @@ impl Rule {
         Some(State { level: (state.level - back).max(0.0), ..state })
     }
 
-    /// Returns the rule with its long-run rate multiplied by `rate` and its burst multiplied by `burst`, as rspamd does
-    /// by the sender's reputation. Both factors must be above 0.
+    /// Returns the rule with its long-run rate multiplied by `rate` and its burst multiplied by `burst`. rspamd uses
+    /// such factors for a sender's reputation. Both factors must be above 0.
     pub fn scaled(&self, rate: f64, burst: f64) -> Self {
         match self {
             Self::Ewma(rule) => Self::Ewma(rule.scaled(rate, burst)),
@@ -115,8 +117,8 @@ impl Rule {
         }
     }
 
-    /// Returns a number that is proportional to the time in which the rule forgets an event. Only to compare two moving
-    /// averages, or two buckets: the one with the larger number forgets later.
+    /// Returns a number that is proportional to the time after which the rule forgets an event. Use this number only to
+    /// compare two moving averages or two buckets: the rule with the larger number forgets later.
     pub fn memory(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.period(),
@@ -125,7 +127,7 @@ impl Rule {
     }
 
     /// Returns the burst: the amount that an unused budget admits at once, in units of what the limit counts. The level
-    /// of a bucket may reach it, that of a moving average must stay below it.
+    /// of a bucket can reach the burst. The level of a moving average must stay below the burst.
     pub fn burst(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.limit(),
@@ -133,7 +135,7 @@ impl Rule {
         }
     }
 
-    /// Returns the long-run rate, in units of what the limit counts per second.
+    /// Returns the long-run rate per second, in units of what the limit counts.
     pub fn sustained(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.limit() / rule.period(),
@@ -141,21 +143,21 @@ impl Rule {
         }
     }
 
-    /// Returns the envelope E(T): the maximum amount that one budget admits in any window of this length, however the
-    /// events arrive.
+    /// Returns the envelope E(T): the maximum amount that one budget admits in any window of this length, for every
+    /// possible order and spacing of events.
     ///
-    /// For a bucket (burst β, leak ρ) it is β + ρ·T, the arrival envelope of the Vienna paper. For a moving average
-    /// (limit m, period p) it is m + (m/p)·T, for this reason: the step treats the amount of an event as a constant
-    /// flow since the event before. So the level rises by that flow and falls by level/p per second; it stays below m.
-    /// After a first event that leaves the level at r₁, later events in the window add at most m − r₁ + (m/p)·T, and
-    /// the amount of the first event was at most r₁.
+    /// For a bucket (burst β, leak ρ), the envelope is β + ρ·T, the arrival envelope of the Vienna paper. For a moving
+    /// average (limit m, period p), the envelope is m + (m/p)·T. The reason is as follows. The step treats the amount
+    /// of an event as a constant flow since the previous event. So the level rises by this flow and falls by level/p
+    /// per second, and the level stays below m. Let r₁ be the level after a first event. The amount of this event was
+    /// at most r₁, and later events in the window add at most m − r₁ + (m/p)·T.
     pub fn envelope(&self, window: Duration) -> f64 {
         self.burst() + self.sustained() * window.as_secs_f64()
     }
 
-    /// Returns the number (from 1) of the first event that exceeds the limit, if an unused budget gets one event of
-    /// `amount` in every `interval` and all events are charged (Finch's table of bursts). `None` if no event ever
-    /// exceeds the limit.
+    /// Returns the number (from 1) of the first event that exceeds the limit. It is assumed that an unused budget gets
+    /// one event of `amount` in every `interval`, and that all events are charged (Finch's table of bursts). `None` if
+    /// no event ever exceeds the limit.
     pub fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
         match self {
             Self::Ewma(rule) => rule.first_over(interval, amount),
@@ -164,9 +166,9 @@ impl Rule {
     }
 }
 
-/// Returns the smallest number of events for which `is_over` is true; `is_over` must be true for all larger numbers,
-/// too. `guess` is an estimate of the result. `None` if the result would be above 2⁵³, where doubles do not hold every
-/// integer.
+/// Returns the smallest number of events for which `is_over` is true. `is_over` must also be true for all larger
+/// numbers. `guess` is an estimate of the result. `None` if the result would be above 2⁵³, because doubles cannot
+/// represent every integer above that number.
 fn smallest(guess: f64, is_over: impl Fn(u64) -> bool) -> Option<u64> {
     const MOST: u64 = 1 << 53;
     let (mut under, mut over) = (0, (guess.max(1.0) as u64).min(MOST));

@@ -15,7 +15,7 @@ fn at(seconds: f64) -> Timestamp {
     Timestamp::from_micros(1_700_000_000_000_000 + (seconds * 1e6).round() as i64)
 }
 
-/// Any rule with a limit of 1.5 to 1000 and a period of up to a day.
+/// Generates rules with a limit of 1.5 to 1000 and a period of up to a day.
 fn any_rule() -> impl Strategy<Value = Rule> {
     (any::<bool>(), 1.5f64..1000.0, 0.1f64..3.0, 1u32..86_400).prop_map(|(average, limit, more, period)| {
         let period = Duration::from_secs(period.into());
@@ -26,8 +26,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// Events, each with the interval since the one before, in multiples of the time in which the rule refills (0 to 20),
-/// and an amount in multiples of the rule's burst (0 to 1.1).
+/// Generates events. Each event has an interval and an amount. The interval since the previous event is in multiples of
+/// the time in which the rule refills (0 to 20). The amount is in multiples of the rule's burst (0 to 1.1).
 fn arrivals(most: usize) -> impl Strategy<Value = Vec<(f64, f64)>> {
     let interval = prop_oneof![Just(0.0), 0.0f64..0.01, 0.0f64..1.0, 0.0f64..20.0];
     let amount = prop_oneof![0.0f64..0.02, 0.0f64..1.1];
@@ -107,8 +107,8 @@ fn a_bucket_is_full_at_its_burst_and_over_beyond_it() {
     assert_eq!(rule.wait(full, at(0.0), 1.0), Wait::For(Duration::from_secs(864)));
 }
 
-/// The University of Vienna's rule: with 100 tokens at first, and 100 more per day, no sender sends more than 200 in
-/// any 24 hours.
+/// The University of Vienna's rule: a sender starts with 100 tokens and gains 100 tokens per day. No sender can use
+/// more than 200 tokens in any 24 hours.
 #[test]
 fn a_bucket_of_100_that_gains_100_a_day_passes_200_in_any_day() {
     let rule = bucket(100.0, 100.0, "1d");
@@ -150,7 +150,8 @@ fn a_refund_at_once_is_as_if_nothing_had_been() {
 }
 
 proptest! {
-    /// The same event fits after the wait if no other comes before it, and does not fit one millisecond earlier.
+    /// After the wait, the same event fits if no other event comes earlier. One millisecond before the end of the wait,
+    /// the event does not fit.
     #[test]
     fn the_wait_is_exact_to_the_millisecond(rule in any_rule(), level in 0.0f64..5.0, n in 0.0f64..0.99) {
         let (level, n) = (level * rule.burst(), n * rule.burst());
@@ -219,8 +220,8 @@ proptest! {
         prop_assert!(sum > 0.97 * envelope && sum <= envelope * (1.0 + 1e-9), "{sum} of {envelope}");
     }
 
-    /// Compares two courses with the same events, one with the charge (`with`), one without it (`without`), and refunds
-    /// the charge in the first one after each later event.
+    /// Compares two budgets that count the same events: `with` has also counted the charge, `without` has not. After
+    /// each later event, refunds the charge from `with`.
     #[test]
     fn a_refund_never_leaves_less_than_no_charge_would_have(rule in any_rule(), before in arrivals(6), charge in arrivals(2),
                                                             after in arrivals(8)) {
@@ -290,7 +291,8 @@ proptest! {
     }
 }
 
-/// Returns the share of unknown values that the filter takes for known, after it learnt `filled` times `limit` values.
+/// Returns the share of unknown values that the filter reports as known, after `filled` times `limit` values were
+/// added.
 fn false_positives(limit: usize, filled: f64, trials: usize) -> f64 {
     let rule = distinct::Rule::new(limit as f64, Duration::from_secs(86_400), None).unwrap();
     let mut wrong = 0;
@@ -309,8 +311,8 @@ fn false_positives(limit: usize, filled: f64, trials: usize) -> f64 {
     wrong as f64 / trials as f64
 }
 
-/// Finch gives 0.06 % at the limit, 2.5 % at twice the limit, and more above that. In a filter for only 100 values, two
-/// of a value's 8 positions are sometimes the same, so that the share is 0.08 %, in Exim as well.
+/// Finch's table has 0.06 % at the limit, 2.5 % at twice the limit, and more above that. In a filter for only 100
+/// values, two of a value's 8 positions are sometimes the same. The share is therefore 0.08 %, in Exim as well.
 #[test]
 fn false_positives_are_as_in_finchs_table() {
     for (limit, filled, share) in [
@@ -327,8 +329,8 @@ fn false_positives_are_as_in_finchs_table() {
     }
 }
 
-/// A newsletter gets twenty more readers each day, and all stay known. The filter must grow, so that unknown addresses
-/// are not taken for known.
+/// A newsletter gets twenty more readers each day, and the filter remembers all readers. The filter must grow, so that
+/// unknown addresses are not reported as known.
 #[test]
 fn a_filter_grows_with_the_known_values() {
     let day = Duration::from_secs(86_400);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// Wait until the same event no longer exceeds the limit, if no other event comes before it.
+/// Time until the same event no longer exceeds the limit, if no other event comes earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// The event fits after this time, in whole milliseconds, and not one millisecond earlier.
@@ -15,10 +15,10 @@ pub enum Wait {
 /// Longest wait, a thousand years: a longer wait is reported as `Never`.
 const MAX_MILLIS: u64 = 1_000 * 366 * 86_400 * 1_000;
 
-/// Returns the smallest whole number of milliseconds for which `over_after` is false: the event then fits.
+/// Returns the shortest wait, in whole milliseconds, for which `over_after` is false: the event fits after this wait.
 ///
-/// Found by bisection. `over_after` runs [`super::Rule::step`], which also decides on events, so the wait cannot
-/// contradict a later decision.
+/// The wait is found by bisection. `over_after` runs [`super::Rule::step`], which also decides on events, so the wait
+/// cannot contradict a later decision.
 pub(super) fn until_under(over_after: impl Fn(Duration) -> bool) -> Wait {
     let over_after = |millis| over_after(Duration::from_millis(millis));
     if !over_after(0) {

@@ -1,4 +1,4 @@
-//! Temporary exceptions from the limits: a grant replaces a limit's rate for one owner, a suspension refuses all mail
+//! Temporary exceptions from the limits. A grant replaces a limit's rate for one owner. A suspension refuses all mail
 //! of one owner.
 
 use super::Policy;
@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// All exceptions. Expired ones have no effect, even before they are removed.
+/// All exceptions. An expired exception has no effect, even before it is removed.
 #[derive(Clone, Debug, Default)]
 pub struct Exceptions {
-    /// Grants by the limit's name, then by owner.
+    /// Grants, first by the limit's name, then by the owner.
     grants: HashMap<Arc<str>, HashMap<Owner, Arc<Grant>>>,
     suspensions: HashMap<Owner, Arc<Suspension>>,
-    /// Fields by which owners are suspended, such as `user`.
+    /// Fields of the owners of suspensions, such as `user`.
     suspended: Vec<Field>,
 }
 
-/// Grant: gives one owner another rate than the limit's, higher or lower. The owner's mail is then charged to a budget
-/// of the grant.
+/// Grant: gives one owner a rate that is higher or lower than the limit's rate. While the grant is valid, the owner's
+/// mail is charged to a budget of the grant itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Name of the limit.
@@ -40,7 +40,7 @@ pub struct Suspension {
     pub term: Term,
 }
 
-/// Validity of an exception, its author and its reason.
+/// Period of validity, author and reason of an exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     pub since: Timestamp,
@@ -53,12 +53,12 @@ pub struct Term {
 pub enum By {
     /// Limit of this name.
     Limit(Arc<str>),
-    /// Administrator, by the name that the command gave.
+    /// Administrator, with the name that was given in the command.
     Administrator(Arc<str>),
 }
 
 impl By {
-    /// Parses the stored form, which is the displayed form.
+    /// Parses the stored form, which is the same as the displayed form.
     pub fn from_stored(text: &str) -> Self {
         match text.strip_prefix(LIMIT) {
             Some(limit) => Self::Limit(limit.into()),
@@ -76,10 +76,11 @@ impl fmt::Display for By {
     }
 }
 
-/// Prefix that distinguishes the name of a limit from that of an administrator, which contains no space.
+/// Prefix that distinguishes a limit's name from an administrator's name, which contains no space.
 const LIMIT: &str = "limit ";
 
-/// Maximum number of suspensions. When it is reached, senders who exceed a limit are refused, and not suspended.
+/// Maximum number of suspensions. When this number is reached, Weir refuses senders who exceed a limit, but does not
+/// suspend them.
 pub const MAX_SUSPENSIONS: usize = 10_000;
 
 impl Term {
@@ -87,16 +88,16 @@ impl Term {
         now < self.until
     }
 
-    /// Returns whether the term has certainly ended. While the clock may be wrong, only terms that began at the
-    /// time `doubt` or later have certainly ended.
+    /// Returns whether the term has certainly ended. `doubt` is `None` if the clock is certainly right. Otherwise only
+    /// a term that began at `doubt` or later can have certainly ended.
     pub fn has_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
         !self.holds(now) && doubt.is_none_or(|doubt| self.since >= doubt)
     }
 }
 
 impl Grant {
-    /// Returns the quota of the grant, which replaces the limit's; `None` if the configuration now gives the limit
-    /// another kind of rate.
+    /// Returns the quota of the grant, which replaces the limit's quota. Returns `None` if the configuration has since
+    /// given the limit another kind of rate.
     pub fn quota(&self, limit: &Limit) -> Option<Quota> {
         if limit.ordinal > 0 {
             return Some(Quota::Unlimited);
@@ -196,7 +197,8 @@ impl Exceptions {
         grants.get(owner).filter(|grant| grant.term.holds(now)).map(AsRef::as_ref)
     }
 
-    /// Returns the valid suspension that applies to these facts. If several apply: the one that ends last.
+    /// Returns the valid suspension that applies to these facts. If several suspensions apply, returns the one that
+    /// ends last.
     pub(super) fn suspended(&self, facts: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
         let owner = |field: &Field| {
             let value = field.value(facts, None)?;
@@ -206,7 +208,7 @@ impl Exceptions {
         found.filter(|suspension| suspension.term.holds(now)).max_by_key(|suspension| suspension.term.until)
     }
 
-    /// Returns whether the key is that of the budget of a grant that is valid now.
+    /// Returns whether this is the key of a grant's budget and the grant is valid at `now`.
     pub fn needs(&self, key: &Key, now: Timestamp) -> bool {
         let Some((own, since)) = key.ungranted() else { return false };
         let grant = own.parts().next().and_then(|limit| self.grant_of(limit, &own.owner()));

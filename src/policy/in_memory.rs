@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Policy with its budgets in memory.
 #[derive(Clone)]
 pub struct InMemoryStore {
-    /// Policy, with the suspensions that decisions have begun.
+    /// Policy, including the suspensions that decisions have started.
     pub policy: Policy,
     budgets: Budgets,
 }
@@ -29,7 +29,8 @@ impl InMemoryStore {
         Self { policy, budgets: HashMap::new() }
     }
 
-    /// Adds a budget that was read from another store; `None` if that store has no budget with this key.
+    /// Adds a budget that was read from another store. `budget` is `None` if the other store has no budget with this
+    /// key.
     pub fn insert(&mut self, key: Key, budget: Option<Budget>) {
         self.budgets.insert(key, budget);
     }
@@ -39,12 +40,12 @@ impl InMemoryStore {
         self.budgets.into_iter().filter_map(|(key, budget)| Some((key, budget?)))
     }
 
-    /// Decides a list of events and charges those that pass. `counters`: the session's own counters.
+    /// Decides on a list of events, and charges the events that pass. `counters`: the session's own counters.
     pub fn admit(&mut self, now: Timestamp, request: &PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
         self.admit_planned(now, request, counters, |_| {})
     }
 
-    /// Does the same as [`InMemoryStore::admit`], and calls `inspect` with the plan first.
+    /// Does the same as [`InMemoryStore::admit`], but first calls `inspect` with the plan.
     pub fn admit_planned(
         &mut self,
         now: Timestamp,
@@ -69,7 +70,8 @@ impl InMemoryStore {
         explain(&self.policy, now, request, &plan, &mut loaded, counters)
     }
 
-    /// Returns the keys of `request` for which nothing was inserted or charged. A decision starts their budgets at 0.
+    /// Returns the keys that `request` needs and that were neither inserted nor charged. A decision starts the budgets
+    /// of these keys at 0.
     pub fn missing(&self, now: Timestamp, request: &PolicyRequest) -> Vec<Key> {
         let plan = Plan::new(&self.policy, request, now);
         let missing = plan.keys().filter(|key| !self.budgets.contains_key(key.as_str()));
@@ -97,7 +99,7 @@ impl InMemoryStore {
     }
 }
 
-/// Moves budgets out of the map instead of copying them, since a replay decides millions of requests.
+/// Moves budgets out of the map. Copying them would take too long, because a replay decides on millions of requests.
 fn take<'a>(budgets: &mut Budgets, keys: impl Iterator<Item = KeyRef<'a>>) -> Loaded {
     keys.map(|key| budgets.get_mut(key.as_str()).and_then(Option::take)).collect()
 }

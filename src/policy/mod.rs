@@ -1,12 +1,13 @@
 //! Policy: limits as data, with their budgets, actions and exceptions, and the decision on each event.
 //!
-//! A [`Plan`] lists the limits that apply to a run of pipelined events, and their budgets. [`decide`] changes nothing
-//! but its arguments, and no other code decides: stores load the budgets before the decision and keep them after it.
+//! A [`Plan`] lists the limits that apply to a run of pipelined events, and their budgets. [`decide`] makes all
+//! decisions, and changes nothing but its arguments. A store loads the budgets before the decision and saves them after
+//! it.
 //!
-//! In the order of a decision: [`address`] normalizes addresses, [`request`] has the events and facts of a session,
-//! [`limit`] has the limits of `weir.toml`, [`matching`] tells to which events a limit applies, [`exception`] has
-//! grants and suspensions, `plan` finds limits and budgets, [`budgets`] has their keys and states, `decision` measures
-//! and charges each event, and [`verdict`] is its result.
+//! Modules, in the order of a decision: [`address`] normalizes addresses. [`request`] contains the events and facts of
+//! a session. [`limit`] contains the limits of `weir.toml`. [`matching`] determines to which events a limit applies.
+//! [`exception`] contains grants and suspensions. `plan` finds limits and budgets. [`budgets`] contains the keys and
+//! states of budgets. `decision` measures and charges each event. [`verdict`] contains the result of a decision.
 
 pub mod address;
 pub mod budgets;
@@ -47,12 +48,12 @@ pub struct Policy {
     pub max_new_budgets: MaxNewBudgets,
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
-    /// Whether any enforced limit can delay replies.
+    /// True if any enforced limit can delay replies.
     delays: bool,
     matcher_set: Arc<MatcherSet>,
 }
 
-/// Longest delays of replies. Of the known clients, the one with the shortest timeout waits 60 s.
+/// Longest delays of replies. Among the known clients, the shortest timeout is 60 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// For one command.
@@ -61,14 +62,15 @@ pub struct Lateness {
     pub transaction: Duration,
 }
 
-/// Highest number of budgets that each limit may create at once, and again in each hour, for keys that clients can
-/// choose freely. Further new keys share one budget: see [`Plan::with_shared`].
+/// Maximum number of new budgets for each limit whose keys clients can choose freely. A limit is allowed to create this
+/// number at once, and the same number again in each hour. All further new keys of the limit share one budget: see
+/// [`Plan::with_shared`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxNewBudgets(pub u32);
 
 impl Default for MaxNewBudgets {
-    /// Many more than a large site has new clients, senders and recipients in an hour. A flood of new keys creates
-    /// budgets of about 15 MB on disk.
+    /// The default is far above the number of new clients, senders and recipients that a large site has in an hour. The
+    /// budgets that a flood of new keys creates take about 15 MB on disk.
     fn default() -> Self {
         Self(100_000)
     }
@@ -90,7 +92,7 @@ impl Policy {
         Self { limits: limits.into(), normalizer, zone, delays, matcher_set: Arc::new(matcher_set), ..Self::default() }
     }
 
-    /// Returns the name of the limit at this index; with its rate, if the limit has several.
+    /// Returns the name of the limit at this index. If the limit has several rates, the name includes the rate.
     pub fn display_name(&self, index: usize) -> String {
         let limit = &self.limits[index];
         let is_one_of_several = |(other, one): (usize, &Limit)| other != index && one.name == limit.name;
@@ -114,7 +116,7 @@ impl Policy {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
     }
 
-    /// Merges two budgets of one key: `stored`, and `counted`, which began at 0 while the stored one could not be read.
+    /// Merges two budgets of one key. `counted` began at 0 while `stored` could not be read.
     pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
         let kind = key.kind();
         let limit = self.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));

@@ -1,4 +1,4 @@
-//! Search for the names of an owner, to tell a typo from a name that Weir has met.
+//! Search for the names in an owner, to distinguish a typing error from a name that Weir has already seen.
 
 use super::Policy;
 use super::budgets::{KeyRef, Owner};
@@ -17,7 +17,7 @@ struct Name {
     value: String,
     /// Field whose values contain this name: "user" for "user-domain".
     part_of: Option<&'static str>,
-    /// Accounts or budgets have names of this field.
+    /// True if accounts or budgets record the names of this field.
     is_recorded: bool,
     is_found: bool,
 }
@@ -47,7 +47,7 @@ impl NameSearch {
 
     /// Looks at the key of a budget.
     pub fn see_key(&mut self, key: KeyRef<'_>) {
-        // Password guessers invent users.
+        // An attacker who guesses passwords can invent users, so such a key does not prove that the user exists.
         let is_of_guesses = key.parts().nth(1) == Some(Count::LoginFailures.name());
         for part in key.owners() {
             if let Some((field, value)) = part.split_once('=')
@@ -63,17 +63,17 @@ impl NameSearch {
         owner.parts().for_each(|(field, value)| self.see(field, value));
     }
 
-    /// Returns whether nothing is left to be found.
+    /// Returns whether every name that accounts or budgets would record was found.
     pub fn is_done(&self) -> bool {
         self.0.iter().all(|name| !name.is_unknown())
     }
 
-    /// Returns the names that would be recorded if they existed, and were not found, as `user=alice`.
+    /// Returns the names, such as `user=alice`, that were not found although accounts or budgets would record them.
     pub fn unknown(&self) -> Vec<String> {
         self.0.iter().filter(|name| name.is_unknown()).map(Name::text).collect()
     }
 
-    /// Returns the names that were not found, and that no account and no budget would have.
+    /// Returns the names that were not found, in fields that accounts and budgets do not record.
     pub fn unrecorded(&self) -> Vec<String> {
         self.0.iter().filter(|name| !name.is_recorded && !name.is_found).map(Name::text).collect()
     }
@@ -115,7 +115,7 @@ impl Name {
     }
 }
 
-/// Returns whether budgets of this limit outlive the session and have names of the field.
+/// Returns whether budgets of this limit outlive the session and record names of the field.
 fn records(limit: &Limit, field: &str, part_of: Option<&str>) -> bool {
     let is_of_guesses = limit.count == Count::LoginFailures && field.starts_with("user");
     let is_kept = limit.is_stored() && !limit.is_of_present() && limit.rule().is_some();

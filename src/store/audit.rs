@@ -1,5 +1,5 @@
-//! Audit trail of exceptions and resets. A record has the time, the action, the owner, who acted (an administrator or a
-//! limit), and the reason.
+//! Audit trail of exceptions and resets. A record contains the time, the action, the owner, the author (an
+//! administrator or a limit), and the reason.
 
 use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Grant, Suspension, Term};
@@ -18,7 +18,7 @@ pub struct AuditRecord {
     pub rate: Option<Arc<str>>,
     /// Time when the exception ends or, if it was ended early, would have ended.
     pub until: Option<Timestamp>,
-    /// For a reset, the levels of the owner's budgets before it, as text.
+    /// Levels of the owner's budgets before a reset, as text; `None` for other actions.
     pub was: Option<Arc<str>>,
     pub by: By,
     pub reason: Arc<str>,
@@ -57,16 +57,16 @@ impl Act {
 }
 
 impl AuditRecord {
-    /// Returns the record of an action on a grant. If `why` is `None`, the author and the reason of the grant are
-    /// taken.
+    /// Returns the record of an action on a grant. If `why` is `None`, the record gets the author and the reason of the
+    /// grant.
     pub fn of_grant(act: Act, grant: &Grant, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         let Grant { limit, owner, rate, term } = grant;
         let one = Self::of_term(act, owner, term, at, why);
         Self { limit: Some(limit.clone()), rate: Some(rate.clone()), ..one }
     }
 
-    /// Returns the record of an action on a suspension. If `why` is `None`, the author and the reason of the suspension
-    /// are taken.
+    /// Returns the record of an action on a suspension. If `why` is `None`, the record gets the author and the reason
+    /// of the suspension.
     pub fn of_suspension(act: Act, suspension: &Suspension, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         Self::of_term(act, &suspension.owner, &suspension.term, at, why)
     }
@@ -76,7 +76,8 @@ impl AuditRecord {
         Self { at, act, limit: None, owner: owner.clone(), rate: None, until: Some(term.until), was: None, by, reason }
     }
 
-    /// Logs the record, except a suspension that a limit began: that is logged together with the refusal.
+    /// Logs the record. A suspension that a limit began is not logged here, because it is logged together with the
+    /// refusal.
     pub(super) fn log(&self) {
         let Self { at, act, owner, until, by, reason, .. } = self;
         let (limit, rate, was) = (self.limit.as_deref(), self.rate.as_deref(), self.was.as_deref());

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Cache of budgets, divided into many shards with one lock each. A transaction (one decision on budgets) locks the
-/// shards of its budgets, in ascending order. It holds no lock over an `.await` or an access to the disk. Transactions
-/// on the same budget wait for each other; transactions on different budgets do so only if two of their budgets are in
-/// the same shard.
+/// shards of its budgets, in ascending order. The transaction holds no lock during an `.await` or an access to the
+/// disk. Transactions on the same budget wait for each other. Transactions on different budgets wait for each other
+/// only if two of their budgets are in the same shard.
 pub struct BudgetCache {
     shards: Box<[Mutex<Shard>]>,
     /// Approximate memory that all budgets take, in octets.
@@ -26,7 +26,7 @@ pub struct BudgetCache {
     latest: AtomicI64,
     /// Number of budgets dropped from memory since the start.
     dropped: AtomicUsize,
-    /// Index of the shard in which eviction goes on when memory is needed next.
+    /// Index of the shard with which eviction continues when memory is needed again.
     sweep_at: AtomicUsize,
 }
 
@@ -39,15 +39,15 @@ struct Shard {
     loading: HashMap<Key, Vec<oneshot::Sender<()>>>,
     /// Budgets whose row in the table could not be read.
     unread: Vec<HashedKey>,
-    /// Number of slots that were inserted without a budget since the last time such slots were dropped, plus those that
-    /// were left at that time.
+    /// Number of slots without a budget. This is the number that was left when such slots were last dropped, plus the
+    /// number inserted since then.
     empty: usize,
 }
 
 struct Slot {
     budget: Option<Budget>,
     stage: Stage,
-    /// Whether a transaction has used the budget since eviction last looked at it.
+    /// True if a transaction has used the budget since eviction last checked the budget.
     recently_used: bool,
     /// Epoch of the queue in which the budget's filter was last written to the file or read from it: see
     /// [`Queue::epoch`].
@@ -62,10 +62,10 @@ enum Stage {
     /// The writer is writing the row.
     Folding,
     Changed,
-    /// The row could not be read. The budget counts from zero, in memory only, until the row can be read and is added
-    /// to it.
+    /// The row could not be read. The budget counts from zero, in memory only, until the row can be read. The contents
+    /// of the row are then added to the budget.
     Unread,
-    /// The budget counts what exists at present, such as open sessions. It is never written to the file.
+    /// The budget counts things that exist at present, such as open sessions. The budget is never written to the file.
     Volatile,
 }
 
@@ -76,23 +76,24 @@ pub enum Transacted<R> {
     Changed(R, Commit),
     /// The transaction was not run, because its changes could not become durable.
     Refused,
-    /// The transaction was not run, because some budgets are not in memory. The caller asks the loader to read those in
-    /// `to_load`; the loader is already reading the others. `waits` has one receiver for each missing budget.
+    /// The transaction was not run, because some budgets are not in memory. The caller asks the loader to read the
+    /// budgets in `to_load`. The loader is already reading the other missing budgets. `waits` has one receiver for each
+    /// missing budget.
     NotLoaded {
         to_load: Vec<HashedKey>,
         waits: Vec<oneshot::Receiver<()>>,
     },
 }
 
-/// Number of shards, a power of two. It is so large that two transactions on different budgets seldom need the same
-/// shard.
+/// Number of shards, a power of two. The number is so large that two transactions on different budgets seldom need the
+/// same shard.
 pub const SHARDS: usize = 256;
 
 /// Octets of memory that a budget takes in addition to its key and its filter: the slot, the entry in the hash map, and
 /// the allocator's overhead.
 const SLOT_OVERHEAD_OCTETS: usize = 112;
 
-/// A transaction that has not waited may find that the latest transaction ran at a time up to this much later. A larger
+/// Maximum time by which the latest transaction can be later than a transaction that has not waited. A larger
 /// difference means that the wall clock was set back.
 const MAX_REORDERING: Duration = Duration::from_secs(10);
 
@@ -123,21 +124,22 @@ impl LockedShards<'_> {
     }
 }
 
-/// Returns the index of the shard for a hash. Each shard holds a range of hashes.
+/// Returns the index of the shard for a hash. Each shard contains a range of hashes.
 fn shard_of(order: i64) -> usize {
     const SHIFT: u32 = u64::BITS - SHARDS.trailing_zeros();
     (order.cast_unsigned() >> SHIFT) as usize
 }
 
 impl BudgetCache {
-    /// Runs `act` on these budgets if all are in memory, stores the changed budgets, and appends the changes to the
-    /// writer's queue. With `has_to_be_durable`, the transaction is refused if the row of one of the budgets could not
-    /// be read.
+    /// Runs `act` on these budgets if all of them are in memory, stores the changed budgets, and appends the changes to
+    /// the writer's queue. If `has_to_be_durable` is true and the row of one of the budgets could not be read, the
+    /// transaction is refused.
     ///
-    /// `now` is the time when the transaction began, `began` the same moment by the monotonic clock. A transaction may
-    /// wait for others and for the file, and so run after others that began later. It then runs at the latest time at
-    /// which a transaction ran, because for a budget time must not go back. If that time is after `now` by more than
-    /// the wait plus [`MAX_REORDERING`], the clock was set back, and the transaction runs at `now`.
+    /// `now` is the time when the transaction began. `began` is the same moment on the monotonic clock. A transaction
+    /// may have to wait for other transactions and for the file. It can therefore run after transactions that began
+    /// later. In this case it runs at the latest time at which a transaction ran, because time must not go back for a
+    /// budget. If that latest time is after `now` by more than the wait plus [`MAX_REORDERING`], the clock was set
+    /// back, and the transaction runs at `now`.
     pub fn transact<R>(
         &self,
         (now, began): (Timestamp, Instant),
@@ -184,13 +186,14 @@ impl BudgetCache {
         }
     }
 
-    /// Returns a copy of a budget. The outer `None` means that the key is not in memory, the inner one that there is no
-    /// such budget.
+    /// Returns a copy of a budget. The outer `None` means that the key is not in memory. The inner `None` means that
+    /// the key has no budget.
     pub fn peek(&self, hashed_key: HashedKeyRef<'_>) -> Option<Option<Budget>> {
         self.lock(shard_of(hashed_key.order)).budgets.get(hashed_key.key.as_str()).map(|slot| slot.budget.clone())
     }
 
-    /// Returns the budgets that the loader must be asked to read, and a receiver for each budget that is not in memory.
+    /// Returns the budgets that the loader must be asked to read. Also returns a receiver for each budget that is not
+    /// in memory.
     fn not_loaded(
         &self,
         held: &mut LockedShards<'_>,
@@ -221,7 +224,7 @@ impl BudgetCache {
         (to_load, waits)
     }
 
-    /// Subtracts 1 from the level of a volatile budget, as when a session ends.
+    /// Subtracts 1 from the level of a volatile budget, for example when a session ends.
     pub fn release(&self, hashed_key: HashedKeyRef<'_>) {
         let mut shard = self.lock(shard_of(hashed_key.order));
         let Some(slot) = shard.budgets.get_mut(hashed_key.key.as_str()) else { return };
@@ -238,8 +241,8 @@ impl BudgetCache {
     }
 
     /// Inserts budgets that were read from the file, and wakes the transactions that wait for them. `epoch` is the
-    /// queue's epoch when the read began. Returns the budgets that came too late: their transactions had stopped
-    /// waiting and count in memory.
+    /// queue's epoch when the read began. Returns the budgets that were read too late: their transactions have stopped
+    /// waiting, and count in memory only.
     pub fn insert(&self, read: Vec<(HashedKey, Option<Budget>)>, epoch: u64) -> Vec<(HashedKey, Option<Budget>)> {
         let mut late = Vec::new();
         for (hashed_key, budget) in read {
@@ -259,7 +262,7 @@ impl BudgetCache {
         late
     }
 
-    /// Hands out the keys of all budgets in memory.
+    /// Calls `take` with the key of each budget in memory.
     pub fn for_each_key(&self, mut take: impl FnMut(KeyRef<'_>)) {
         for index in 0..SHARDS {
             let shard = self.lock(index);
@@ -281,12 +284,12 @@ impl BudgetCache {
         Some(self.latest.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
     }
 
-    /// Returns the time at which a transaction is to run: see [`BudgetCache::transact`]. The caller holds the locks of
+    /// Returns the time at which a transaction must run: see [`BudgetCache::transact`]. The caller holds the locks of
     /// the transaction's budgets.
     fn decision_time(&self, now: Timestamp, began: Instant) -> Timestamp {
         let latest = Timestamp::from_micros(self.latest.fetch_max(now.micros(), Ordering::Relaxed));
         let ahead = latest.since(now);
-        // The first condition is almost always enough, and spares the reading of another clock.
+        // The first condition is almost always true, so that the other clock need not be read.
         if ahead < MAX_REORDERING || ahead < MAX_REORDERING + began.elapsed() {
             return now.max(latest);
         }

@@ -10,10 +10,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
-/// Queue of the writer thread. The lock guards the whole queue. Transactions hold it to append their changes, the
-/// writer to take the changes, the watcher thread to look for transactions that have waited too long. It is never held
-/// over an `.await` or a write to disk. A thread that holds the lock of a cache shard may take this lock, but not the
-/// reverse.
+/// Queue of the writer thread. One lock guards the whole queue. A transaction holds the lock while it appends its
+/// changes. The writer holds the lock while it takes the changes. The watcher thread holds the lock while it looks for
+/// transactions that have waited too long. The lock is never held during an `.await` or a write to disk. A thread that
+/// holds the lock of a cache shard is allowed to take the queue's lock. A thread that holds the queue's lock must not
+/// take the lock of a shard.
 #[derive(Default)]
 pub struct Queue {
     inner: Mutex<Inner>,
@@ -35,7 +36,8 @@ impl Commit {
     /// written.
     pub const NEVER: Self = Self(None);
 
-    /// Waits for the commit. Returns true if the changes are durable, false if they are not and may never be.
+    /// Waits for the commit. Returns true if the changes are durable. Returns false if they are not durable, and
+    /// perhaps never will be.
     pub async fn done(self) -> bool {
         match self.0 {
             Some(committed) => committed.await.is_ok(),
@@ -50,36 +52,38 @@ struct Inner {
     entry: Entry,
     /// Number of transactions that made these changes.
     transactions: usize,
-    /// Those of these transactions that still wait for the commit.
+    /// Transactions that made changes in `entry` and still wait for the commit.
     waiting: Waiting,
     /// Transactions that wait for the commit of the entry that the writer took last.
     taken: Waiting,
-    /// Number of transactions that made the changes in that entry.
+    /// Number of transactions that made the changes in the entry that the writer took last.
     taken_transactions: usize,
-    /// Number of transactions that were appended from the taking of that entry until the entry was durable.
+    /// Number of transactions that were appended after the writer took that entry and before that entry was durable.
     transactions_since: usize,
     jobs: Vec<WriterJob>,
     /// Number of times that changes were lost before they were written to the file. If a budget's filter was last
-    /// written in an earlier epoch, the file may lack some of its values: the whole filter must be written, not only
-    /// the newly learnt values.
+    /// written in an earlier epoch, the file may lack some of the filter's values. The whole filter must then be
+    /// written, not only the newly learnt values.
     epoch: u64,
     /// Set if changed budgets are not in the journal, so that the writer must write them to the table.
     is_catch_up_requested: bool,
-    /// The sleeping writer is woken when so many transactions are in the queue, or a job. 0 while the writer is awake.
+    /// Number of transactions in the queue at which the sleeping writer is woken. A job also wakes the writer. 0 while
+    /// the writer is awake.
     wanted_transactions: usize,
-    /// Whether the watcher thread sleeps, because no transaction waits.
+    /// True if the watcher thread sleeps, because no transaction waits.
     is_watcher_asleep: bool,
     stopping: bool,
     /// The writer thread has ended: transactions must not wait for it.
     ended: bool,
 }
 
-/// Transactions that wait for the same commit. If this is dropped, they are told that there will be no commit.
+/// Transactions that wait for the same commit. If this value is dropped, the transactions are told that there will be
+/// no commit.
 #[derive(Default)]
 pub struct Waiting {
     /// Time when the first of these transactions began to wait.
     since: Option<Instant>,
-    /// For each transaction, the time when it began and the channel to tell it of the commit.
+    /// For each transaction, the time when it began, and the channel that reports the commit to it.
     transactions: Vec<(Instant, oneshot::Sender<()>)>,
 }
 
@@ -103,26 +107,27 @@ pub enum WriterJob {
 /// Work that the writer thread has taken from the queue.
 pub struct Work {
     pub entry: Entry,
-    /// Epoch of the queue. It has grown if changes were lost since work was last taken.
+    /// Epoch of the queue. The epoch has grown if changes were lost since work was last taken.
     pub epoch: u64,
     pub jobs: Vec<WriterJob>,
-    /// Whether the writer has waited for the whole time that it was willing to wait, without new work.
+    /// True if no new work arrived during the whole time that the writer was willing to wait.
     pub idle: bool,
-    /// Whether the writer must end after this work.
+    /// True if the writer must end after this work.
     pub stop: bool,
 }
 
 /// Marks a filter that was never written to the file: no queue reaches this epoch.
 pub const NEVER_WRITTEN: u64 = u64::MAX;
 
-/// If the queue holds more octets of changes than this, new transactions wait for room.
+/// Maximum octets of changes in the queue. If the queue has more, new transactions wait for room.
 const MAX_PENDING_OCTETS: usize = 16 << 20;
-/// If the queue holds more octets of changes than this, they are discarded: the writer has hung for long, and the
-/// queue must not fill the memory.
+/// Octets of changes in the queue above which all these changes are discarded. In this case the writer has hung for a
+/// long time, and the queue must not fill the memory.
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
 
-/// Group commit: a commit of many transactions takes about as long as a commit of one. If transactions arrived during
-/// the last commit, the writer waits for more before it begins the next one, but not for more than this number in all.
+/// Maximum number of transactions for which the writer waits before a commit (group commit). A commit of many
+/// transactions takes about as long as a commit of one transaction. If transactions arrived during the last commit, the
+/// writer therefore waits for more transactions before it begins the next commit.
 const MAX_GATHERED: usize = 16;
 /// Maximum time for which the writer waits for more transactions before a commit.
 const GATHER_TIME: Duration = Duration::from_micros(30);
@@ -180,9 +185,9 @@ impl Queue {
     /// Waits for changes and jobs, for at most `patience`, and takes them. `empty` becomes the entry for later changes.
     pub fn take(&self, patience: Duration, empty: Entry) -> Work {
         let mut inner = self.lock();
-        // If transactions arrived during the last commit, the load is high: wait for more, to commit them together.
-        // Expect at most as many as arrived during that commit plus as many as it completed, since a session that got
-        // its answer may soon begin its next transaction.
+        // If transactions arrived during the last commit, the load is high: wait for more transactions, to commit them
+        // together. Expect at most the number of transactions that arrived during that commit plus the number that it
+        // completed. A session whose transaction was completed may soon begin its next transaction.
         let wanted_transactions = match std::mem::take(&mut inner.transactions_since) {
             0 => 0,
             transactions => MAX_GATHERED.min(transactions + inner.taken_transactions),
@@ -221,8 +226,8 @@ impl Queue {
         (inner, slept.timed_out())
     }
 
-    /// Tells the transactions of the entry taken last that their changes are durable. Calls `observe`, for each
-    /// transaction that still waits, with the time since it began.
+    /// Tells the transactions of the entry that was taken last that their changes are durable. Calls `observe` for each
+    /// transaction that still waits, with the time since the transaction began.
     pub fn complete(&self, observe: impl FnMut(Duration)) {
         let mut inner = self.lock();
         inner.transactions_since = inner.transactions;
@@ -253,8 +258,9 @@ impl Queue {
         }
     }
 
-    /// Discards the changes in the queue, after the entry taken last could not be written: later changes may hold only
-    /// values learnt since that entry. Tells all waiting transactions that there will be no commit.
+    /// Discards the changes in the queue. This is necessary if the entry that was taken last could not be written,
+    /// because later changes may contain only the values learnt since that entry. Tells all waiting transactions that
+    /// there will be no commit.
     pub fn discard(&self) {
         let inner = &mut *self.lock();
         inner.taken = Waiting::default();
@@ -262,7 +268,7 @@ impl Queue {
         self.release_room();
     }
 
-    /// Records that the writer has ended. Transactions that wait now or come later are told that there will be no
+    /// Records that the writer has ended. All transactions that wait, now or later, are told that there will be no
     /// commit.
     pub fn close(&self) {
         let inner = &mut *self.lock();
@@ -292,9 +298,9 @@ impl Queue {
         if is_asleep {
             inner.wanted_transactions = 0;
         }
-        // Release the lock first, since the woken writer takes it.
+        // Release the lock first, because the woken writer takes the lock.
         drop(inner);
-        // Notify only a sleeping writer, since that is a system call.
+        // Notify the writer only if it sleeps, because the notification is a system call.
         if is_asleep {
             self.work.notify_one();
         }
@@ -306,8 +312,8 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Returns the channels of the transactions that still wait. Calls `observe`, for each of them, with the time since
-    /// it began.
+    /// Returns the channels of the transactions that still wait. Calls `observe` for each of these transactions, with
+    /// the time since the transaction began.
     fn observe(self, mut observe: impl FnMut(Duration)) -> impl Iterator<Item = oneshot::Sender<()>> {
         let now = Instant::now();
         let waits = self.transactions.into_iter().filter(|(_, answer)| !answer.is_closed());
@@ -341,8 +347,8 @@ impl Inner {
 }
 
 impl Appending<'_> {
-    /// Appends the changed state of a budget. `written` is the epoch in which its filter was last written or read; it
-    /// is set to the present epoch.
+    /// Appends the changed state of a budget. `written` is the epoch in which the budget's filter was last written or
+    /// read. This function sets `written` to the present epoch.
     pub fn push(&mut self, hashed_key: HashedKeyRef<'_>, budget: &Budget, change: &Change, written: &mut u64) {
         let seen = match change.turned || *written != self.inner.epoch {
             true => Seen::Whole,

@@ -26,45 +26,47 @@ pub struct Core {
     pub new_budgets: NewBudgets,
     pub health: HealthMonitor,
     pub metrics: Arc<Metrics>,
-    /// Device and inode of the opened state file and of its write-ahead log. Not set until the file could be opened.
+    /// Device and inode of the opened state file and of its write-ahead log. Not set before the file was opened.
     pub identity: OnceLock<Option<[(u64, u64); 2]>>,
-    /// Approximate octets written to the write-ahead log since the start. By this number the maintenance thread decides
-    /// when to checkpoint.
+    /// Approximate octets written to the write-ahead log since the start. The maintenance thread uses this number to
+    /// decide when to checkpoint.
     pub wal_written: AtomicUsize,
-    /// Whether the write-ahead log is too long. Then the loader must end its read transactions soon, so that SQLite can
-    /// reset the log.
+    /// True if the write-ahead log is too long. If so, the loader must end its read transactions soon, so that SQLite
+    /// can reset the log.
     pub is_wal_long: AtomicBool,
-    /// Whether the write-ahead log keeps its length when SQLite resets it, because the load will soon fill it again.
+    /// True if the write-ahead log keeps its length when SQLite resets it, because the load will soon fill it again.
     pub keep_wal: AtomicBool,
-    /// Held by the loader and the writer while they set or clear the error of [`Attempt::CatchUp`], so that the writer
-    /// does not clear it just after the loader has requested another catch-up.
+    /// Lock that the loader and the writer hold while they set or clear the error of [`Attempt::CatchUp`]. Without this
+    /// lock, the writer could clear the error just after the loader has requested another catch-up.
     pub catch_up_lock: Mutex<()>,
-    /// If the time may be wrong, the time when Weir's steady clock started or last followed a jump, in microseconds
-    /// since 1970: see [`Store::set_clock_doubt`]. `i64::MIN` if the clock is certain.
+    /// Time when Weir's steady clock started or last followed a jump, in microseconds since 1970, if the clock may be
+    /// wrong: see [`Store::set_clock_doubt`]. `i64::MIN` if the clock is certain.
     pub clock_doubt: AtomicI64,
-    /// Whether the loader has not answered in time. Until it answers again, no transaction waits for it.
+    /// True if the loader has not answered in time. Until the loader answers again, no transaction waits for it.
     pub is_loader_stuck: AtomicBool,
 }
 
-/// Reason for degraded health after the disk has recovered, while charges made before are still not in the file.
+/// Reason for degraded health after the disk has recovered, while charges made before the recovery are not yet in the
+/// file.
 pub const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
 
 /// Consequences of replacing the policy.
 pub struct Replaced {
-    /// The replaced policy. Decisions that have begun still use it. Dropping the last reference may take long.
+    /// The replaced policy. Decisions that have begun still use it. Dropping the last reference can take a long time.
     pub former: Arc<Policy>,
-    /// The limits that are no longer in force or now count something else, each as name, count, algorithm and fields,
-    /// such as `l/recipients/ewma/user` (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)). Their budgets are
-    /// kept for [`KEEP`].
+    /// The kinds of limits that are no longer in force, or whose limits now count something else (see
+    /// [`Limit::kinds`](crate::policy::limit::Limit::kinds)). A kind is a limit's name, count, algorithm and fields,
+    /// such as `l/recipients/ewma/user`. The budgets of these kinds are kept for [`KEEP`].
     pub gone: Vec<String>,
     /// The grants that have no effect under the new policy, each with the reason.
     pub inert: Vec<String>,
 }
 
-/// Maximum time that a transaction, and so a reply, waits for a commit. A slower commit degrades the health.
+/// Maximum time that a transaction waits for a commit. A reply waits for the same time. A slower commit degrades the
+/// health.
 pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time for which the budgets of a removed limit are kept, as the administrator may restore the limit.
+/// Time for which the budgets of a removed limit are kept, because the administrator may restore the limit.
 pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
 
 impl Core {
@@ -89,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Drops budgets from memory if they take too much of it. Degrades the health if changes are lost by that.
+    /// Drops budgets from memory if they take too much memory. Degrades the health if changes are lost.
     pub fn make_room(&self) {
         let lost = self.cache.make_room(self.health.is_write_failing());
         match lost {
@@ -102,8 +104,8 @@ impl Core {
         }
     }
 
-    /// Makes the writer write all changes that are only in memory to the file. The health is degraded until that is
-    /// done.
+    /// Makes the writer write to the file all changes that are only in memory. The health is degraded until these
+    /// changes are written.
     pub fn catch_up(&self) {
         let _catch_up = self.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
@@ -149,15 +151,15 @@ impl Core {
         let former = std::mem::replace(&mut *slot, policy.clone());
         drop(slot);
         let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
-        // If the present time may be wrong, it is not recorded as the time when these kinds of limits were last in
-        // force: with a time that is too early, their budgets would be deleted too early.
+        // If the clock may be wrong, the present time is not recorded as the time when these kinds of limits were last
+        // in force. If that time were too early, the budgets of these limits would be deleted too early.
         if let Some(now) = self.cache.latest().filter(|_| self.clock_doubt().is_none()) {
             self.queue.send_job(WriterJob::RecordKinds(kinds.clone(), now));
         }
         Replaced { former, gone: self.warn_removed_limits(kinds.into_iter()), inert: warn_inert_grants(&policy) }
     }
 
-    /// Logs and returns those of the given kinds (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)) of which no
+    /// Logs and returns the kinds in `former` (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)) for which no
     /// limit is in force.
     pub fn warn_removed_limits(&self, former: impl Iterator<Item = String>) -> Vec<String> {
         let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();

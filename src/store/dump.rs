@@ -1,5 +1,5 @@
 //! Commands on a state file: show its sizes and contents, dump it as lines of JSON, load such lines into it, copy it.
-//! All but loading also work while a Weir is using the file.
+//! All commands except the loading also work while a Weir process is using the file.
 
 use super::audit::AuditRecord;
 use super::file::{self, File, OpenError};
@@ -27,11 +27,11 @@ pub enum DumpError {
     },
     /// The input with the lines to load cannot be read.
     Input(std::io::Error),
-    /// A line of the input is wrong. Holds the number of the line, what it was expected to be (such as "a budget"), and
-    /// why it is not.
+    /// A line of the input is wrong. The values are the number of the line, the expected content (such as "a budget"),
+    /// and the reason why the line is wrong.
     Line(u64, &'static str, String),
     Output(std::io::Error),
-    /// The copy cannot be written, or a file of its name exists already.
+    /// The copy cannot be written, or a file with its name exists already.
     Target(PathBuf, std::io::Error),
 }
 
@@ -93,9 +93,9 @@ pub struct Loaded {
 /// Statistics of a limit's budgets.
 pub struct Kind {
     pub budgets: u64,
-    /// Earliest of the times at which the limit's budgets were last changed.
+    /// Time of the last change of the budget that has been unchanged for the longest time.
     pub oldest: Timestamp,
-    /// Latest of the times at which the limit's budgets were last changed.
+    /// Time of the last change of the budget that was changed most recently.
     pub latest: Timestamp,
 }
 
@@ -117,10 +117,10 @@ struct ReadFailures {
 /// Exceptions and their audit trail.
 type Exceptions = (Vec<Grant>, Vec<Suspension>, Vec<AuditRecord>);
 
-/// Number of ranges of hashes in which the table of budgets is read, one after the other.
+/// Number of ranges of hashes. The table of budgets is read range by range.
 const RANGES: i64 = 256;
 
-/// A range of hashes that cannot be read is divided, unless it has at most this many hashes.
+/// A range of hashes that cannot be read is divided into halves, unless it has at most this many hashes.
 const MIN_RANGE: i64 = 1 << 40;
 /// After this many failed reads, no range is divided any more.
 const MAX_FAILURES: usize = 2_000;
@@ -134,14 +134,15 @@ impl<'a> StateReader<'a> {
         Ok(Self { path, file, journal: Replayed::default(), missed: ReadFailures::default() })
     }
 
-    /// Calls `take` with every budget, in its state at some moment after this call. Damaged budgets are left out.
+    /// Calls `take` with every budget, in a state that the budget had at some moment after this call. Damaged budgets
+    /// are left out.
     ///
     /// The journal, and each range of the table, is read in its own transaction. No transaction is open while `take`
-    /// runs: `take` may wait for hours for a pager that shows the output, and SQLite could not reset the write-ahead
-    /// log during that time. A budget that is in the journal is passed to `take` in its state when the journal was
-    /// read, even if its row has changed since. Any other budget is passed in the state of its row when the range was
-    /// read. Every budget is passed exactly once, as its hash never changes. To read all budgets at the same moment, a
-    /// temporary copy of the whole file would be needed; [`backup`] makes a permanent copy.
+    /// runs. The reason is that `take` may wait for hours for a pager that shows the output, and SQLite could not reset
+    /// the write-ahead log during that time. A budget in the journal is passed to `take` in its state when the journal
+    /// was read, even if its row has changed since. Any other budget is passed in the state of its row when the range
+    /// was read. Every budget is passed exactly once, because its hash never changes. To read all budgets at the same
+    /// moment, a temporary copy of the whole file would be needed; [`backup`] makes a permanent copy.
     fn each(&mut self, mut take: impl FnMut(HashedKey, Budget)) -> Result<(), DumpError> {
         match self.in_transaction(|file| file.replay())? {
             Ok((journal, damaged, _)) => {
@@ -160,7 +161,8 @@ impl<'a> StateReader<'a> {
             })?;
             self.missed = missed;
             for (hashed_key, budget) in rows {
-                // The budget in the journal is at least as new as the row was when the journal was read.
+                // The state of the budget in the journal is at least as new as the state of the row when the journal
+                // was read.
                 let budget = self.journal.0.remove(&hashed_key).unwrap_or(budget);
                 take(hashed_key, budget);
             }
@@ -171,7 +173,7 @@ impl<'a> StateReader<'a> {
         Ok(())
     }
 
-    /// Reads the exceptions and their audit trail, all at the same moment.
+    /// Reads the exceptions and their audit trail in one transaction.
     fn exceptions(&mut self) -> Result<Exceptions, DumpError> {
         let read =
             self.in_transaction(|file| file.exceptions().and_then(|known| Ok((known, file.audit_trail(usize::MAX)?))))?;
@@ -182,7 +184,7 @@ impl<'a> StateReader<'a> {
         Ok((grants, suspensions, records))
     }
 
-    /// Runs `read` in one transaction, so that all it reads is of the same moment.
+    /// Runs `read` in one transaction, so that `read` sees the file in its state at one moment.
     fn in_transaction<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, DumpError> {
         self.file.begin_read().map_err(|error| DumpError::Sqlite(self.path.to_owned(), error))?;
         let read = read(&self.file);
@@ -221,7 +223,7 @@ fn read_range(
     }
 }
 
-/// Returns the sizes and contents of a state file. Works also while a Weir is using the file.
+/// Returns the sizes and contents of a state file. Works also while a Weir process is using the file.
 pub fn info(path: &Path) -> Result<Info, DumpError> {
     let mut reader = StateReader::open(path)?;
     let sizes = reader.file.sizes().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
@@ -240,8 +242,8 @@ pub fn info(path: &Path) -> Result<Info, DumpError> {
     Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records: records.len() })
 }
 
-/// Writes to `out` every budget, exception and audit record as a line of JSON. Works also while a Weir is using the
-/// file; the budgets are then not all of the same moment. A slow `out` does not delay that Weir.
+/// Writes to `out` every budget, exception and audit record as a line of JSON. Works also while a Weir process is using
+/// the file; the states of the budgets are then not from the same moment. A slow `out` does not delay that process.
 pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     let mut reader = StateReader::open(path)?;
     let mut outcome = Ok(());
@@ -258,17 +260,17 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     reader.end()
 }
 
-/// Reads lines that [`dump`] has written from `input`, and writes their contents into the state file at `path`. No Weir
-/// may be using that file; it is created if it does not exist. A loaded budget or exception replaces the one of the
-/// same key. If a line is wrong, the file is not changed.
+/// Reads the output of [`dump`] from `input`, and writes its contents into the state file at `path`. No Weir process is
+/// allowed to use that file during the loading. The file is created if it does not exist. A loaded budget or exception
+/// replaces the budget or exception of the same key. If a line is wrong, the file is not changed.
 pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
-    // No reply to a client waits for this commit, so it may take the time to be safe from a power cut.
+    // No reply to a client waits for this commit. The commit can therefore take the time to be safe from a power cut.
     let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
     let mut file = File::open(&options)?;
     let sqlite = |error| DumpError::Sqlite(path.to_owned(), error);
     let (journal, damaged, _) = file.replay().map_err(sqlite)?;
     if let Some(seq) = damaged.first() {
-        // A server that starts logs that it loses this entry. Here the administrator would not notice the loss.
+        // When a server starts, it logs the loss of this entry. Here, the administrator would not notice the loss.
         return Err(DumpError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
     }
     let lines = Lines { input, number: 0 };
@@ -288,7 +290,7 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
     }
 }
 
-/// Iterator over the input, which parses its lines and skips empty ones.
+/// Iterator over the input, which parses the lines and skips empty lines.
 struct Lines<R> {
     input: R,
     number: u64,
@@ -332,7 +334,7 @@ impl From<rusqlite::Error> for LoadError {
     }
 }
 
-/// Copies a state file to a new file. Works also while a Weir is using the state file.
+/// Copies a state file to a new file. Works also while a Weir process is using the state file.
 pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
     let file = File::open_to_read(path)?;
     let wrong = |error| DumpError::Target(target.to_owned(), error);

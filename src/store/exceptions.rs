@@ -1,4 +1,4 @@
-//! Grants, suspensions and resets: they are in force in memory at once, and the writer thread then writes them to the
+//! Grants, suspensions and resets. They take effect in memory at once, and the writer thread then writes them to the
 //! file.
 
 use super::audit::{Act, AuditRecord};
@@ -26,12 +26,12 @@ const AUDIT_KEPT_FOR: Duration = Duration::from_secs(366 * 86_400);
 /// Time between two deletions of old audit records.
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
 
-/// Maximum time for a search of the state file: time for some ten million budgets.
+/// Maximum time for a search of the state file. The time is enough for about ten million budgets.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Changes the exceptions in memory and asks the writer to write the change. The receiver gets a message when the
-    /// change is in the file, or is closed if it could not be written.
+    /// change is in the file, or is closed if the change could not be written.
     fn change_exceptions<R>(&self, change: impl FnOnce(&mut Exceptions, &mut Batch) -> R) -> (R, Receiver<()>) {
         let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let mut policy = Policy::clone(&slot);
@@ -41,7 +41,8 @@ impl Core {
         let changed = change(exceptions, &mut batch);
         let done: Vec<AuditRecord> = batch.records.iter().skip(before).cloned().collect();
         batch.limit_size(exceptions);
-        // Remove the channels of commands that no longer wait: while the disk hangs, the writer does not do that.
+        // Remove the channels of commands that no longer wait, because the writer does not remove them while the disk
+        // hangs.
         batch.waiting.retain(|waiting| !waiting.is_closed());
         let (sender, written) = channel();
         batch.waiting.push(sender);
@@ -131,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Begins suspensions that limits demand. Returns whether they are in the file.
+    /// Begins suspensions that limits demand. Returns whether the suspensions are in the file.
     pub async fn suspend(&self, suspensions: &[Arc<Suspension>], now: Timestamp) -> bool {
         let time = (now, self.clock_doubt());
         let (_, written) = self.change_exceptions(|exceptions, batch| {
@@ -144,7 +145,7 @@ impl Core {
 
 /// Actions that administrators command.
 impl Store {
-    /// Begins a grant. Returns the grant of the same limit and owner that it replaces, if any.
+    /// Begins a grant. If the new grant replaces a grant of the same limit and owner, returns the replaced grant.
     pub async fn grant(&self, grant: Grant) -> (Option<Arc<Grant>>, Kept) {
         let now = grant.term.since;
         let (former, written) = self.core.change_exceptions(|exceptions, batch| {
@@ -158,7 +159,7 @@ impl Store {
         (former, self.core.wait_until_written(written).await)
     }
 
-    /// Ends a grant before its time and returns it. `None` if there is no such grant.
+    /// Ends a grant early and returns it. `None` if there is no such grant.
     pub async fn revoke(
         &self,
         limit: &str,
@@ -177,7 +178,8 @@ impl Store {
         Some((revoked?, self.core.wait_until_written(written).await))
     }
 
-    /// Begins a suspension. Returns the suspension of the same owner that it replaces, if any.
+    /// Begins a suspension. If the new suspension replaces a suspension of the same owner, returns the replaced
+    /// suspension.
     pub async fn suspend(&self, suspension: Suspension) -> (Option<Arc<Suspension>>, Kept) {
         let now = suspension.term.since;
         let (former, written) = self.core.change_exceptions(|exceptions, batch| {
@@ -190,8 +192,8 @@ impl Store {
         (former, self.core.wait_until_written(written).await)
     }
 
-    /// Ends an owner's suspension before its time and returns it, whether an administrator or a limit began it. `None`
-    /// if the owner is not suspended.
+    /// Ends an owner's suspension early and returns it, whether an administrator or a limit began it. `None` if the
+    /// owner is not suspended.
     pub async fn end_suspension(
         &self,
         owner: &Owner,
@@ -209,8 +211,9 @@ impl Store {
         Some((ended?, self.core.wait_until_written(written).await))
     }
 
-    /// Resets the budgets that a limit has for an owner. Returns the levels that they had, as text. [`Loaded::reset`]
-    /// empties them wholly, [`Loaded::reset_levels`] keeps the values seen. The error says why they cannot be reset.
+    /// Resets the budgets that a limit has for an owner. Returns the levels before the reset, as text. `reset` is
+    /// [`Loaded::reset`], which empties the budgets wholly, or [`Loaded::reset_levels`], which keeps the values seen.
+    /// Returns an error with the reason if the budgets cannot be reset.
     pub async fn reset(
         &self,
         (limit, owner): (&str, &Owner),
@@ -247,10 +250,11 @@ impl Store {
         Ok((was, lag.map_or(kept, Kept::InMemory)))
     }
 
-    /// Returns the newest `last` audit records, the newest at the end. The error says why they cannot be read.
+    /// Returns the newest `last` audit records, the newest at the end. Returns an error with the reason if the records
+    /// cannot be read.
     pub async fn trail(&self, last: usize) -> Result<Vec<AuditRecord>, String> {
-        // Read the records that are not in the file first: one that is written before the file is read is then found
-        // twice, and not missed.
+        // First read the records in memory, which are not in the file yet, and then read the file. A record that is
+        // written to the file in between is found twice, and not missed.
         let unwritten = self.core.pending_exceptions.batch().records.clone();
         let path = self.core.options.path.clone();
         let read = move || match File::open_to_read(&path) {
@@ -267,8 +271,8 @@ impl Store {
         Ok(trail.split_off(trail.len().saturating_sub(last)))
     }
 
-    /// Searches for names among all budgets and in the audit trail. The error says why the state file cannot be read;
-    /// memory has been searched then.
+    /// Searches for names among all budgets and in the audit trail. If the state file cannot be read, returns an error
+    /// with the reason. In this case, the budgets and records in memory have been searched.
     pub async fn search_names(&self, search: &mut NameSearch) -> Result<(), String> {
         self.core.cache.for_each_key(|key| search.see_key(key));
         self.core.pending_exceptions.batch().records.iter().for_each(|record| search.see_owner(&record.owner));
@@ -292,11 +296,11 @@ impl Store {
         Ok(())
     }
 
-    /// Removes expired exceptions, and deletes old audit records. The server calls it regularly; an expired exception
-    /// has no effect even before it is removed.
+    /// Removes expired exceptions, and deletes old audit records. The server calls this function regularly. An expired
+    /// exception has no effect even before it is removed.
     ///
-    /// While the time may be wrong ([`Store::set_clock_doubt`]), only exceptions that began after Weir's steady clock
-    /// started or last followed a jump are removed, and no records are deleted.
+    /// While the clock may be wrong ([`Store::set_clock_doubt`]), the only exceptions that are removed are those that
+    /// began after Weir's steady clock started or last followed a jump. No records are deleted during this time.
     pub fn end_exceptions(&self, now: Timestamp) {
         let Core { pending_exceptions, queue, .. } = &*self.core;
         let doubt = self.core.clock_doubt();

@@ -25,7 +25,7 @@ pub struct File {
     /// Sequence numbers of the first and the last journal entry. If the journal is empty, `first` is `last` + 1.
     first: i64,
     last: i64,
-    /// Whether the write-ahead log keeps its length when SQLite resets it: the last value given to
+    /// True if the write-ahead log keeps its length when SQLite resets it: the last value given to
     /// [`File::set_keep_wal`].
     keeps_wal: bool,
     /// Lock that prevents other Weir processes from opening the file for writing.
@@ -41,10 +41,11 @@ pub struct BudgetRow {
 }
 
 /// Time that an operation waits while another program has locked the file. Replies to clients wait for the same time,
-/// so it is short; after it budgets are kept in memory only.
+/// so the time is short. After this time, budgets are kept in memory only.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Size of each connection's page cache, in KiB; in `cache_size` SQLite takes a negative number as KiB.
+/// Size of each connection's page cache, in KiB. The number is negative, because SQLite's `cache_size` takes a negative
+/// number as KiB.
 const CACHE_KIB: i64 = -16_384;
 
 /// Octets to which the write-ahead log is truncated when SQLite resets it under load.
@@ -64,7 +65,7 @@ impl File {
         let path = &*options.path;
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
         let lock = lock(path)?;
-        // Must be before the first connection to the file: see `open_existing`.
+        // Create the file before the first connection to it: see `open_existing`.
         create_private(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let mut connection = Connection::open(path).map_err(sqlite)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
@@ -77,7 +78,7 @@ impl File {
         Ok(Self { connection, first, last, keeps_wal: true, _lock: Some(lock) })
     }
 
-    /// Opens the file for reading, while another connection or process may write it.
+    /// Opens the file for reading. Another connection or process can write to the file at the same time.
     pub fn open_to_read(path: &Path) -> Result<Self, OpenError> {
         Self::open_existing(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
@@ -89,9 +90,9 @@ impl File {
 
     fn open_existing(path: &Path, flags: OpenFlags) -> Result<Self, OpenError> {
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
-        // SQLite's own message would not say why the file cannot be opened. The check must not open the file: closing
-        // it would release all locks that SQLite holds on the file in this process (POSIX), and another program could
-        // assume that the file is unused.
+        // Check whether the file exists, because SQLite's own message would not say why the file cannot be opened. The
+        // check must not open the file. Closing the file would release all locks that SQLite holds on it in this
+        // process (POSIX). Another program could then assume that the file is unused.
         std::fs::metadata(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
@@ -121,8 +122,8 @@ impl File {
         Ok((replayed, damaged, octets))
     }
 
-    /// Appends an entry to the journal and writes budgets to the table, in one transaction. On return both are as
-    /// durable as configured.
+    /// Appends an entry to the journal and writes budgets to the table, in one transaction. On return, the entry and
+    /// the budgets are as durable as configured.
     pub fn append(&mut self, entry: &[u8], rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let seq = self.last + 1;
         let insert = |connection: &Connection| {
@@ -154,8 +155,8 @@ impl File {
         transaction.commit()
     }
 
-    /// Deletes journal entries up to and including `upto`, whose budgets are in the table, but at most `at_most`
-    /// entries. Returns true if some of them are left.
+    /// Deletes journal entries up to and including `upto`, but at most `at_most` entries. The budgets of these entries
+    /// are already in the table. Returns true if some of these entries are left.
     pub fn discard(&mut self, upto: i64, at_most: i64) -> rusqlite::Result<bool> {
         let end = upto.min(self.first + at_most - 1);
         self.connection.prepare_cached("DELETE FROM journal WHERE seq <= ?1")?.execute([end])?;
@@ -186,7 +187,7 @@ impl File {
         row.optional()
     }
 
-    /// Begins a read transaction: all reads in it see the file at the same moment.
+    /// Begins a read transaction: all reads in this transaction see the file at the same moment.
     pub fn begin_read(&self) -> rusqlite::Result<()> {
         self.connection.prepare_cached("BEGIN")?.execute([]).map(|_| ())
     }
@@ -197,7 +198,7 @@ impl File {
         let _ = self.connection.prepare_cached("COMMIT").and_then(|mut end| end.execute([]));
     }
 
-    /// Reads the budgets of the table that follow `last` in the order of the table, at most `at_most`.
+    /// Reads at most `at_most` budgets of the table that follow `last` in the order of the table.
     pub fn rows_after(&self, last: Option<&HashedKey>, at_most: usize) -> rusqlite::Result<Vec<BudgetRow>> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, substr(seen, 1, ?4) FROM budget WHERE (hash, key) > (?1, ?2) \
@@ -224,7 +225,8 @@ impl File {
         Ok(())
     }
 
-    /// Returns the octets of the file and of its unused pages, the number of journal entries, and their octets.
+    /// Returns the octets of the file, the octets of its unused pages, the number of journal entries, and the octets of
+    /// these entries.
     pub fn sizes(&self) -> rusqlite::Result<(i64, i64, i64, i64)> {
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let page = number("page_size")?;
@@ -233,7 +235,7 @@ impl File {
         Ok((page * number("page_count")?, page * number("freelist_count")?, entries, octets))
     }
 
-    /// Writes a copy of the file, all of the same moment, into the empty file at `path`.
+    /// Writes a copy of the file, in its state at one moment, into the empty file at `path`.
     pub fn copy_to(&self, path: &Path) -> rusqlite::Result<()> {
         let path = path.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(path.to_owned()))?;
         self.connection.execute("VACUUM INTO ?1", [path]).map(|_| ())
@@ -266,7 +268,7 @@ impl File {
     }
 
     /// Checkpoints the write-ahead log as far as possible without delaying a commit. Returns the number of pages in the
-    /// log, and how many of them have been copied into the file.
+    /// log, and the number of these pages that have been copied into the file.
     pub fn checkpoint(&self) -> rusqlite::Result<(i64, i64)> {
         self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
@@ -294,7 +296,7 @@ impl File {
 }
 
 /// Returns device and inode of a state file and of its write-ahead log; `None` if one of the two does not exist. If
-/// another file replaces one of them, its inode differs.
+/// another file has replaced one of the two, the inode is different.
 pub fn identity(path: &Path) -> Option<[(u64, u64); 2]> {
     let one = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     Some([one(path)?, one(&wal_path(path))?])
@@ -317,7 +319,7 @@ fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<State> {
 
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     let synchronous = match durability {
-        // In WAL mode a commit is then a write to the kernel's page cache, which outlives the process.
+        // In WAL mode, a commit with this setting is a write to the kernel's page cache, which outlives the process.
         Durability::Process => "NORMAL",
         Durability::Power => "FULL",
     };
@@ -329,10 +331,10 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.pragma_update(None, "cache_size", CACHE_KIB)
 }
 
-/// Writes budgets to the table, where they replace the rows of the same keys.
+/// Writes budgets to the table. The budgets replace the rows of the same keys.
 pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
-    // As the table has no other index, SQLite finds and replaces a row with one search; with ON CONFLICT it would
-    // search twice.
+    // Because the table has no other index, SQLite finds and replaces a row with one search. With ON CONFLICT, SQLite
+    // would search twice.
     let mut statement = transaction
         .prepare_cached("INSERT OR REPLACE INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     rows.iter().try_for_each(|(hashed_key, Budget { state, seen })| {
@@ -342,23 +344,23 @@ pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> ru
     })
 }
 
-/// Creates a file, unless it exists, that no other user may read or lock, since the state shows how much each user
-/// sends. SQLite gives the write-ahead log and its other files the same owner and permissions.
+/// Creates a file, unless it exists. No other user is permitted to read or lock the file, because the state shows how
+/// much each user sends. SQLite gives the write-ahead log and its other files the same owner and permissions.
 pub fn create_private(path: &Path) -> std::io::Result<std::fs::File> {
     let is_new = !path.exists();
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if is_new && rustix::process::geteuid().is_root() {
-        // When root loads or copies a state, the file gets the owner of its folder, which is the server's user: the
-        // server does not run as root and must be able to write the file.
+        // When root loads or copies a state, the file gets the owner of its folder, which is the server's user. The
+        // server does not run as root, and must be able to write the file.
         let folder = std::fs::metadata(folder)?;
         std::os::unix::fs::fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
     }
     Ok(file)
 }
 
-/// Locks a file next to the state file, so that only one Weir writes the state: two would each decide by their own
-/// memory.
+/// Locks a file next to the state file, so that only one Weir process writes the state. Two processes would each decide
+/// by the counts in their own memory.
 fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");

@@ -1,4 +1,5 @@
-//! Budget keys with their hash. The table of the file is sorted by the hash, and the cache is divided by it.
+//! Budget keys with their hash. The table of the file is sorted by the hash, and the hash decides in which part of the
+//! cache a budget is.
 
 use crate::policy::budgets::Key;
 use siphasher::sip::SipHasher13;
@@ -6,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Key of a budget with its hash (`order`). The table of the file is sorted by the hash, and each shard of the cache
-/// holds a range of hashes: so budgets that are written together are neighbours in the file, and sorting compares
-/// numbers.
+/// holds a range of hashes. So budgets that are written together are neighbours in the file, and sorting keys only
+/// compares numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HashedKey<T = Arc<str>> {
     pub order: i64,
@@ -25,8 +26,8 @@ impl<T> Hash for HashedKey<T> {
 pub type HashedKeyRef<'a> = HashedKey<&'a str>;
 
 impl<T: AsRef<str>> HashedKey<T> {
-    /// Hashes a key. The hash is stored in the file, so it must never change. It has no secret: a client that chooses
-    /// keys with the same hash gains nothing, their rows are only neighbours.
+    /// Hashes a key. The hash is stored in the file, so the hash function must never change. The hash function has no
+    /// secret. A client that chooses keys with the same hash gains nothing: the rows of these keys are only neighbours.
     pub fn of(key: Key<T>) -> Self {
         let mut hasher = SipHasher13::new();
         hasher.write(key.as_str().as_bytes());

@@ -13,7 +13,7 @@ pub enum Health {
     Degraded(String),
 }
 
-/// Operation on the state file that may fail, and later succeed again without an administrator's action.
+/// Operation on the state file that can fail, and can later succeed again without an administrator's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attempt {
     Open,
@@ -36,7 +36,8 @@ pub enum Attempt {
 /// Attempts that are necessary for a durable charge. While one of them fails, transactions do not wait for a commit.
 const WRITE_ATTEMPTS: [Attempt; 3] = [Attempt::Open, Attempt::FindFile, Attempt::Append];
 
-/// Keeps the present error of each attempt. The lock is held to record an outcome, never over anything that waits.
+/// Keeps the present error of each attempt. The lock is held only while an outcome is recorded, never while a thread
+/// waits.
 pub struct HealthMonitor {
     reasons: Mutex<BTreeMap<Attempt, String>>,
     is_degraded: AtomicBool,

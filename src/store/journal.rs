@@ -1,11 +1,12 @@
-//! Format of a journal entry, which holds the changed budgets of one commit in the order of their changes.
+//! Format of a journal entry, which contains the changed budgets of one commit in the order of their changes.
 //!
-//! An entry begins with the CRC-32 of all octets after it. Then comes a record for each changed budget: the length of
-//! the key (u16, with two flags in its top bits), the key (UTF-8), the time (i64, microseconds) and the level (f64). If
-//! the budget has a filter (of the distinct values that it has counted), one of two forms follows, as the flags say:
-//! the whole filter, after its length in octets (u32); or only the values that were learnt since the budget was last
-//! written, after their number (u32). All numbers are little-endian. The whole filter consists of the time when its
-//! newer generation began (i64), the newer generation, and the older generation.
+//! An entry begins with the CRC-32 of all octets after it. A record follows for each changed budget. The record
+//! contains the length of the key (u16, with two flags in its top bits), the key (UTF-8), the time (i64, microseconds)
+//! and the level (f64). If the budget counts distinct values, the record ends with the budget's filter in one of two
+//! forms. The flags state the form. The first form is the whole filter, after its length in octets (u32). The second
+//! form has only the values that were learnt since the budget was last written, after their number (u32). All numbers
+//! are little-endian. The whole filter consists of the time when its newer generation began (i64), the newer
+//! generation, and the older generation.
 
 use super::hashed_key::HashedKey;
 use crate::engine::State;
@@ -28,7 +29,7 @@ pub struct Entry {
     records: usize,
 }
 
-/// The part of a budget's filter that a record holds.
+/// Part of a budget's filter that a record contains.
 pub enum Seen<'a> {
     Whole,
     /// Only these newly learnt values; the file has the other values of the filter.
@@ -44,7 +45,8 @@ impl Default for Entry {
 impl Entry {
     pub fn push(&mut self, key: KeyRef<'_>, budget: &Budget, seen: Seen<'_>) {
         let key = key.as_str().as_bytes();
-        // A key is never so long: it holds the limit's name, addresses and a user name, whose lengths are bounded.
+        // A key is always shorter, because it consists of the limit's name, addresses and a user name, whose lengths
+        // are bounded.
         let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT);
         let mark = match (&budget.seen, &seen) {
             (None, _) => 0,
@@ -59,7 +61,7 @@ impl Entry {
         match (&budget.seen, seen) {
             (Some(filter), Seen::Whole) => {
                 let bytes = seen_bytes(filter);
-                // The length fits into a u32, as a filter has at most some megabytes.
+                // The length fits into a u32, because a filter has at most some megabytes.
                 out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
                 out.extend_from_slice(&bytes);
             }
@@ -94,14 +96,14 @@ impl Entry {
     }
 }
 
-/// Writes the checksum of `bytes` after the fourth octet into the first four octets.
+/// Computes the checksum of all octets after the fourth, and writes it into the first four octets.
 fn seal(bytes: &mut [u8]) {
     if let Some((sum, rest)) = bytes.split_first_chunk_mut() {
         *sum = crc32fast::hash(rest).to_le_bytes();
     }
 }
 
-/// Checks the checksum in the first four octets and returns the octets after it. `None` if they are damaged.
+/// Checks the checksum in the first four octets and returns the octets after it. `None` if the octets are damaged.
 fn unseal(mut bytes: &[u8]) -> Option<&[u8]> {
     let sum = u32::from_le_bytes(take(&mut bytes)?);
     (crc32fast::hash(bytes) == sum).then_some(bytes)
@@ -116,8 +118,8 @@ pub struct Replayed(pub HashMap<HashedKey, Budget, foldhash::fast::RandomState>)
 pub struct Damaged;
 
 impl Replayed {
-    /// Applies a journal entry to the budgets. `base` reads a budget from the table: `None` if the budget is not there
-    /// or cannot be read.
+    /// Applies a journal entry to the budgets. `base` reads a budget from the table. It returns `None` if the budget is
+    /// not in the table or cannot be read.
     pub fn apply(&mut self, bytes: &[u8], base: impl Fn(&HashedKey) -> Option<Budget>) -> Result<(), Damaged> {
         let mut bytes = unseal(bytes).ok_or(Damaged)?;
         let mut outcome = Ok(());
@@ -131,7 +133,8 @@ impl Replayed {
                     let before =
                         self.0.remove(&hashed_key).or_else(|| base(&hashed_key)).and_then(|budget| budget.seen);
                     if before.is_none() && !values.is_empty() {
-                        // The rest of the filter to which these values belong is lost; the budget's level is not.
+                        // These values belong to a filter, and the rest of that filter is lost. The budget's level is
+                        // not lost.
                         outcome = Err(Damaged);
                     }
                     before.map(|mut filter| {
@@ -158,8 +161,7 @@ enum RecordSeen {
 }
 
 impl Record {
-    /// Reads a record from the beginning of `bytes`, and leaves in `bytes` what follows. `None` if the record is
-    /// damaged.
+    /// Reads a record from the beginning of `bytes`, and removes it from `bytes`. `None` if the record is damaged.
     fn read(bytes: &mut &[u8]) -> Option<Self> {
         let length = u16::from_le_bytes(take(bytes)?);
         let key = cut(bytes, usize::from(length & !(WHOLE | LEARNT)))?;
@@ -226,7 +228,8 @@ pub fn seen_epoch(head: &[u8]) -> Option<Timestamp> {
     Some(Timestamp::from_micros(i64::from_le_bytes(bytes.try_into().ok()?)))
 }
 
-/// Returns the octets after their checksum, for the migration of files up to version 2, which had no checksums.
+/// Returns the checksum of the octets, followed by the octets. Used to migrate files up to version 2, which had no
+/// checksums.
 pub fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = [&[0; 4], bytes].concat();
     seal(&mut sealed);
@@ -258,8 +261,8 @@ mod tests {
         Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
     }
 
-    /// Changes to a few budgets. Each has the index of the user, the seconds since the change before, the new level,
-    /// and the value that the filter learns, if any.
+    /// Generates changes to a few budgets. Each change has the index of the user, the seconds since the previous
+    /// change, the new level, and the value that the filter learns, if any.
     fn any_changes() -> impl Strategy<Value = Vec<(usize, i64, f64, Option<u8>)>> {
         proptest::collection::vec((0usize..4, 0i64..1_000_000, 0.0f64..1e9, proptest::option::of(any::<u8>())), 0..60)
     }

@@ -4,7 +4,7 @@
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
 //! If the limit counts distinct values, `seen` is the budget's filter in base64. If the budget belongs to a grant,
 //! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
-//! `suspension`), that of an audit record has the key `audit` (`granted`, `revoked` and so on).
+//! `suspension`). The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
 
 use super::audit::{Act, AuditRecord};
 use super::hashed_key::HashedKey;
@@ -90,7 +90,8 @@ fn owner(owner: &Owner) -> Map<String, Value> {
 struct Object(Map<String, Value>);
 
 impl Line {
-    /// Parses a line. The error is a pair: what the line was expected to be (such as "a budget"), and why it is not.
+    /// Parses a line. Returns as error the expected content of the line (such as "a budget"), and the reason why the
+    /// line is wrong.
     pub fn read(text: &str) -> Result<Self, (&'static str, String)> {
         let bad = |what: &'static str| move |why: String| (what, why);
         let value: Value = serde_json::from_str(text).map_err(|error| error.to_string()).map_err(bad("a budget"))?;
@@ -112,7 +113,7 @@ impl Object {
         if !Count::ALL.iter().any(|known| known.name() == count) {
             return Err(format!("\"{count}\" is not a count"));
         }
-        // After the name of the algorithm may come the field whose distinct values are counted.
+        // The field whose distinct values are counted can follow after the name of the algorithm.
         let first = algorithm.split(' ').next();
         if !Algorithm::ALL.iter().map(|known| known.name()).chain(["share"]).any(|known| Some(known) == first) {
             return Err(format!("\"{algorithm}\" is not an algorithm"));

@@ -1,5 +1,5 @@
-//! The thread that reads budgets that are not in memory from the file. Each budget is read once, however many
-//! transactions wait for it.
+//! The loader thread, which reads budgets from the file if they are not in memory. Each budget is read only once, even
+//! if many transactions wait for it.
 
 use super::cache::SHARDS;
 use super::core::Core;
@@ -19,14 +19,14 @@ pub struct Loader {
     thread: JoinHandle<()>,
 }
 
-/// Time after which budgets that could not be read are tried again.
+/// Time after which the loader tries again to read budgets that could not be read.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum age of a snapshot of the file. It is short, because SQLite cannot reset the write-ahead log while the
 /// snapshot exists.
 const SNAPSHOT_TIME: Duration = Duration::from_millis(200);
 
-/// The loader reads the budgets of several requests together, until they are at least this many.
+/// The loader reads the budgets of several requests together. It adds no more requests when it has this many budgets.
 const MAX_BATCH: usize = 512;
 
 /// State of the loader thread.
@@ -42,12 +42,12 @@ struct Task {
 /// from memory. So, for such budgets, the snapshot is correct until another budget is dropped.
 #[derive(Default)]
 struct Snapshot {
-    /// Time when the snapshot began, and the number of budgets that had been dropped from memory before.
+    /// Time when the snapshot began, and the number of budgets that had been dropped from memory before that time.
     since: Option<(Instant, usize)>,
 }
 
 impl Snapshot {
-    /// Begins a new snapshot, unless the present one is still correct and not too old.
+    /// Begins a new snapshot, unless the present snapshot is still correct and not too old.
     fn renew(&mut self, file: &File, dropped: usize) -> rusqlite::Result<()> {
         if self.since.is_some_and(|(began, then)| then == dropped && began.elapsed() < SNAPSHOT_TIME) {
             return Ok(());
@@ -69,7 +69,7 @@ impl Snapshot {
 struct Unread {
     hashed_keys: Vec<HashedKey>,
     reason: String,
-    /// The error does not concern only single pages of the file: no other budget can be read either.
+    /// The error concerns the whole file, and not only single pages. No other budget can be read either.
     is_whole_file: bool,
 }
 
@@ -124,7 +124,7 @@ impl Task {
         let (read, unread) = self.read(hashed_keys);
         let late = self.core.cache.insert(read, epoch);
         self.merge(late, epoch);
-        // Record the error before the waiting transactions are woken, as they look at the health.
+        // Record the error before the waiting transactions are woken, because these transactions check the health.
         if let Some(unread) = unread {
             self.core.health.record(Attempt::Load, Err(unread.reason));
             self.core.cache.insert_unread(unread.hashed_keys.iter().map(HashedKey::borrowed));
@@ -136,7 +136,7 @@ impl Task {
         self.last_retry = Instant::now();
         let (mut again, mut reason) = (Vec::new(), None);
         for shard in 0..SHARDS {
-            // Budgets for which transactions wait are read first.
+            // First read the budgets for which transactions wait.
             while let Ok(hashed_keys) = self.requests.try_recv() {
                 self.load(hashed_keys);
             }
@@ -180,8 +180,8 @@ impl Task {
         }
     }
 
-    /// Reads budgets from the file. Returns those that were read (`None` for a budget that is not in the file), and
-    /// those that could not be read.
+    /// Reads budgets from the file. Returns the budgets that were read (`None` for a budget that is not in the file),
+    /// and the budgets that could not be read.
     fn read(&mut self, hashed_keys: Vec<HashedKey>) -> (Vec<(HashedKey, Option<Budget>)>, Option<Unread>) {
         if let Err(reason) = self.begin_snapshot() {
             return (Vec::new(), Some(Unread { hashed_keys, reason, is_whole_file: true }));
@@ -189,7 +189,7 @@ impl Task {
         let Some(file) = &self.file else { return (Vec::new(), None) };
         let (mut read, mut unread, mut why) = (Vec::with_capacity(hashed_keys.len()), Vec::new(), None);
         for hashed_key in hashed_keys {
-            // A damaged page does not prevent reading other pages; any other error concerns all budgets.
+            // A damaged page does not prevent the reading of other pages. Any other error concerns all budgets.
             if why.as_ref().is_some_and(|error| !file::is_page_damage(error)) {
                 unread.push(hashed_key);
                 continue;
@@ -214,11 +214,11 @@ impl Task {
     }
 
     /// Opens the file if necessary, and begins a new snapshot if the present one is out of date. One snapshot is used
-    /// for many reads: the file changes all the time, and for each new read transaction SQLite discards its cached
-    /// pages.
+    /// for many reads. The reason is that the file changes all the time, and SQLite discards its cached pages for each
+    /// new read transaction.
     fn begin_snapshot(&mut self) -> Result<(), String> {
-        // The file must not be read before it was opened for writing, which checks that it is a state file and replays
-        // its journal.
+        // The file must be opened for writing before it is read. Opening for writing checks that it is a state file,
+        // and replays its journal.
         if !self.core.is_open() {
             return Err("budgets cannot be read: the state file is not open".to_owned());
         }

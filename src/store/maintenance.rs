@@ -1,5 +1,5 @@
-//! The maintenance thread: checkpoints the write-ahead log, checks that the state file is still at its path, checks the
-//! whole file for damage once after the start, and finds expired budgets, which the writer then deletes.
+//! The maintenance thread checkpoints the write-ahead log, and checks that the state file is still at its path. Once
+//! after the start, it checks the whole file for damage. It also finds expired budgets, which the writer then deletes.
 
 use super::commit_queue::WriterJob;
 use super::core::{Core, KEEP};
@@ -27,23 +27,24 @@ const TICK: Duration = Duration::from_millis(200);
 /// Time between two rounds of the thread while the write-ahead log is too long.
 const HURRIED_TICK: Duration = Duration::from_millis(20);
 
-/// If nothing was written to the write-ahead log for this time, the load is over.
+/// Time without writes to the write-ahead log after which the load is considered to have ended.
 const CALM_AFTER: Duration = Duration::from_secs(1);
 
-/// A checkpoint is due when about so many octets were written to the write-ahead log since the last checkpoint.
+/// A checkpoint is due when about this number of octets was written to the write-ahead log since the last checkpoint.
 pub const CHECKPOINT_AT_OCTETS: usize = 16 << 20;
 /// A checkpoint is due after this time, if anything was written to the write-ahead log since the last checkpoint.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
 
-/// If the write-ahead log has been too long for this time, a reader of the file must prevent its reset: under load
-/// alone the log is reset within a second.
+/// If the write-ahead log has been too long for this time, a reader of the file must be preventing its reset. If there
+/// is only load and no such reader, the log is reset within a second.
 const HELD_AFTER: Duration = Duration::from_secs(10);
 
-/// Pages of the write-ahead log above which the log is too long: it must be reset, even if commits have to wait for
-/// that.
+/// Maximum number of pages in the write-ahead log. A longer log must be reset, even if commits have to wait for the
+/// reset.
 const MAX_WAL_PAGES: i64 = 16_384;
 
-/// Rows of the table that are checked for expiry in one round. A million rows take a minute and a half.
+/// Number of rows of the table that are checked for expiry in one round. The check of a million rows takes a minute and
+/// a half.
 const ROWS_PER_TICK: usize = 2_000;
 
 /// Maximum number of rows that one transaction deletes.
@@ -59,8 +60,7 @@ struct Task {
     stop: Receiver<()>,
     checkpoint: CheckpointState,
     walk: Walk,
-    /// When the last walk through the table ended: the latest time of a transaction, and the time of the monotonic
-    /// clock.
+    /// End of the last walk through the table: the latest time of a transaction, and the time of the monotonic clock.
     walked: Option<(Timestamp, Instant)>,
     checking: Option<Checking>,
 }
@@ -71,10 +71,10 @@ struct CheckpointState {
     at: Instant,
     /// Value of [`Core::wal_written`] at the last checkpoint.
     written: usize,
-    /// Whether the last checkpoint copied all pages that the log had when it began. By `written` the thread knows
-    /// whether there were commits after that.
+    /// True if the last checkpoint copied all pages that the log had when the checkpoint began. The field `written`
+    /// shows whether there were commits after that.
     is_whole: bool,
-    /// Time when the log became too long; `None` if it is not.
+    /// Time when the log became too long; `None` if the log is not too long.
     long_since: Option<Instant>,
     /// Number of pages in the log at the last checkpoint.
     pages: i64,
@@ -85,9 +85,9 @@ struct CheckpointState {
 struct Walk {
     /// Key of the last row that was read.
     after: Option<HashedKey>,
-    /// For each recorded kind of limit, the time when it was last in force.
+    /// For each recorded kind of limit, the time when a limit of this kind was last in force.
     kinds: HashMap<String, Timestamp>,
-    /// Kinds of limits of which this walk has found budgets that have not expired.
+    /// Kinds of limits for which this walk has found budgets that have not expired.
     found: HashSet<String>,
 }
 
@@ -142,8 +142,8 @@ impl Task {
         }
     }
 
-    /// Checks that the opened file is still at its path. If another program has moved or deleted it, Weir goes on
-    /// writing to the old file, which the next start does not find.
+    /// Checks that the opened file is still at its path. If another program has moved or deleted it, Weir continues to
+    /// write to the old file, and the next start of Weir does not find that file.
     fn check_identity(&self) {
         let found = match file::identity(&self.core.options.path) {
             None => {
@@ -171,7 +171,7 @@ impl Task {
         let outcome =
             outcome.map_err(|error| format!("the write-ahead log cannot be checkpointed: {}", file::describe(&error)));
         self.core.health.record(Attempt::Checkpoint, outcome);
-        // While the store has an error, or the time may be wrong, no budgets are looked for.
+        // While the store has an error, or the clock may be wrong, the thread does not search for expired budgets.
         let can_wait = self.core.health.is_degraded() || self.core.clock_doubt().is_some();
         let Some(now) = self.core.cache.latest().filter(|_| !can_wait) else { return };
         let rested = |(then, at): (Timestamp, Instant)| {
@@ -183,7 +183,7 @@ impl Task {
             match self.walk.advance(&self.core, file, now) {
                 Ok(true) => {}
                 Ok(false) => (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now()))),
-                // The error is only logged: the loader finds it, too, and degrades the health.
+                // The error is only logged, because the loader meets the same error and degrades the health.
                 Err(error) => {
                     tracing::debug!(%error, "the walk through the budgets ended early");
                     (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now())));
@@ -193,12 +193,12 @@ impl Task {
     }
 }
 
-/// Checkpoints the write-ahead log, if enough was written to it since the last time: copies its pages into the file.
-/// Commits need not wait. If the log is too long, also asks the writer to copy the last pages, so that the next commit
-/// can reset the log.
+/// Checkpoints the write-ahead log (copies its pages into the file), if enough was written to the log since the last
+/// checkpoint. Commits need not wait. If the log is too long, this function also asks the writer to copy the last
+/// pages, so that the next commit can reset the log.
 ///
-/// SQLite resets the log only at a commit. Until then the log keeps its length. After a load has ended, a long log is
-/// truncated at the next commit that resets it.
+/// SQLite resets the log only at a commit. Until then the log keeps its length. After a load has ended, the next commit
+/// that resets a long log also truncates it.
 fn checkpoint(core: &Core, file: &File, state: &mut CheckpointState) -> rusqlite::Result<()> {
     let written = core.wal_written.load(Ordering::Relaxed);
     let new = written.wrapping_sub(state.written);
@@ -238,7 +238,7 @@ impl CheckpointState {
     /// degraded.
     ///
     /// Called after a checkpoint. When all pages are copied, the next commit resets the log, unless a reader still
-    /// needs it. So a log that is long but does not grow may only lack a commit.
+    /// needs the log. So if a log is long but does not grow, perhaps there has been no commit yet.
     fn report_held_wal(&mut self, core: &Core, is_long: bool, has_grown: bool) {
         let was_held = core.metrics.state.wal_held.get() > 0;
         if !is_long {
@@ -261,21 +261,23 @@ impl CheckpointState {
     }
 }
 
-/// Returns whether the write-ahead log is to keep its length when SQLite resets it. `new` is the octets written to the
-/// log since the last checkpoint, `time` ago; `kept` is the answer of the last call.
+/// Returns whether the write-ahead log must keep its length when SQLite resets it. `new` is the number of octets
+/// written to the log since the last checkpoint. `time` is the time since that checkpoint. `kept` is the result of the
+/// previous call.
 ///
-/// Under load, the log will soon be as long again: if it keeps its length, the file system has less work. Without load,
-/// the old pages of a long log leave the kernel's page cache. A commit overwrites only parts of such pages, because
-/// frames of the log are longer than pages, and for that the kernel must first read them from the disk. This takes
-/// several times as long as appending to a short log. But if each commit is synced to the disk, appending takes longer
-/// than overwriting, because the file system must then also sync its own journal, as the file has grown.
+/// Under load, the log will soon have the same length again. If the log keeps its length, the file system has less
+/// work. Without load, the old pages of a long log leave the kernel's page cache. A commit overwrites only parts of
+/// such pages, because frames of the log are longer than pages. The kernel must therefore first read these pages from
+/// the disk. This takes several times as long as appending to a short log. But if each commit is synced to the disk,
+/// appending takes longer than overwriting. Appending makes the file longer, so the file system must also sync its own
+/// journal.
 pub fn should_keep_wal_length(durability: Durability, kept: bool, new: usize, time: Duration) -> bool {
     let is_fast = new as u128 * CHECKPOINT_AFTER.as_millis() > CHECKPOINT_AT_OCTETS as u128 * time.as_millis();
     durability == Durability::Power || is_fast || kept && time < CALM_AFTER
 }
 
 impl Walk {
-    /// Reads the next rows and sends those that are expired to the writer. Returns false after the last row.
+    /// Reads the next rows and sends the expired budgets to the writer. Returns false after the last row.
     fn advance(&mut self, core: &Core, file: &File, now: Timestamp) -> rusqlite::Result<bool> {
         let policy = core.policy();
         let kinds = |limit| Limit::kinds(limit).map(move |kind| (kind, limit));
@@ -285,18 +287,20 @@ impl Walk {
             self.kinds = file.kinds()?.into_iter().collect();
         }
         let rows = file.rows_after(self.after.as_ref(), ROWS_PER_TICK)?;
-        // Read the exceptions after the rows. If they were read before, a budget of a grant that began in between would
-        // be deleted.
+        // Read the exceptions after the rows. Otherwise, if a grant began after the exceptions were read and before the
+        // rows were read, the grant's budget would be deleted.
         let exceptions = core.policy().exceptions.clone();
         let mut expired = Vec::new();
         for BudgetRow { hashed_key, state, epoch } in &rows {
             let kind = hashed_key.key.kind();
             let is_expired = match (in_force.get(&kind), self.kinds.get(&kind)) {
-                // The budget of a grant is needed as long as the grant, not as long as the limit remembers.
+                // The budget of a grant is needed until the grant ends, regardless of the time for which the limit
+                // remembers.
                 _ if hashed_key.key.ungranted().is_some() => !exceptions.needs(&hashed_key.key, now),
                 (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
                 (None, Some(last)) if *last <= now => now.since(*last) >= KEEP,
-                // The time is missing, or is in the future and so comes from a wrong clock: record the present time.
+                // The recorded time is missing, or it is in the future and so comes from a wrong clock. Record the
+                // present time.
                 (None, _) => {
                     core.queue.send_job(WriterJob::RecordKinds(vec![kind.clone()], now));
                     self.kinds.insert(kind.clone(), now);
@@ -309,7 +313,8 @@ impl Walk {
                 self.found.insert(kind);
             }
         }
-        // Commits of charges wait for each deleting transaction, so it deletes only a few rows.
+        // Commits of charges wait for each transaction that deletes rows. Each such transaction therefore deletes only
+        // a few rows.
         expired.chunks(DELETED_AT_ONCE).for_each(|rows| core.queue.send_job(WriterJob::DeleteBudgets(rows.to_vec())));
         self.after = rows.last().map(|row| row.hashed_key.clone());
         let more = rows.len() == ROWS_PER_TICK;

@@ -1,10 +1,10 @@
-//! Store of the budgets: they are cached in memory, and a change is in an SQLite file before the client gets a reply
-//! that depends on it.
+//! Store of the budgets. Budgets are cached in memory. A change is in an SQLite file before the client gets a reply
+//! that depends on the change.
 //!
-//! [`Store::admit`] is one transaction: read the budgets that are not in memory ([`loader`]), decide and change the
-//! budgets in memory ([`cache`]), wait for the commit ([`commit_queue`], [`writer`]). A commit appends to the file's
-//! journal; later the changed budgets are written ("folded") into its table. The [`maintenance`] thread cares for the
-//! file; [`health`] keeps its present errors.
+//! [`Store::admit`] is one transaction. It reads the budgets that are not in memory ([`loader`]), decides and changes
+//! the budgets in memory ([`cache`]), and waits for the commit ([`commit_queue`], [`writer`]). A commit appends to the
+//! file's journal. Later the changed budgets are written ("folded") into the file's table. The [`maintenance`] thread
+//! checkpoints and checks the file. The module [`health`] keeps the present errors of the file.
 
 pub mod audit;
 mod cache;
@@ -69,7 +69,7 @@ pub struct Store {
 pub struct Admitted {
     /// One verdict for each event, in the order of the events.
     pub verdicts: Vec<Verdict>,
-    /// Slots of limits such as "3 at once" that the session got in this decision; `None` if it got none.
+    /// Slots of limits such as "3 at once" that the session got in this decision; `None` if the session got no slot.
     pub slots: Option<SessionSlots>,
 }
 
@@ -80,8 +80,9 @@ pub struct Unavailable;
 impl Store {
     /// Opens the state file, replays its journal and starts the store's threads.
     ///
-    /// If the file cannot be used, the store still opens, because mail must be accepted: budgets are kept in memory,
-    /// and the writer tries to open the file again. Only if another Weir is using the file, an error is returned.
+    /// If the file cannot be used, the store still opens, because mail must be accepted. Budgets are then kept in
+    /// memory, and the writer tries to open the file again. An error is returned only if another Weir process is using
+    /// the file.
     pub fn open(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
         let core = Arc::new(Core::new(options, policy, metrics));
         let file = match core.open() {
@@ -98,7 +99,7 @@ impl Store {
         Ok(Self { core, loader, writer, maintenance })
     }
 
-    /// Decides a list of events at `now` and charges the budgets, in one transaction. On return the charges are
+    /// Decides on a list of events at `now` and charges the budgets, in one transaction. On return the charges are
     /// durable, unless the store is degraded. If the disk is slow, the caller waits for about a second, and for some
     /// seconds at most.
     ///
@@ -111,7 +112,7 @@ impl Store {
     ) -> Result<Admitted, Unavailable> {
         let policy = self.core.policy();
         let mut shared = HashSet::new();
-        // The closure must not own the slots: dropping slots takes locks that are held while the closure runs.
+        // The closure must not own the slots, because dropping slots takes locks that are held while the closure runs.
         let mut slots = SessionSlots::none(&self.core);
         let verdicts = loop {
             let plan = Plan::with_shared(&policy, asked, now, Some(&shared));
@@ -135,7 +136,8 @@ impl Store {
         Ok(Admitted { verdicts, slots: Some(slots).filter(|slots| !slots.is_empty()) })
     }
 
-    /// Begins the suspensions that these verdicts demand, before a client gets a reply that mentions them.
+    /// Begins the suspensions that these verdicts demand. A client gets a reply that mentions the suspensions only
+    /// after this.
     async fn apply_suspensions(&self, verdicts: Vec<Verdict>, now: Timestamp) -> Result<Vec<Verdict>, Unavailable> {
         let begun: Vec<_> = verdicts.iter().flat_map(|verdict| &verdict.suspensions).cloned().collect();
         if begun.is_empty() {
@@ -146,7 +148,7 @@ impl Store {
         if is_good { Ok(verdicts) } else { Err(Unavailable) }
     }
 
-    /// Returns whether any limit in force has this count.
+    /// Returns whether any limit in force counts this quantity.
     pub fn counts(&self, count: Count) -> bool {
         self.core.policy().counts(count)
     }
@@ -160,8 +162,8 @@ impl Store {
         self.transact(now, keys.iter().map(Key::borrowed), give_back).await
     }
 
-    /// Returns copies of these budgets in their present state, without changing or caching anything. The error says why
-    /// a budget could not be read.
+    /// Returns copies of these budgets in their present state, without changing or caching anything. Returns an error
+    /// with the reason if a budget could not be read.
     pub async fn look(&self, keys: &[Key]) -> Result<Vec<Option<Budget>>, String> {
         let hashed_keys: Vec<HashedKeyRef<'_>> = keys.iter().map(|key| HashedKey::of(key.borrowed())).collect();
         let mut found: Vec<Option<Option<Budget>>> =
@@ -190,7 +192,7 @@ impl Store {
         self.core.policy()
     }
 
-    /// Replaces the policy. Budgets of limits that are also in the new policy are kept.
+    /// Replaces the policy. If a limit is also in the new policy, its budgets are kept.
     pub fn set_policy(&self, policy: Policy) -> Replaced {
         self.core.set_policy(policy)
     }
@@ -199,21 +201,21 @@ impl Store {
         self.core.health.current()
     }
 
-    /// Sets whether the time may be wrong: `None` if the clock is certain, otherwise the time when Weir's steady clock
-    /// started or last followed a jump. While the time may be wrong, the store decides as usual, but deletes no old
-    /// data; only exceptions that began since then are ended.
+    /// Sets whether the clock may be wrong. `doubt` is `None` if the clock is certain. Otherwise, `doubt` is the time
+    /// when Weir's steady clock started or last followed a jump. While the clock may be wrong, the store decides as
+    /// usual, but deletes no old data, and ends only exceptions that began at `doubt` or later.
     pub fn set_clock_doubt(&self, doubt: Option<Timestamp>) {
         self.core.clock_doubt.store(doubt.map_or(i64::MIN, Timestamp::micros), Ordering::Relaxed);
     }
 
-    /// Commits the remaining changes, folds the journal into the table and closes the file. Takes at most some seconds,
-    /// even if the disk hangs.
+    /// Commits the remaining changes, folds the journal into the table and closes the file. This takes at most some
+    /// seconds, even if the disk hangs.
     pub async fn close(self) {
         let Self { core, loader, maintenance, writer } = self;
         // Waiting for threads blocks, so it must not run on the async runtime's threads.
         let end = move || {
-            // The writer ends last: the loader may still add stored budgets to what was counted in memory, and the
-            // writer must write the sums.
+            // The writer ends last. The reason is that the loader may still add stored budgets to the counts in memory,
+            // and the writer must write the sums.
             let (maintenance, loader) = (maintenance.stop(), loader.stop());
             wait_for(&[maintenance, loader]);
             wait_for(&[writer.stop()]);
@@ -224,7 +226,7 @@ impl Store {
         let _ = tokio::task::spawn_blocking(end).await;
     }
 
-    /// Runs `act` on these budgets, after those that are not in memory were read, and waits for the commit of the
+    /// Reads the budgets that are not in memory, runs `act` on all these budgets, and waits for the commit of the
     /// changes.
     async fn transact<R>(
         &self,
@@ -254,8 +256,8 @@ impl Store {
                     let is_good = commit.done().await || !has_to_be_durable;
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }
-                // The budgets were never all in memory: some were dropped again for lack of memory before the others
-                // were loaded. After this time the transaction counts without the file.
+                // The budgets were never all in memory at the same time: for lack of memory, some budgets were dropped
+                // again before the others were loaded. After this time, the transaction counts without the file.
                 Transacted::NotLoaded { .. } if began.elapsed() > 5 * COMMIT_TIMEOUT => {
                     cache.insert_unread(hashed_keys.iter().copied())
                 }
@@ -283,7 +285,8 @@ impl Store {
     }
 }
 
-/// Waits until the threads have ended, for at most [`SHUTDOWN_TIMEOUT`], as they may hang in an access to the disk.
+/// Waits until the threads have ended, for at most [`SHUTDOWN_TIMEOUT`], because a thread may hang in an access to the
+/// disk.
 fn wait_for(threads: &[JoinHandle<()>]) {
     let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
     while !threads.iter().all(JoinHandle::is_finished) && Instant::now() < deadline {
@@ -291,8 +294,8 @@ fn wait_for(threads: &[JoinHandle<()>]) {
     }
 }
 
-/// Time that the shutdown waits for the loader and maintenance threads to end; afterwards it waits up to the same time
-/// for the writer.
+/// Time for which the shutdown waits until the loader and maintenance threads end. Afterwards, the shutdown waits for
+/// at most the same time until the writer ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

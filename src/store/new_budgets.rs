@@ -1,5 +1,5 @@
-//! Bound on the number of new budgets for keys that clients can choose freely, such as senders: one token bucket for
-//! each limit, in memory.
+//! Maximum number of new budgets for keys that clients can choose freely, such as senders. Each limit has a token
+//! bucket in memory for its new budgets.
 
 use crate::policy::budgets::Key;
 use crate::policy::{MaxNewBudgets, NewBudget};
@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Token buckets, one for each limit; a new budget takes a token. The lock is held to count, never over anything that
-/// waits.
+/// Token buckets, one for each limit. Each new budget takes one token. The lock is held only while tokens are counted,
+/// never while a thread waits.
 #[derive(Default)]
 pub struct NewBudgets {
-    /// Token buckets, by the prefix that all keys of a limit's budgets have.
+    /// Token buckets. The key is the prefix that all keys of a limit's budgets have.
     allowances: Mutex<HashMap<Box<str>, Allowance>>,
 }
 
@@ -29,11 +29,11 @@ struct Allowance {
 pub struct Excess {
     pub limit: Arc<str>,
     pub key: Key,
-    /// Whether to log this: nothing was logged about this limit for an hour.
+    /// True if this event must be logged, because nothing was logged about this limit in the last hour.
     pub is_to_be_logged: bool,
 }
 
-/// Time in which a limit may create the configured number of new budgets.
+/// Time in which a limit is allowed to create the configured number of new budgets.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl NewBudgets {
@@ -75,7 +75,7 @@ impl NewBudgets {
         Err(excess)
     }
 
-    /// Puts back the tokens of budgets that were not created after all.
+    /// Puts tokens back into the buckets, because the budgets for these tokens were not created.
     pub fn give_back<'a>(&self, unused: impl Iterator<Item = &'a NewBudget<'a>>) {
         let mut unused = unused.peekable();
         if unused.peek().is_some() {
@@ -96,8 +96,8 @@ fn give_back(allowances: &mut HashMap<Box<str>, Allowance>, prefix: &str) {
 }
 
 impl Allowance {
-    /// Adds the tokens for the time since the last call. `max` (tokens per hour, and size of the bucket) may have
-    /// changed since then.
+    /// Adds the tokens for the time since the last call. `max` is the number of tokens per hour, and the size of the
+    /// bucket. It may have changed since the last call.
     fn fill(&mut self, max: f64, now: Timestamp) {
         let new = max * now.since(self.at).as_secs_f64() / HOUR.as_secs_f64();
         self.left = (self.left + new).min(max);

@@ -10,12 +10,12 @@ pub struct Options {
     pub on_failure: OnFailure,
 }
 
-/// The kind of failure after which a charge is still in the file, if its reply was sent.
+/// Kind of failure that a charge survives if the reply to its command was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Any end of the process, also a crash.
+    /// The charge survives any end of the process, including a crash.
     Process,
-    /// Also a power cut. Each commit then needs an fsync.
+    /// The charge also survives a power cut. Each commit then needs an fsync.
     Power,
 }
 

@@ -1,6 +1,6 @@
-//! Changes of grants and suspensions, and audit records, that are not in the file yet. A change is in force in memory
-//! at once. It is written to the file before the administrator's command is answered or, if the file cannot be written
-//! then, as soon as that is possible.
+//! Changes of grants and suspensions, and audit records, that are not in the file yet. A change takes effect in memory
+//! at once. It is written to the file before the administrator's command is answered. If the file cannot be written
+//! then, the change is written as soon as possible.
 
 use super::audit::{Act, AuditRecord};
 use crate::policy::Policy;
@@ -15,10 +15,11 @@ use tokio::sync::oneshot::Sender;
 /// Changes of exceptions that are not in the file yet.
 #[derive(Default)]
 pub struct PendingExceptions {
-    /// The lock is held to add to the batch or to take it, never over anything that waits. A thread that holds the lock
-    /// of the policy may take this lock, but not the reverse.
+    /// The lock is held only while the batch is changed or taken, never while a thread waits. A thread that holds the
+    /// lock of the policy is allowed to take this lock. A thread that holds this lock must not take the lock of the
+    /// policy.
     pub batch: Mutex<Batch>,
-    /// Whether the batch has changes; can be read without the lock.
+    /// True if the batch has changes; can be read without the lock.
     pub is_pending: AtomicBool,
     /// Time when old audit records were last deleted, in microseconds since 1970.
     pub pruned: AtomicI64,
@@ -27,24 +28,24 @@ pub struct PendingExceptions {
 /// Changed exceptions, and audit records, to be written to the file in one transaction.
 #[derive(Default)]
 pub struct Batch {
-    /// Keys of the changed exceptions: limit and owner of a grant, `None` and the owner of a suspension. Each is
-    /// written in the state that it has when the batch is written.
+    /// Keys of the changed exceptions: limit and owner of a grant, `None` and the owner of a suspension. Each exception
+    /// is written in the state that it has when the batch is written.
     pub changed: HashSet<(Option<Arc<str>>, Owner)>,
     pub records: VecDeque<AuditRecord>,
     /// Channels of the commands that wait until the batch is written.
     pub waiting: Vec<Sender<()>>,
 }
 
-/// Where a change is kept: in the file, or only in memory.
+/// Place where a change is kept: in the file, or only in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// The change is in the file.
     InFile,
-    /// The change is in force, but only in memory so far, for this reason.
+    /// The change is in force, but only in memory so far. The text is the reason.
     InMemory(String),
 }
 
-/// Maximum number of audit records in a batch, needed while the file cannot be written.
+/// Maximum number of audit records in a batch. The maximum is needed while the file cannot be written.
 const MAX_PENDING_RECORDS: usize = 20_000;
 /// Maximum number of changed exceptions in a batch.
 const MAX_PENDING_CHANGES: usize = 50_000;
@@ -55,7 +56,7 @@ impl PendingExceptions {
         self.is_pending.load(Ordering::Acquire)
     }
 
-    /// Takes the batch to write it; later changes begin a new batch.
+    /// Takes the batch out, so that it can be written. Later changes begin a new batch.
     pub fn take(&self) -> Batch {
         let mut batch = self.batch();
         self.is_pending.store(false, Ordering::Release);
@@ -91,13 +92,13 @@ impl Batch {
         self.records.push_back(record);
     }
 
-    /// Removes the oldest audit records, and changes of exceptions that have ended, if the batch has more than its
-    /// maximum of them.
+    /// Reduces the batch to its maximum size. If there are too many audit records, removes the oldest records. If there
+    /// are too many changed exceptions, removes changes of exceptions that have ended.
     pub fn limit_size(&mut self, exceptions: &Exceptions) {
         self.records.drain(..self.records.len().saturating_sub(MAX_PENDING_RECORDS));
         if self.changed.len() > MAX_PENDING_CHANGES {
-            // An exception that has ended then stays in the file. The next process loads it; it ends at its time, if
-            // that has not come before.
+            // An exception that was ended early then stays in the file, and the next process loads it. It ends at its
+            // original time, unless that time is already over.
             self.changed.retain(|(limit, owner)| match limit {
                 Some(limit) => exceptions.grant_of(limit, owner).is_some(),
                 None => exceptions.suspension_of(owner).is_some(),
@@ -113,8 +114,8 @@ impl Batch {
         self.changed.insert((None, suspension.owner.clone()));
     }
 
-    /// Ends the exceptions that have expired, except those whose end is uncertain because the time may be wrong
-    /// (`doubt`).
+    /// Ends the exceptions that have expired. If the clock may be wrong (`doubt`), exceptions whose end is uncertain
+    /// are not ended.
     pub fn end_expired(&mut self, exceptions: &mut Exceptions, now: Timestamp, doubt: Option<Timestamp>) {
         let (grants, suspensions) = exceptions.forget(now, doubt);
         for grant in grants {
@@ -127,8 +128,8 @@ impl Batch {
         }
     }
 
-    /// Begins a suspension that a limit demands. Does nothing if the owner has a suspension that does not end before
-    /// it, or if the maximum of exceptions is reached.
+    /// Begins a suspension that a limit demands. Does nothing if the owner already has a suspension that ends at the
+    /// same time or later. Also does nothing if the number of suspensions has reached its maximum.
     pub fn suspend(
         &mut self,
         exceptions: &mut Exceptions,
@@ -139,8 +140,8 @@ impl Batch {
         if former.is_some_and(|former| former.term.until >= suspension.term.until) {
             return;
         }
-        // A client that is suspended and goes on trying may extend its suspension each time; only the first suspension
-        // gets an audit record.
+        // A client that is suspended and continues to try may extend its suspension each time. Only the first
+        // suspension gets an audit record.
         let is_new = former.is_none_or(|former| former.term.by != suspension.term.by);
         if former.is_none() && !exceptions.has_room() {
             self.end_expired(exceptions, now, doubt);

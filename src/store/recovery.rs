@@ -1,11 +1,11 @@
-//! Recovery: opens the state file, and restores the budgets in its journal and its exceptions.
+//! Recovery: opens the state file, restores the budgets in its journal, and restores its exceptions.
 
 use super::core::Core;
 use super::file::{self, File, OpenError};
 
 impl Core {
-    /// Opens the file, loads its exceptions, and inserts the budgets of its journal, which the process before has not
-    /// folded, into the cache. Returns the file and the octets of its journal.
+    /// Opens the file, loads its exceptions, and inserts the budgets of its journal into the cache. The journal
+    /// contains the budgets that the previous process has not folded. Returns the file and the octets of its journal.
     pub fn open(&self) -> Result<(File, usize), OpenError> {
         let file = File::open(&self.options)?;
         let sqlite = |error| OpenError::Sqlite(self.options.path.clone(), error);

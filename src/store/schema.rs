@@ -5,16 +5,16 @@ use super::journal;
 use crate::policy::budgets::Key;
 use rusqlite::{Connection, Row, Transaction, params};
 
-/// Application id in the header of the database that marks a file of Weir: "Weir" in ASCII.
+/// Application ID in the header of the database. It marks a state file of Weir, and is "Weir" in ASCII.
 const APPLICATION_ID: i64 = 0x5765_6972;
 
-/// Version of the schema. Whoever changes the schema increments it and adds a migration.
+/// Version of the schema. A change of the schema must increment the version and add a migration.
 pub const VERSION: i64 = 4;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Migrations, each from one version to the next one; the first is from version 1.
+/// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
     [add_seen, sort_by_hash, add_exceptions];
 
@@ -22,7 +22,7 @@ const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usiz
 #[derive(Debug)]
 pub enum SchemaError {
     Foreign,
-    /// A newer version of Weir has written the file; the schema has this version.
+    /// A newer version of Weir has written the file. The number is the version of the file's schema.
     Newer(i64),
     Sqlite(rusqlite::Error),
 }
@@ -73,7 +73,8 @@ fn add_seen(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget ADD COLUMN seen BLOB")
 }
 
-/// Migrates to version 3, which sorts budgets by the hash of their keys, and has a checksum before each blob.
+/// Migrates to version 3, in which budgets are sorted by the hash of their keys, and each blob has a checksum before
+/// it.
 fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget RENAME TO former; ALTER TABLE journal RENAME TO former_journal")?;
     transaction.execute_batch(SCHEMA)?;

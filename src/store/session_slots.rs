@@ -1,4 +1,5 @@
-//! Slots of limits such as "3 at once": each open session that such a limit counts holds one slot until it ends.
+//! Slots of limits such as "3 at once". Each open session that such a limit counts occupies one slot until the session
+//! ends.
 
 use super::core::Core;
 use super::hashed_key::HashedKey;
@@ -7,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Slots that a session got in one decision. The volatile budgets of the limits count the slots until this value is
-/// dropped, however the session ends (also by a panic of its task).
+/// dropped. This happens whenever the session ends, even if the session's task panics.
 pub struct SessionSlots {
     core: Arc<Core>,
     /// Keys of the volatile budgets, one for each slot.

@@ -1,5 +1,5 @@
 //! The writer, the only thread that writes the state file. It appends the changes of many transactions to the journal
-//! in one commit, and later writes ("folds") the changed budgets into the table, a slice at a time.
+//! in one commit. Later it writes ("folds") the changed budgets into the table, a slice of the budgets at a time.
 
 mod folding;
 mod pass;
@@ -24,7 +24,7 @@ pub struct Writer {
     thread: JoinHandle<()>,
 }
 
-/// Guard that ends the waiting of all transactions when the writer thread ends, also by a panic.
+/// Guard that ends the waiting of all transactions when the writer thread ends, even if the thread ends by a panic.
 struct EndGuard(Arc<Core>);
 
 impl Drop for EndGuard {
@@ -39,7 +39,7 @@ impl Drop for EndGuard {
 /// State of the writer thread.
 struct Task {
     core: Arc<Core>,
-    /// The state file; `None` while it could not be opened yet.
+    /// The state file; `None` until the file is opened.
     file: Option<File>,
     /// Octets in the journal.
     journal_octets: usize,
@@ -48,12 +48,12 @@ struct Task {
     last_fold: Instant,
     /// Octets of the journal at which the next fold pass begins.
     fold_at_octets: usize,
-    /// Whether changes in memory are missing in the journal, because it could not be written. A fold pass that begins
+    /// True if changes in memory are missing in the journal, because it could not be written. A fold pass that begins
     /// later writes them to the table.
     behind: bool,
     /// Epoch of the queue when the writer last took work.
     epoch: u64,
-    /// Whether the last commit took longer than [`COMMIT_TIMEOUT`], the time that replies wait.
+    /// True if the last commit took longer than [`COMMIT_TIMEOUT`], the time for which replies wait.
     is_slow: bool,
     /// Attempts that fail at present, each with the time of the last failure.
     failed: BTreeMap<Attempt, Instant>,
@@ -65,30 +65,31 @@ const MIN_SLICE_ROWS: usize = 64;
 /// Maximum number of rows that are folded in one commit.
 const MAX_SLICE_ROWS: usize = 2_000;
 
-/// Maximum octets that a folded row, or a commit, adds to the write-ahead log, not counting filters and journal
-/// entries.
+/// Maximum octets that a folded row, or a commit, adds to the write-ahead log. Filters and journal entries are not
+/// included.
 const PAGE_OCTETS: usize = 4096;
 
-/// A fold pass begins when the journal has twice as many octets as the last pass wrote, within these bounds. A pass
-/// also begins after `FOLD_AFTER`, and when the writer has been idle for [`IDLE_AFTER`]. In this way a budget that
-/// changes often is written to the table only once for many changes, and the journal is not much longer than the table.
+/// Bounds for the length of the journal at which a fold pass begins. Within these bounds, a pass begins when the
+/// journal has twice as many octets as the last pass wrote. A pass also begins after `FOLD_AFTER`, and when the writer
+/// has been idle for [`IDLE_AFTER`]. In this way, many changes of a budget need only one write to the table, and the
+/// journal is not much longer than the table.
 const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
 /// A fold pass begins when the writer has had no work for this time.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum octets of the journal. A longer journal gets no more entries: it cannot be folded, or not fast enough.
+/// Maximum octets of the journal. A longer journal gets no more entries, because folding fails or is not fast enough.
 const MAX_JOURNAL_OCTETS: usize = 256 << 20;
 
 /// Time after which an attempt that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Writer {
-    /// Starts the writer and the watcher thread. `file` is the open file and the octets of its journal; if it is
-    /// `None`, the writer opens the file as soon as that is possible.
+    /// Starts the writer and the watcher thread. `file` contains the open file and the octets of its journal. If `file`
+    /// is `None`, the writer opens the file as soon as that is possible.
     pub fn start(core: Arc<Core>, file: Option<(File, usize)>) -> std::io::Result<Self> {
         let (file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
         let failed = file.is_none().then(|| (Attempt::Open, Instant::now())).into_iter().collect();
-        // Begin with folding the journal that the process before has left.
+        // First fold the journal that the previous process has left.
         let left = file.as_ref().filter(|_| journal > 0);
         let pass = left.map(|file| Pass::new(file.last_entry(), journal, None));
         let mut task = Task {
@@ -124,8 +125,8 @@ impl Writer {
 /// writer hangs in an access to the disk.
 fn watch_for_stalls(core: &Core) {
     while let Some(hanging) = core.queue.wait_for_stall(COMMIT_TIMEOUT) {
-        // Set the health before the transactions continue, but log it afterwards: the log may be on the same disk and
-        // hang, too.
+        // Set the health before the transactions continue. Log it afterwards, because the log may be on the same disk
+        // and hang, too.
         let change = core.health.update(Attempt::Append, Err(slow_disk("no commit")));
         let histogram = core.metrics.state.admit_seconds.local();
         hanging.into_iter().for_each(|waiting| waiting.cancel(|time| histogram.observe(time.as_secs_f64())));
@@ -138,8 +139,8 @@ impl Task {
     fn run(&mut self) {
         let (mut records, mut spare) = (0, Entry::default());
         loop {
-            // Take the budgets to fold before the changes: then every state in the slice is in the journal before, or
-            // by the same commit as, it is in the table.
+            // First take the budgets that are to be folded, and then take the changes. In this order, every state in
+            // the slice is written to the journal before it is written to the table, or by the same commit.
             let mut slice = self.next_slice(records.clamp(MIN_SLICE_ROWS, MAX_SLICE_ROWS));
             let patience = if self.pass.is_some() { Duration::ZERO } else { IDLE_AFTER };
             let mut work = self.core.queue.take(patience, std::mem::take(&mut spare));
@@ -152,8 +153,8 @@ impl Task {
                 self.failed.clear();
             }
             if let Some(file) = &mut self.file {
-                // Do this before folding: after a load, a commit that only folds then truncates the log, and no
-                // transaction waits for that.
+                // Do this before folding. After a load, the log is then truncated by a commit that only folds, and no
+                // transaction waits for the truncation.
                 file.set_keep_wal(self.core.keep_wal.load(Ordering::Relaxed));
             }
             records = work.entry.records();
@@ -184,8 +185,8 @@ impl Task {
         self.core.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
     }
 
-    /// Returns whether to commit even without changes, to find out whether a failed attempt now succeeds or commits are
-    /// fast again.
+    /// Returns whether a commit is needed even if there are no changes. Such a commit shows whether a failed attempt
+    /// now succeeds, or whether commits are fast again.
     fn is_probe_due(&self, idle: bool) -> bool {
         let failed = |attempt| self.failed.contains_key(&attempt) && self.may_retry(attempt);
         self.is_slow && idle || failed(Attempt::Append) || failed(Attempt::Open)
@@ -203,7 +204,7 @@ impl Task {
         self.core.health.record(attempt, outcome);
     }
 
-    /// Writes the taken changes as one journal entry, and in the same transaction the rows of the slice. If that fails,
+    /// Writes the taken changes as one journal entry, and in the same transaction the rows of the slice. If this fails,
     /// the waiting transactions continue, and the health is degraded. The slice is emptied if its rows were written.
     fn commit(&mut self, entry: &mut Entry, slice: &mut Vec<(HashedKey, Budget)>) {
         if !self.may_retry(Attempt::Append) || !self.open() {
@@ -225,7 +226,7 @@ impl Task {
         }
         self.record(Attempt::Append, outcome);
         if !is_durable {
-            // Discard after the health is set: the transactions that continue look at the health.
+            // Discard after the health is set, because the transactions that continue check the health.
             self.core.queue.discard();
         }
         if self.is_slow {
@@ -243,7 +244,7 @@ impl Task {
                 self.core.wal_written.fetch_add(slice.len() * PAGE_OCTETS, Ordering::Relaxed);
                 slice.clear();
             }
-            // The error may concern only the rows of the slice: write the entry without them.
+            // Perhaps the error concerns only the rows of the slice: write the entry without them.
             Err(_) if !slice.is_empty() => file.append(entry, &[]).map_err(|error| file::describe(&error))?,
             Err(error) => return Err(file::describe(&error)),
         }
@@ -297,14 +298,14 @@ impl Task {
         }
     }
 
-    /// Runs jobs. If any attempt fails at present, the jobs are dropped; each is sent again later.
+    /// Runs jobs. If any attempt fails at present, the jobs are dropped, and each job is sent again later.
     fn run_jobs(&mut self, jobs: Vec<WriterJob>) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         for job in jobs {
             let outcome = match job {
                 WriterJob::DeleteBudgets(mut rows) => {
-                    // Do not delete a row of a budget that has changed in memory: the journal may hold only the values
-                    // learnt since that row.
+                    // Do not delete a row of a budget that has changed in memory: the journal may contain only the
+                    // values learnt since that row was written.
                     rows.retain(|(hashed_key, _)| self.core.cache.is_folded(hashed_key));
                     file.delete_budgets(&rows)
                 }
@@ -315,7 +316,7 @@ impl Task {
                 // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),
             };
-            // The error is only logged: commits find it, too, and degrade the health.
+            // The error is only logged, because commits meet the same error and degrade the health.
             if let Err(error) = outcome {
                 tracing::debug!(%error, "an errand of the state file failed");
             }

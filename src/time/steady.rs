@@ -1,15 +1,16 @@
-//! Steady time: a clock that follows the wall clock, but does not at once follow its jumps. It tells a jump by
-//! comparison with the monotonic clock. Pure: the caller reads both clocks.
+//! Steady time: a clock that follows the wall clock, but does not immediately follow jumps of the wall clock. A jump is
+//! detected by comparison with the monotonic clock. This module reads no clock: the caller reads both clocks.
 
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// Clock that follows the wall clock, but a jump of the wall clock only after some minutes.
+/// Clock that follows the wall clock, but follows a jump of the wall clock only after some minutes.
 ///
 /// Steady time is the monotonic clock plus an offset. The offset is adjusted slowly (slewed) to remove small
-/// differences from the wall clock. After a jump the offset from before the jump stays in use until the wall clock has
-/// kept the new offset for up to [`BELIEVED_AFTER`]. So a wall clock that is wrong for some seconds has no effect, and
-/// a correction by NTP or an administrator is followed some minutes later.
+/// differences from the wall clock. After a jump, steady time continues to use the offset from before the jump. It
+/// changes to the new offset after the wall clock has kept the new offset for up to [`BELIEVED_AFTER`]. So a wall clock
+/// that is wrong for some seconds has no effect, and a correction by NTP or an administrator takes effect some minutes
+/// later.
 #[derive(Clone, Debug)]
 pub struct Steady {
     offset: Offset,
@@ -17,7 +18,7 @@ pub struct Steady {
     candidate: Option<Offset>,
     /// Reading of the monotonic clock at the last comparison, in microseconds.
     looked: i64,
-    /// Time when the wall clock first had `offset`: the start, or the last jump that was followed.
+    /// Time when the wall clock first had `offset`: the start, or the last jump that the steady time followed.
     began: Timestamp,
 }
 
@@ -33,36 +34,40 @@ struct Offset {
 /// A change in the difference between the wall clock and the steady time, to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The wall clock has jumped. It is now so many microseconds ahead of the steady time (behind, if negative).
+    /// The wall clock has jumped. The number is the microseconds by which the wall clock is now ahead of the steady
+    /// time (negative: behind).
     Jumped(i64),
     /// The wall clock agrees with the steady time again.
     Returned,
-    /// The steady time has followed a jump: it was moved forward by so many microseconds (back, if negative).
+    /// The steady time has followed a jump. The number is the microseconds by which the steady time was moved forward
+    /// (negative: back).
     Followed(i64),
 }
 
-/// Maximum difference between the wall clock and the steady time that is not a jump. NTP clients correct small errors
-/// without a jump: ntpd those below 0.128 s, chrony those below a configured threshold.
+/// Maximum difference between the wall clock and the steady time that does not count as a jump. NTP clients correct
+/// small errors without a jump: ntpd corrects errors below 0.128 s in this way, and chrony corrects errors below a
+/// configured threshold.
 pub const TOLERANCE: Duration = Duration::from_secs(2);
 
-/// In a given time, slewing changes the offset by at most that time divided by this number. chrony slews the wall clock
-/// by at most a twelfth of the time, so the steady time can follow.
+/// Limit of slewing: in a given time, the offset changes by at most that time divided by this number. chrony slews the
+/// wall clock by at most a twelfth of the time, so the steady time can follow.
 const SLEW: i64 = 8;
 
 /// Time that a jump of the wall clock must last before the steady time follows it. An error of the time source ends
-/// within seconds; a resumed virtual machine, an NTP client or an administrator sets the clock to a new time that
-/// stays. The time is no longer than this because, until the jump is followed, Weir's dates and time windows of limits
-/// go by the time from before the jump.
+/// within seconds. A resumed virtual machine, an NTP client or an administrator sets the clock to a new time that
+/// stays. A longer time would have a disadvantage: until the jump is followed, Weir's dates and the time windows of
+/// limits use the time from before the jump.
 pub const BELIEVED_AFTER: Duration = Duration::from_secs(300);
 
-/// Minimum time before a jump is followed. If the offset before the jump had been in use for less than
-/// [`BELIEVED_AFTER`], the jump is followed after that shorter time, but not before this minimum: on a machine without
-/// a battery-backed clock, services start before NTP corrects the clock.
+/// Minimum time before the steady time follows a jump. Usually the steady time follows after [`BELIEVED_AFTER`]. If the
+/// offset before the jump had been in use for less than that, the steady time follows after that shorter time, but not
+/// before this minimum. The reason is that on a machine without a battery-backed clock, services start before NTP
+/// corrects the clock.
 const BELIEVED_AFTER_LEAST: Duration = Duration::from_secs(30);
 
 impl Steady {
-    /// Begins with the time of the wall clock, as there is no earlier reading to compare with. `monotonic` may count
-    /// from any fixed point in time.
+    /// Starts with the time of the wall clock, because there is no earlier reading to compare with. `monotonic` can
+    /// count from any fixed point in time.
     pub fn new(wall: Timestamp, monotonic: Duration) -> Self {
         let since = micros(monotonic);
         let offset = Offset { micros: wall.micros().saturating_sub(since), since };
@@ -99,14 +104,15 @@ impl Steady {
         self.offset.micros
     }
 
-    /// Returns the microseconds by which the wall clock is ahead of the steady time after a jump that is not followed
-    /// yet; 0 if there is no such jump.
+    /// Returns the microseconds by which the wall clock is ahead of the steady time. This number is 0 unless the wall
+    /// clock has jumped and the steady time has not followed the jump yet.
     pub fn disagreement(&self) -> i64 {
         self.candidate.map_or(0, |candidate| candidate.micros.saturating_sub(self.offset.micros))
     }
 
     /// Returns `None` if the wall clock has had the present offset for [`BELIEVED_AFTER`]. Otherwise the steady time
-    /// may be wrong, and Weir may end only exceptions (suspensions, grants) that began at the returned time or later.
+    /// may be wrong, and Weir is allowed to end only exceptions (suspensions, grants) that began at the returned time
+    /// or later.
     pub fn doubt(&self) -> Option<Timestamp> {
         let has_held = self.looked.saturating_sub(self.offset.since) >= micros(BELIEVED_AFTER);
         (self.candidate.is_some() || !has_held).then_some(self.began)
@@ -155,8 +161,8 @@ mod tests {
     /// Microseconds of the true time when the monotonic clock is 0.
     const START: i64 = 1_700_000_000 * SECOND;
 
-    /// Compares both clocks four times a second from the first to the last of `seconds` of the monotonic clock, while
-    /// the wall clock is `wrong` microseconds ahead of the true time.
+    /// Compares both clocks four times a second, over the range `seconds` of the monotonic clock. During this time, the
+    /// wall clock is `wrong` microseconds ahead of the true time.
     fn pass(steady: &mut Steady, seconds: std::ops::Range<i64>, wrong: i64) -> Vec<(i64, Change)> {
         let mut changes = Vec::new();
         for quarter in 4 * seconds.start..4 * seconds.end {
@@ -247,7 +253,8 @@ mod tests {
         assert_eq!(steady.offset(), START + wrong);
     }
 
-    /// Successive periods, each with its length in seconds and the error of the wall clock in microseconds.
+    /// Generates successive periods. Each period has a length in seconds and the error of the wall clock in
+    /// microseconds.
     fn courses() -> impl Strategy<Value = Vec<(i64, i64)>> {
         let wrong = prop_oneof![Just(0), -3 * SECOND..3 * SECOND, -YEARS..YEARS, Just(i64::MAX), Just(i64::MIN)];
         prop::collection::vec((1i64..700, wrong), 1..12)
@@ -274,8 +281,8 @@ mod tests {
                     former = time.micros();
                 }
             }
-            // A remaining difference of at most TOLERANCE takes eight times its length to be slewed, less than the 700
-            // seconds of the last period.
+            // A remaining difference is at most TOLERANCE. Slewing removes the difference in eight times its length,
+            // which is less than the 700 seconds of the last period.
             prop_assert_eq!(steady.offset(), START + 5 * SECOND);
             prop_assert_eq!(steady.doubt(), None);
         }

@@ -12,8 +12,8 @@ const WORDS: [(u64, &[&str]); 5] = [
     (1, &["s", "sec", "secs", "second", "seconds"]),
 ];
 
-/// Words for units that durations do not have, each with its seconds. `M` may mean minutes or months: minutes are the
-/// likelier meaning of a timeout.
+/// Words for units that durations do not have, each with its seconds. `M` can mean minutes or months. For a timeout,
+/// minutes are more likely.
 const OTHER_WORDS: [(f64, &[&str]); 5] = [
     (0.001, &["ms", "msec", "millisecond", "milliseconds"]),
     (60.0, &["M", "mn"]),
@@ -29,7 +29,7 @@ pub(super) fn unit(word: &str) -> Option<u64> {
     WORDS.iter().find(|(_, words)| word != "M" && words.contains(&&*lower)).map(|(seconds, _)| *seconds)
 }
 
-/// Returns a duration as it is to be written, if this text can only mean that, or most probably does.
+/// Returns the correct spelling of a duration, if this text can only mean that duration, or most probably means it.
 pub(super) fn duration(text: &str) -> Option<String> {
     let text = text.trim();
     if let Some(seconds) = clock(text) {
@@ -43,7 +43,7 @@ pub(super) fn duration(text: &str) -> Option<String> {
     let other = OTHER_WORDS.iter().find(|(_, words)| is_word(words)).map(|(seconds, _)| *seconds);
     let seconds = number * unit(word).map_or(other, |seconds| Some(seconds as f64))?;
     let right = Duration::try_from_secs_f64((seconds * 1e6).round() / 1e6).ok();
-    // The parser, which asks for the right spelling, must not be asked in turn.
+    // Do not call the parser here, because the parser calls this function for the right spelling.
     right.filter(|right| *right <= LONGEST).map(format_duration)
 }
 
@@ -58,8 +58,8 @@ fn clock(text: &str) -> Option<u64> {
     }
 }
 
-/// Returns a number whose separators may be those of thousands or of a fraction, with both meanings: 2.500 is 2500 in
-/// some countries and 2.5 in others.
+/// Returns both meanings of a number whose separator can separate either thousands or a fraction: 2.500 is 2500 in some
+/// countries and 2.5 in others.
 pub(super) fn ambiguous(digits: &str) -> Option<(String, String)> {
     let separator = digits.chars().find(|c| !c.is_ascii_digit()).filter(|c| ".,".contains(*c))?;
     let (whole, fraction) = digits.split_once(separator)?;
@@ -70,12 +70,13 @@ pub(super) fn ambiguous(digits: &str) -> Option<(String, String)> {
     (is_thousands && is_number(whole) && is_number(fraction)).then_some(both)
 }
 
-/// Returns a decimal number so that its point cannot be taken for a separator of thousands: `1.6670` for `1.667`.
+/// Returns a decimal number in a form in which the point cannot be taken for a separator of thousands: `1.6670` for
+/// `1.667`.
 pub fn unambiguous(number: String) -> String {
     if ambiguous(&number).is_some() { number + "0" } else { number }
 }
 
-/// Returns an amount as it is to be written, if this text can only mean that.
+/// Returns the correct spelling of an amount, if this text can have only one meaning.
 pub(super) fn amount(text: &str, units: Units) -> Option<String> {
     let text = text.trim();
     let end = text.rfind(|c: char| c.is_ascii_digit()).map_or(0, |at| at + 1);
@@ -92,7 +93,7 @@ pub(super) fn amount(text: &str, units: Units) -> Option<String> {
         _ => return None,
     };
     let plain = match digits.split([',', '.', '\'', ' ', '_']).collect::<Vec<_>>()[..] {
-        // A single group is the fraction of a decimal number.
+        // A single group that does not have three digits is the fraction of a decimal number.
         [whole, fraction] if digits.contains([',', '.']) && fraction.len() != 3 => format!("{whole}.{fraction}"),
         [first, ref groups @ ..] if (1..=3).contains(&first.len()) && groups.iter().all(|group| group.len() == 3) => {
             format!("{first}{}", groups.concat())
@@ -103,7 +104,7 @@ pub(super) fn amount(text: &str, units: Units) -> Option<String> {
     (written != text && parse_amount(&written, units).is_ok()).then_some(written)
 }
 
-/// Returns a rate as it is to be written, if this text can only mean that: `100 per day`.
+/// Returns the correct spelling of a rate, if this text (such as `100 per day`) can have only one meaning.
 pub(super) fn rate(text: &str, units: Units) -> Option<String> {
     let lower = text.to_lowercase();
     let (most, period) = ["/", " per ", " in ", " every ", " a ", " an "].iter().find_map(|by| lower.split_once(by))?;

@@ -1,23 +1,23 @@
-//! Generation of a filter: holds exact values while they are few, later a Bloom filter: at first as a list of the
-//! positions of its set bits, later as all bits.
+//! Generation of a filter. While it has few values, it stores the exact values. Later it is a Bloom filter, which is at
+//! first stored as a list of the positions of its set bits, and later as all bits.
 
 use md5::{Digest as _, Md5};
 
 /// Values of one generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generation {
-    /// Octets that all bits of the Bloom filter take, also while exact values are held.
+    /// Size of all bits of the Bloom filter in octets. It is also set while the generation stores exact values.
     pub(super) size: u32,
     values: Values,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Values {
-    /// Exact values, while they take less memory than all bits and than [`MAX_FEW`], so that a search is quick. Most
-    /// users write to few recipients.
+    /// Exact values, as long as they take less memory than all bits. They also take less than [`MAX_FEW`], so that a
+    /// search is quick. Most users write to few recipients.
     Few(Vec<Value>),
-    /// Ascending positions of the set bits, while the list takes less memory than all bits. Knows the same values as
-    /// [`Values::Bits`] would.
+    /// Ascending positions of the set bits, as long as the list takes less memory than all bits. A look-up gives the
+    /// same result as in [`Values::Bits`].
     Sparse(Vec<u32>),
     Bits(Box<[u8]>),
 }
@@ -37,17 +37,17 @@ pub struct Value {
 
 const PROBES: u32 = 8;
 
-/// Second number of a stored generation, after its size, if all bits follow. A number other than this and [`SPARSE`] is
-/// the number of exact values that follow.
+/// Number after the size of a stored generation, if all bits follow. If the number is neither this value nor
+/// [`SPARSE`], it is the number of exact values that follow.
 const BITS: u32 = u32::MAX;
-/// Second number of a stored generation, if the positions of its set bits follow.
+/// Number after the size of a stored generation, if the positions of its set bits follow.
 const SPARSE: u32 = u32::MAX - 1;
 
 /// Maximum memory for exact values, in octets.
 const MAX_FEW: usize = 512;
 
-/// Octets of the largest generation, enough for half a million values. It is limited because a decision may have to
-/// copy the filter.
+/// Maximum size of a generation in octets, enough for half a million values. The size is limited because a decision may
+/// have to copy the filter.
 pub const MAX_OCTETS: usize = 1 << 20;
 
 impl Value {
@@ -69,10 +69,11 @@ impl Value {
         Self { hash: halves as u32, step: (halves >> 32) as u32 }
     }
 
-    /// Returns the value's bits in a filter of this many octets, each as the index of an octet and a mask within the
-    /// octet.
+    /// Returns the value's bits in a filter of `size` octets. Each bit is given by the index of an octet and a mask
+    /// within this octet.
     fn bits(self, size: usize) -> impl Iterator<Item = (usize, u8)> {
-        // 32 bits suffice, as no filter is larger than MAX_OCTETS, and a division of 64 bits takes much longer.
+        // 32 bits are enough, because no filter is larger than MAX_OCTETS. A division of 64-bit numbers takes much
+        // longer.
         let size = size as u32;
         (0..PROBES).map(move |n| {
             let at = self.hash.wrapping_add(self.step.wrapping_mul(n));
@@ -82,7 +83,7 @@ impl Value {
 }
 
 impl Generation {
-    /// Returns an empty generation that holds bits from its first value on.
+    /// Returns an empty generation that stores bits from its first value on, instead of exact values.
     pub(super) fn bits(size: usize) -> Self {
         Self { size: size as u32, values: Values::Sparse(Vec::new()) }
     }
@@ -130,7 +131,7 @@ impl Generation {
         if let Values::Few(values) = &other.values {
             return values.iter().for_each(|value| self.add(*value));
         }
-        // Bits can be united only with those of a Bloom filter of the same size: otherwise the other filter's bits are
+        // Two Bloom filters can be united only if they have the same size. Otherwise the other filter's bits are
         // ignored.
         if self.size != other.size {
             return;
@@ -149,7 +150,7 @@ impl Generation {
         }
     }
 
-    /// Returns all bits, with none set if the generation holds exact values.
+    /// Returns all bits. If the generation stores exact values, no bit is set.
     fn to_octets(&self) -> Box<[u8]> {
         match &self.values {
             Values::Few(_) => octets_of(&[], self.size as usize),
@@ -158,7 +159,8 @@ impl Generation {
         }
     }
 
-    /// Builds a generation from all bits. It is sparse or dense by the same rule as in [`Generation::add`].
+    /// Builds a generation from all bits. Chooses between a sparse and a dense form by the same rule as
+    /// [`Generation::add`].
     fn of_octets(octets: &[u8]) -> Self {
         let set: usize = octets.iter().map(|octet| octet.count_ones() as usize).sum();
         let values = match is_sparse(set, octets.len()) {
@@ -184,7 +186,7 @@ impl Generation {
             Values::Bits(octets) => octets.iter().map(|octet| octet.count_ones()).sum(),
         };
         let bits = 8.0 * f64::from(self.size);
-        // At least one bit counts as unset: if all are set, no number of values can be estimated.
+        // At least one bit counts as unset, because no number of values can be estimated if all bits are set.
         let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
         (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
     }
@@ -197,10 +199,11 @@ impl Generation {
         }
     }
 
-    /// Appends the stored form to `out`: the octets of all bits (u32), then the number of exact values (u32) and the
-    /// values; or [`BITS`] (u32) and all bits; or [`SPARSE`] (u32), the number of set bits (u32), and the distance of
-    /// each set bit from the one before (LEB128). All numbers are little-endian. Versions of Weir that do not know
-    /// [`SPARSE`] treat a generation in that form as damaged.
+    /// Appends the stored form to `out`. It begins with the octets of all bits (u32). One of three forms follows. The
+    /// first form is the number of exact values (u32) and the values. The second form is [`BITS`] (u32) and all bits.
+    /// The third form is [`SPARSE`] (u32), the number of set bits (u32), and the distance of each set bit from the
+    /// previous set bit (LEB128). All numbers are little-endian. Versions of Weir that do not know [`SPARSE`] treat a
+    /// generation in the third form as damaged.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.size.to_le_bytes());
         match &self.values {
@@ -224,8 +227,8 @@ impl Generation {
         }
     }
 
-    /// Reads a generation from the beginning of `bytes`, and leaves in `bytes` what follows. `None` if the generation
-    /// is damaged.
+    /// Reads a generation from the beginning of `bytes`, and removes it from `bytes`. `None` if the generation is
+    /// damaged.
     pub fn read(bytes: &mut &[u8]) -> Option<Self> {
         let (size, count) = (word(bytes)?, word(bytes)?);
         if size as usize > MAX_OCTETS {
@@ -252,7 +255,8 @@ impl Generation {
     }
 }
 
-/// Returns the position of a bit in the filter. It is below 2²³, as no filter is larger than [`MAX_OCTETS`].
+/// Returns the position of a bit in the filter. The position is below 2²³, because no filter is larger than
+/// [`MAX_OCTETS`].
 fn position((octet, mask): (usize, u8)) -> u32 {
     octet as u32 * 8 + mask.trailing_zeros()
 }
@@ -272,7 +276,7 @@ fn octets_of(set: &[u32], size: usize) -> Box<[u8]> {
 /// Inserts the ascending positions `new` into the ascending positions `set`. Moves each position at most once.
 fn insert(set: &mut Vec<u32>, new: &[u32]) {
     let mut end = set.len();
-    // Reserves no spare room: there are many small filters, and later insertions move positions in any case.
+    // Reserve no extra memory, because there are many small filters, and a later insertion moves positions in any case.
     set.reserve_exact(new.len());
     set.resize(end + new.len(), 0);
     for (n, position) in new.iter().enumerate().rev() {
@@ -283,8 +287,8 @@ fn insert(set: &mut Vec<u32>, new: &[u32]) {
     }
 }
 
-/// Reads the positions of a sparse generation. `None` if they are not ascending, beyond the filter's bits, or so many
-/// that all bits would take less memory.
+/// Reads the positions of a sparse generation. `None` if the positions are not ascending, if a position is beyond the
+/// filter's bits, or if all bits would take less memory than the positions.
 fn read_sparse(bytes: &mut &[u8], size: usize) -> Option<Vec<u32>> {
     let count = word(bytes)? as usize;
     if !is_sparse(count, size) {
@@ -299,7 +303,7 @@ fn read_sparse(bytes: &mut &[u8], size: usize) -> Option<Vec<u32>> {
     Some(set)
 }
 
-/// Writes a number in LEB128: seven bits per octet, the lowest bits first; all octets but the last have the top bit
+/// Writes a number in LEB128: seven bits per octet, the lowest bits first. Every octet except the last has the top bit
 /// set.
 fn write_number(mut number: u32, out: &mut Vec<u8>) {
     while number >= 0x80 {

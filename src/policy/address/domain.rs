@@ -1,5 +1,5 @@
-//! Normal form of domains and address literals: A-labels in lower case (UTS 46), canonical IP addresses. So all
-//! spellings of one domain are charged to one budget.
+//! Normal form of domains and address literals: A-labels in lower case (UTS 46), canonical IP addresses. With this
+//! form, all spellings of one domain are charged to one budget.
 
 use idna::punycode;
 use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
@@ -14,7 +14,7 @@ const NOT_IN_LABELS: AsciiDenyList = AsciiDenyList::new(true, r##"!"#$%&'()*+,/:
 /// Prefix of an A-label (RFC 5890 §2.3.2.1).
 const ACE_PREFIX: &str = "xn--";
 
-/// Returns the normal form of a domain or address literal; the normal form of the result is the result itself. A label
+/// Returns the normal form of a domain or address literal. Normalizing the result again does not change it. A label
 /// that UTS 46 refuses is converted to lower case and NFC, and encoded as an A-label if it is not ASCII. An ASCII
 /// domain in lower case without A-labels is returned unchanged, without allocation.
 pub fn normal(domain: &str) -> Cow<'_, str> {
@@ -34,8 +34,8 @@ pub fn normal(domain: &str) -> Cow<'_, str> {
 }
 
 /// Returns the normal form of a pattern for domains, such as `*.example.org`. Labels without `*` are normalized. If a
-/// label with a `*` has characters beyond ASCII, all labels become U-labels, and the pattern must be compared with the
-/// [`unicode`] form of domains.
+/// label with a `*` contains non-ASCII characters, all labels become U-labels, and the pattern must be compared with
+/// the [`unicode`] form of domains.
 pub fn pattern(pattern: &str) -> Cow<'_, str> {
     if !pattern.contains('*') {
         return normal(pattern);
@@ -102,8 +102,8 @@ fn each_label<'d>(domain: &'d str, change: impl Fn(&'d str) -> Cow<'d, str>) -> 
     changed
 }
 
-/// Normalizes one label. Each label is converted alone, so that one bad label does not leave the others in the client's
-/// spelling.
+/// Normalizes one label. Each label is converted separately, so that an invalid label does not prevent the conversion
+/// of the other labels.
 fn a_label(label: &str) -> Cow<'_, str> {
     if is_normal(label) {
         return label.into();
@@ -121,17 +121,17 @@ fn a_label(label: &str) -> Cow<'_, str> {
         true => text,
         false => punycode::encode_str(&text).map_or(text, |code| format!("{ACE_PREFIX}{code}")),
     };
-    // UTS 46 refuses some labels as they were written, and accepts them in lower case and NFC.
+    // UTS 46 refuses some labels in their original form, but accepts the same labels in lower case and NFC.
     mapped(&encoded).unwrap_or(encoded).into()
 }
 
-/// Maps a label by UTS 46; `None` if it is not valid.
+/// Maps a label by UTS 46; `None` if the label is not valid.
 fn mapped(label: &str) -> Option<String> {
     let mapped = Uts46::new().to_ascii(label.as_bytes(), NOT_IN_LABELS, Hyphens::Allow, DnsLength::Ignore);
     Some(mapped.ok()?.into_owned())
 }
 
-/// Decodes an A-label, valid or not; `None` if the result is ASCII only.
+/// Decodes an A-label, even if the A-label is not valid; `None` if the result is ASCII only.
 fn u_label(label: &str) -> Option<String> {
     punycode::decode_to_string(label.strip_prefix(ACE_PREFIX)?).filter(|decoded| !decoded.is_ascii())
 }
@@ -156,7 +156,8 @@ mod tests {
                     "ｂücher.example",
                 ],
             ),
-            // An A-label that encodes NFD or capital letters, which no registry accepts, gets no budget of its own.
+            // No registry accepts an A-label that encodes NFD or capital letters. Such a label gets no budget of its
+            // own.
             ("xn--bcher-kva", &["xn--bucher-xyd", "xn--bcher-2pa"]),
             ("xn--strae-oqa.example", &["straße.example", "xn--strae-oqa.example"]),
             ("xn--fsqu00a.a_b", &["例子.a_b", "xn--fsqu00a.A_B"]),

@@ -13,37 +13,39 @@ pub const NULL_SENDER: &str = "<>";
 pub struct AddressNormalizer {
     /// Character before a sub-address: the `+` of `bob+lists@example.org`.
     subaddress: Option<char>,
-    /// Domain to add to an address that has none, in its normal form.
+    /// Domain in its normal form, which is added to an address without a domain.
     default_domain: Option<Box<str>>,
 }
 
 impl AddressNormalizer {
-    /// Creates a normalizer from the character before a sub-address and the domain to add to addresses that have none.
+    /// Creates a normalizer. `subaddress` is the character before a sub-address. `default_domain` is the domain that is
+    /// added to addresses without a domain.
     pub fn new(subaddress: Option<char>, default_domain: Option<&str>) -> Self {
         Self { subaddress, default_domain: default_domain.map(|domain| normal(domain).into()) }
     }
 
     /// Returns the normal form of a sender or recipient: lower case, NFC, no sub-address, no needless quotes, the
     /// domain in A-labels, the default domain if the address has none. The empty address becomes [`NULL_SENDER`]. An
-    /// address that is in this form already is returned without allocation.
+    /// address that already has this form is returned without allocation.
     pub fn address<'a>(&self, address: &'a str) -> Cow<'a, str> {
         if address.is_empty() || address == NULL_SENDER {
             return NULL_SENDER.into();
         }
         let (local, domain) = split(address);
-        // Compose to NFC before the sub-address is cut off: U+1FEF becomes a "`", which may be the separator.
+        // Convert to NFC before the sub-address is removed: NFC turns U+1FEF into a "`", which can be the separator.
         let kept = match composed(unquoted(local)) {
             Cow::Borrowed(text) => Cow::Borrowed(self.without_subaddress(text)),
             Cow::Owned(text) => Cow::Owned(self.without_subaddress(&text).to_owned()),
         };
-        // Convert to lower case after the cut: the lower case of a capital sigma depends on the letter after it.
+        // Convert to lower case after the sub-address is removed: the lower case of a capital sigma depends on the
+        // letter after it.
         let kept = lower_case(kept);
         let normal_local = if is_dot_string(&kept) { kept } else { quoted(&kept).into() };
         self.joined(address, (local, domain), normal_local)
     }
 
     /// Returns the normal form of a login: lower case, NFC, the domain in A-labels, the default domain if the login has
-    /// none. A sub-address is kept: it is part of the user's name.
+    /// none. A sub-address is kept, because it is part of the user's name.
     pub fn user<'a>(&self, login: &'a str) -> Cow<'a, str> {
         if login.is_empty() {
             return login.into();
@@ -54,12 +56,12 @@ impl AddressNormalizer {
 
     fn without_subaddress<'a>(&self, local: &'a str) -> &'a str {
         let Some(separator) = self.subaddress else { return local };
-        // A separator at the beginning starts no sub-address: the local part would be empty.
+        // A separator at the beginning does not start a sub-address, because the local part would then be empty.
         let first = local.chars().next().map_or(0, char::len_utf8);
         local[first..].find(separator).map_or(local, |at| &local[..first + at])
     }
 
-    /// Joins a normalized local part and the domain, which this function normalizes.
+    /// Joins a normalized local part and a domain. This function normalizes the domain.
     fn joined<'a>(
         &self,
         whole: &'a str,
@@ -91,7 +93,7 @@ pub fn split(address: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Converts a text to lower case, also beyond ASCII, and to NFC.
+/// Converts a text, which can contain non-ASCII letters, to lower case and NFC.
 pub fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_lower = text.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase())
         || text.chars().all(|c| c.to_lowercase().eq([c])) && is_nfc(&text);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
     pub state: State,
-    /// Filter of the values seen, if the limit counts only new values. A filter may be large, so it is shared; a
-    /// decision changes its own copy.
+    /// Filter of the values seen, if the limit counts only new values. Copies of the budget share the filter, because a
+    /// filter can be large. A decision changes its own copy of the filter.
     pub seen: Option<Arc<Filter>>,
 }
 
-/// Budgets of a plan, in the order of the plan's keys. A budget that was never charged is `None`.
+/// Budgets of a plan, in the order of the plan's keys. A budget is `None` if it was never charged.
 #[derive(Debug, Default)]
 pub struct Loaded(pub(in crate::policy) Vec<Slot>);
 
@@ -28,8 +28,8 @@ pub struct Slot {
     pub is_unread: bool,
 }
 
-/// Changes that a decision made to the filter of seen values, for stores that write changes. Empty if only the state
-/// has changed.
+/// Changes that a decision made to the filter of seen values, for stores that save only changes. Empty if only the
+/// state has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Values that the filter learnt, in this order.
@@ -39,8 +39,8 @@ pub struct Change {
 }
 
 impl Budget {
-    /// Merges two budgets of one key: `self`, which was stored, and `counted`, which began at 0 while the stored one
-    /// could not be read.
+    /// Merges two budgets of one key. `self` was stored. `counted` began at 0 while the stored budget could not be
+    /// read.
     pub(in crate::policy) fn merged(self, counted: Self, rule: Rule) -> Self {
         let now = self.state.at.max(counted.state.at);
         let level = |state| rule.step(Some(state), now, 0.0).1.level;
@@ -57,7 +57,7 @@ impl Budget {
 }
 
 impl Loaded {
-    /// Returns the current state of each budget, in the order of the keys. The states before and after a decision are
+    /// Returns the current state of each budget, in the order of the keys. The states before and after a decision form
     /// the receipts of its charges.
     pub fn states(&self) -> impl Iterator<Item = Option<State>> {
         self.0.iter().map(Slot::state)
@@ -81,7 +81,7 @@ impl Loaded {
         let reset = |slot: &mut Slot| {
             let budget = slot.budget.as_mut()?;
             let before = budget.state;
-            // A budget with level 0 equals one that was never charged; the filter starts empty.
+            // A budget with level 0 is equivalent to a budget that was never charged. The filter starts empty.
             *budget = Budget { state: State { at: now, level: 0.0 }, seen: None };
             slot.change = Some(Change { learnt: Vec::new(), turned: true });
             Some(before)
@@ -89,7 +89,8 @@ impl Loaded {
         self.0.iter_mut().map(reset).collect()
     }
 
-    /// Resets the levels of all budgets; the values seen stay known. Returns the former states, in order.
+    /// Resets the levels of all budgets to 0. The filters keep the values seen. Returns the states before the reset, in
+    /// the order of the keys.
     pub fn reset_levels(&mut self, now: Timestamp) -> Vec<Option<State>> {
         let reset = |slot: &mut Slot| {
             let budget = slot.budget.as_mut()?;
@@ -112,10 +113,10 @@ impl Loaded {
 }
 
 impl Slot {
-    /// Sets the time of a state from the future to `now`: a wrong clock wrote that time. The level stays, and decays
-    /// from now on; otherwise the budget would refuse until that future time.
+    /// Corrects a state whose time is in the future: sets this time to `now`. A wrong clock wrote the future time. The
+    /// level stays, and decays from now on. Otherwise the budget would refuse until that future time.
     ///
-    /// Values that the filter learnt at future times stay known: the filter's generation begins now.
+    /// The filter keeps values that it learnt at future times: the filter's generation begins now.
     pub(in crate::policy) fn heal(&mut self, now: Timestamp) {
         let Some(budget) = &mut self.budget else { return };
         if budget.state.at > now {
@@ -132,8 +133,8 @@ impl Slot {
         self.budget.as_ref().map(|budget| budget.state)
     }
 
-    /// Sets the state after an event, and adds the event's values to the filter. A known value is learnt again, so that
-    /// the filter does not forget it.
+    /// Stores the state after an event, and adds the event's values to the filter. A known value is added again, so
+    /// that the filter does not forget it.
     pub(in crate::policy) fn charge(
         &mut self,
         filter: Option<distinct::Rule>,

@@ -14,38 +14,40 @@ pub struct Key<T = Arc<str>>(T);
 /// Key that borrows its text.
 pub type KeyRef<'a> = Key<&'a str>;
 
-/// List of keys, all in one text, one after the other.
+/// List of keys. One text contains all keys, one after the other.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Keys {
     text: String,
-    /// For each key, the offset in `text` at which it ends.
+    /// For each key, the offset in `text` at which the key ends.
     ends: Vec<usize>,
 }
 
-/// Owner of a budget, such as `user=alice`: one part for each field of `per`, in that order.
+/// Owner of a budget, such as `user=alice`: one part for each field of `per`, in the order of `per`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(Arc<str>);
 
-/// Separates the parts of a key. No value contains it: names with control characters are refused on input.
+/// Separates the parts of a key. No value contains the separator, because names with control characters are refused on
+/// input.
 pub(in crate::policy) const SEPARATOR: char = '\x1f';
 
 /// Number of parts of a key before the owner: the limit's name, its count, and its algorithm with variants.
 const MEANING: usize = 3;
 
-/// Value in the key of the budget that all new values of a field share, after clients have created too many budgets. No
-/// client can send this value: see `OwnerFields::name`.
+/// Value in the key of a shared budget. After clients have created too many budgets, all new values of a field share
+/// this budget. No client can send this value: see `OwnerFields::name`.
 pub const NEW: &str = "<new>";
 
-/// Prefix of the last part in the key of a grant's own budget. The time when the grant began follows, in microseconds.
+/// Prefix of the last part in the key of a grant's own budget. After the prefix, this part contains the time when the
+/// grant began, in microseconds.
 const GRANT: &str = "grant=";
 
 impl Owner {
-    /// Returns the text of an [`Owner`] from the owner part of a key, which `OwnerFields::name` returns.
+    /// Returns the text of an [`Owner`]. `owners` is the owner part of a key, as `OwnerFields::name` returns it.
     pub(in crate::policy) fn text(owners: &str) -> &str {
         owners.strip_prefix(SEPARATOR).unwrap_or(owners)
     }
 
-    /// Builds an owner from its parts, such as `user=alice`, in the order of `per`.
+    /// Builds an owner from its parts, such as `user=alice`. The parts must be in the order of `per`.
     pub fn from_parts<'a>(parts: impl Iterator<Item = (Cow<'a, str>, &'a str)>) -> Self {
         let parts: Vec<String> = parts.map(|(field, value)| format!("{field}={value}")).collect();
         Self(parts.join(SEPARATOR.encode_utf8(&mut [0; 4])).into())
@@ -66,15 +68,15 @@ impl Owner {
     }
 }
 
-/// Text for people: `user=alice`, `client=192.0.2.0/24, sender=bob@example.org`; `all` for the owner of a limit that
-/// has one budget for everybody.
+/// Text for people: `user=alice`, `client=192.0.2.0/24, sender=bob@example.org`. If a limit has one budget for
+/// everybody, the text of the owner is `all`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("all");
         }
         for (n, (field, value)) in self.parts().enumerate() {
-            // The prefix length is left out of the field's name (`client/24`), since the value shows it.
+            // Leave out the widths in the field's name (`client/24/56`), because the value shows the prefix length.
             let word = field.split('/').next().unwrap_or_default();
             write!(f, "{}{word}={value}", if n > 0 { ", " } else { "" })?;
         }
@@ -98,8 +100,8 @@ impl Key {
         Self(text.into())
     }
 
-    /// Builds a key from its parts, which [`Key::parts`] returns; `None` if a part contains the separator, or if the
-    /// limit has no name.
+    /// Builds a key from its parts, in the form that [`Key::parts`] returns. `None` if a part contains the separator,
+    /// or if the limit has no name.
     pub fn from_parts<'a>(
         limit: &str,
         count: &str,
@@ -118,8 +120,8 @@ impl Key {
 }
 
 impl<'a> KeyRef<'a> {
-    /// Writes the key of a budget to `buffer`. `prefix` is the part that names the limit, `owners` the result of
-    /// `OwnerFields::name`, `since` the beginning of the owner's valid grant, if there is one.
+    /// Writes the key of a budget to `buffer`. `prefix` is the part of the key that names the limit. `owners` is the
+    /// result of `OwnerFields::name`. `since` is the time when the owner's valid grant began, if the owner has a grant.
     pub(in crate::policy) fn of(prefix: &str, owners: &str, since: Option<Timestamp>, buffer: &'a mut String) -> Self {
         buffer.clear();
         buffer.push_str(prefix);
@@ -136,7 +138,7 @@ impl<'a> KeyRef<'a> {
     }
 }
 
-/// Changes the key of a budget into the key of the budget of a grant that began at `since`.
+/// Changes the key of a budget into the key of the budget of a grant. `since` is the time when the grant began.
 fn add_grant(key: &mut String, since: Timestamp) {
     // Writing to a text never fails.
     let _ = write!(key, "{SEPARATOR}{GRANT}{}", since.micros());
@@ -156,7 +158,8 @@ impl<T: AsRef<str>> Key<T> {
         Owner(self.as_str().splitn(MEANING + 1, SEPARATOR).nth(MEANING).unwrap_or_default().into())
     }
 
-    /// Returns the key of the budget that replaces this budget while a grant is valid that began at `since`.
+    /// Returns the key of the budget that replaces this budget during a grant. `since` is the time when the grant
+    /// began.
     pub fn granted(&self, since: Timestamp) -> Key {
         let mut text = self.as_str().to_owned();
         add_grant(&mut text, since);
@@ -170,40 +173,40 @@ impl<T: AsRef<str>> Key<T> {
             && owners.next().is_none()
     }
 
-    /// Returns the key of the budget that this budget replaces during a grant, and the beginning of the grant; `None`
-    /// if this is not the budget of a grant.
+    /// Returns, for the budget of a grant, the key of the budget that the grant's budget replaces, and the time when
+    /// the grant began. Returns `None` if this is not the budget of a grant.
     pub fn ungranted(&self) -> Option<(KeyRef<'_>, Timestamp)> {
         let (own, last) = self.as_str().rsplit_once(SEPARATOR)?;
         let since = last.strip_prefix(GRANT)?.parse().ok()?;
         Some((Key(own), Timestamp::from_micros(since)))
     }
 
-    /// Returns the key of the total (of recipients or messages), if this is the key of the rejected part of that total.
-    /// `prefix` is the part of the key that names the limit.
+    /// Returns the key of the total (of recipients or messages). `self` must be the key of the rejected part of that
+    /// total. `prefix` is the part of the key that names the limit.
     pub(in crate::policy) fn of_total(&self, prefix: &str) -> Key {
         let owners = self.as_str().get(prefix.len()..).unwrap_or_default();
         Key([prefix, TOTAL, owners].concat().into())
     }
 
-    /// Returns whether the budget is a counter that no store writes to a file, so that it starts from 0 with the
-    /// process.
+    /// Returns whether the budget is a counter that no store writes to a file. Such a counter starts at 0 when the
+    /// process starts.
     pub fn is_volatile(&self) -> bool {
         self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
     }
 
-    /// Returns the parts: the limit's name, the count, the algorithm; then each part of the owner, such as
+    /// Returns the parts: the limit's name, the count and the algorithm, followed by each part of the owner, such as
     /// `user=alice`.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.as_str().split(SEPARATOR)
     }
 
-    /// Returns the parts of the owner, such as `user=alice`: one for each field of `per`.
+    /// Returns the parts of the owner, such as `user=alice`: one part for each field of `per`.
     pub fn owners(&self) -> impl Iterator<Item = &str> {
         self.parts().skip(MEANING)
     }
 
-    /// Returns the kind: the key without the owner's values, such as `user-recipients/recipients/ewma/user`. It is one
-    /// of the limit's [`kinds`](crate::policy::limit::Limit::kinds), also for the budget of a grant.
+    /// Returns the kind: the key without the owner's values, such as `user-recipients/recipients/ewma/user`. The kind
+    /// is one of the limit's [`kinds`](crate::policy::limit::Limit::kinds), also for the budget of a grant.
     pub fn kind(&self) -> String {
         let parts = self.parts().enumerate().filter(|(n, part)| *n < MEANING || !part.starts_with(GRANT));
         let names = parts.map(|(n, part)| match part.split_once('=') {
@@ -221,7 +224,7 @@ impl<T: AsRef<str>> fmt::Display for Key<T> {
     }
 }
 
-/// Allows to look up a text in a map with keys of this type.
+/// Allows a look-up by text in a map with keys of this type.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -261,7 +264,7 @@ impl Keys {
 /// Typical length of a key in octets, for which memory is reserved.
 const USUAL: usize = 80;
 
-/// Part in the key of a total, which is stored beside the rejected part of that total.
+/// Part in the key of the total of a share. The rejected part of that total has a budget of its own.
 pub(in crate::policy) const TOTAL: &str = " of";
 
 /// Part in the keys of counters of concurrent sessions. These counters are never written to a file.

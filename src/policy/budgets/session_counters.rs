@@ -1,5 +1,5 @@
-//! Counters of a session: those of its connection and of its current message, and the keys of the budgets that have
-//! counted this message.
+//! Counters of a session: the counters of its connection, the counters of its current message, and the keys of the
+//! budgets that have counted this message.
 
 use super::budget::Budget;
 use super::key::{Key, KeyRef};
@@ -19,7 +19,7 @@ pub struct SessionCounters {
 }
 
 impl SessionCounters {
-    /// Resets the counters of the message when it ends, sent or not.
+    /// Resets the counters of the message. Called when the message ends, whether it was sent or not.
     pub fn end_message(&mut self) {
         self.message = HashMap::default();
         self.counted = HashSet::default();

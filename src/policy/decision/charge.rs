@@ -1,4 +1,4 @@
-//! Charges of a decision: the budgets and counters that an event changes, and the charges that may be refunded.
+//! Charges of a decision: the budgets and counters that an event changes, and the charges that can be refunded.
 
 use super::{Decision, Step};
 use crate::engine::distinct::Value;
@@ -10,8 +10,8 @@ use crate::policy::request::Event;
 use crate::policy::verdict::Verdict;
 
 impl Decision<'_> {
-    /// Stores the state that a step computed, if its limit charges the event. `is_refused`: an enforced limit refuses
-    /// it.
+    /// Stores the state that a step computed, if the step's limit charges the event. `is_refused`: an enforced limit
+    /// refuses the event.
     pub(super) fn charge_step(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
         let &Step { limit, planned, effect: Some(effect), before, state, ref learnt, .. } = step else { return };
         let (is_charged, is_let_through) = outcome(step, is_refused);
@@ -35,8 +35,8 @@ impl Decision<'_> {
                 verdict.trued_up.extend(self.trued_up(effect, planned));
                 self.refund_declared(planned, before);
             }
-            // A value of an event that passes becomes known, also to a limit in shadow or soft mode that would have
-            // refused it.
+            // If the event passes, its values become known. They become known also to a limit in shadow or soft mode
+            // that would have refused the event.
             Effect::Charge if !is_refused && planned.filter.is_some_and(|filter| filter.remembers()) => {
                 let state = before.unwrap_or(State { level: 0.0, ..state });
                 self.charge(planned, state, learnt);
@@ -45,13 +45,13 @@ impl Decision<'_> {
         }
     }
 
-    /// Adds the charge of a stored budget to the verdict: as a counter that the session lowers at its end, or as a
-    /// charge that may be refunded.
+    /// Records in the verdict that a stored budget was charged. The record is a counter that the session lowers at its
+    /// end, or a charge that can be refunded.
     fn note_charge(&self, step: &Step<'_>, event: &Event, verdict: &mut Verdict) {
         let &Step { limit, planned, before, state, .. } = step;
         let BudgetRef::Stored(index) = planned.slot else { return };
         let key = self.plan.keys.get(index);
-        // The session lowers a counter of sessions at its end. A refund would lower it twice.
+        // A session lowers a counter of sessions when the session ends. A refund would lower the counter a second time.
         if is_slot(planned) {
             verdict.held.push(key.owned());
             return;
@@ -63,7 +63,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Refunds the charge for the declared size, since the message is refused.
+    /// Refunds the charge for the declared size, because the message is refused.
     fn refund_declared(&mut self, planned: &PlannedBudget<'_>, before: Option<State>) {
         if let Some(slot) = self.slot_mut(planned.slot)
             && slot.state() != before
@@ -74,8 +74,8 @@ impl Decision<'_> {
         }
     }
 
-    /// Adds an event that Weir does not refuse to the total of a share limit: to all recipients or all messages,
-    /// whether the upstream rejects them or not.
+    /// Adds an event that Weir does not refuse to the total of a limit on a share. The total counts all recipients or
+    /// all messages, whether the upstream rejects them or not.
     fn count_in_total(&mut self, limit: &Limit, planned: &PlannedBudget<'_>, event: &Event, is_refused: bool) {
         let of = match event {
             Event::Recipient(_) => Some(Count::Recipients),
@@ -98,17 +98,18 @@ impl Decision<'_> {
         }
     }
 
-    /// Returns the key of a budget in which the true size replaces the charge for the declared size; `None` if there is
-    /// no such charge.
+    /// Returns the key of the charge for the declared size, if a charge for the true size replaces it in this budget;
+    /// otherwise `None`.
     fn trued_up(&self, effect: Effect, planned: &PlannedBudget<'_>) -> Option<Key> {
         let declared = if effect == Effect::TrueUp { self.declared(planned) } else { None };
         declared.map(|charged| charged.key.clone())
     }
 
     /// Returns `Heard` if a charge is refunded when the client leaves during the delay of the reply. Such a client
-    /// returns with its mail or its login, and is charged then. A connection, a session or a command has happened, and
-    /// stays charged. Otherwise a client that leaves early each time would never reach the rungs above the delay.
-    /// Distinct values cannot be refunded, since a filter cannot forget, and `attempts` counts every attempt.
+    /// comes back with the same mail or login, and is charged then. A connection, a session or a command stays charged,
+    /// because it has already happened. Otherwise a client that leaves early each time would never reach the rungs
+    /// above the delay. A limit on distinct values cannot refund charges, because a filter cannot forget. A limit with
+    /// `charge = "attempts"` counts every attempt, and refunds none.
     fn until_heard(&self, limit: &Limit, event: &Event) -> Option<RefundWhen> {
         let comes_again = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Logins);
         let is_refundable = limit.charge == Charge::Accepted && limit.distinct.is_none();
@@ -133,12 +134,12 @@ impl Decision<'_> {
     }
 }
 
-/// Returns whether the event is charged to the step's budget, and whether the event passes. For a limit that is not
-/// enforced: whether the event would pass if only this limit were enforced.
+/// Returns whether the event is charged to the step's budget, and whether the event passes. If the limit is not
+/// enforced, the second value states whether the event would pass if only this limit were enforced.
 fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
     let (limit, planned) = (step.limit, step.planned);
     let own_refuses = step.reached.as_ref().is_some_and(|reached| reached.refuses);
-    // A refused event does not happen: it adds no concurrent session, and makes no value known.
+    // A refused event does not happen, so it adds no concurrent session, and the filter does not learn its values.
     let is_of_what_happens = is_slot(planned) || planned.filter.is_some_and(|filter| filter.remembers());
     match limit.mode {
         Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
@@ -153,7 +154,8 @@ fn is_slot(planned: &PlannedBudget<'_>) -> bool {
     matches!(*planned.quota, Quota::Counter { scope: Scope::AtOnce, .. })
 }
 
-/// Returns the outcome (password, true size, or upstream's reply) that decides on the refund of a charge, or `None`.
+/// Returns the outcome (password, true size, or upstream's reply) that decides whether a charge is refunded. `None` if
+/// no such outcome decides.
 fn until(limit: &Limit, event: &Event) -> Option<RefundWhen> {
     let sent = limit.charge == Charge::Sent;
     match limit.count {

@@ -9,7 +9,7 @@ pub struct Overage<O, R> {
     pub is_over: O,
     /// Level of the budget if the event is refused at that rung, and the time after which the event would pass.
     pub refused: R,
-    /// Level of the budget with the event, and the limit, both in the units of the configuration.
+    /// Level of the budget including the event, and the limit. Both numbers are in the units of the configuration.
     pub level: f64,
     pub most: f64,
 }
@@ -25,11 +25,11 @@ pub struct Room {
 
 /// Error: the client would time out during the delay.
 pub struct TooLate {
-    /// Rung from which the delay is too long, as a multiple of the limit.
+    /// Level from which the delay is too long, as a multiple of the limit.
     pub at: f64,
     /// Level of the budget, and the wait until the delay would be short enough.
     pub refused: (f64, Wait),
-    /// The delay is too long only because of the delays before it.
+    /// The delay is too long only because of the earlier delays.
     pub in_all: bool,
 }
 
@@ -54,7 +54,8 @@ where
         }
         Delay::UntilFree => match (over.refused)(at) {
             (level, Wait::Never) => return Err(too_late(at, (level, Wait::Never))),
-            // The events of a run wait at the same time: the delays so far in the run are a part of this wait.
+            // All events of a run wait at the same time. The delays of earlier events in the run are therefore part of
+            // this wait.
             (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
                 late if late > room.command => {
                     return Err(too_late(at, (level, Wait::For(wait.saturating_sub(room.command)))));

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 pub struct Explained {
     /// Index of the limit in the policy.
     pub limit: usize,
-    /// The error is the reason why the limit does not apply.
+    /// The response, or an error that states why the limit does not apply.
     pub said: Result<Evaluation, SkipExplanation>,
 }
 
@@ -27,7 +27,7 @@ pub struct Evaluation {
     pub quota: Quota,
     /// Row of the override that applies: `bulk-hosts.csv, line 3`.
     pub row: Option<String>,
-    /// Level before the event, amount of the event, and level after it, in units of what is counted.
+    /// Level before the event, amount of the event, and level after the event, in units of what is counted.
     pub level: f64,
     pub amount: f64,
     pub after: f64,
@@ -72,8 +72,8 @@ impl Decision<'_> {
         let Step { planned, before, amount, level: after, reached, .. } = step;
         let reached = reached.map_or_else(Reached::default, |reached| *reached);
         let level = match *planned.quota {
-            // The averages of the rejected events and of all events decay equally, so the share does not change with
-            // time.
+            // The average of the rejected events and the average of all events decay equally, so the share does not
+            // change with time.
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };

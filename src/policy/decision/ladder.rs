@@ -8,7 +8,8 @@ use crate::time::format_duration;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Combined response of a ladder. If several rungs have an action of one kind, the highest of them counts.
+/// Combined response of a ladder. If several rungs have actions of the same kind, the action of the highest rung
+/// counts.
 #[derive(Default)]
 pub struct Reached {
     /// Becomes `None` when the refusal is moved to the verdict.
@@ -24,8 +25,8 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Combines the rungs of a limit that an event reaches. `room`: the time available for a delay; `None`: the reply
-    /// cannot be delayed. Without `may_suspend`, `suspend` becomes `deny`.
+    /// Combines the actions of the rungs that an event reaches. `room` is the time available for a delay, or `None` if
+    /// the reply cannot be delayed. If `may_suspend` is false, `deny` replaces the action `suspend`.
     pub fn of<O, R>(limit: &Limit, quota: Quota, over: &Overage<O, R>, room: Option<Room>, may_suspend: bool) -> Self
     where
         O: Fn(f64) -> bool,
@@ -50,8 +51,8 @@ impl Reached {
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
             let (level, wait) = (over.refused)(at);
-            // The wait of a suspended sender is the time of the suspension. The text is that of the highest `deny` that
-            // the event reaches, if there is one.
+            // A suspended sender has to wait until the suspension ends. The text is the text of the highest `deny` that
+            // the event reaches, if the event reaches a `deny`.
             let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
             reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
@@ -60,7 +61,7 @@ impl Reached {
         reached
     }
 
-    /// Returns a text for each action. `verb` is the verb of the refusal, if the texts are to include the refusal.
+    /// Returns a text for each action. If the texts must include the refusal, `verb` is the verb of the refusal.
     pub fn actions(&self, verb: Option<Verb>) -> Vec<String> {
         let suspends = self.suspends.filter(|_| verb == Some(Verb::Suspend));
         let verb = verb.map(|verb| match suspends {

@@ -9,7 +9,8 @@ use crate::policy::plan::Values;
 use crate::policy::request::Event;
 
 impl Decision<'_> {
-    /// Completes a step: computes the budget's state and level with the event, and the response of the limit's ladder.
+    /// Completes a step: computes the budget's state and its level including the event, and the response of the limit's
+    /// ladder.
     pub(super) fn measure(&self, step: &mut Step<'_>, event: &Event) {
         let Some(effect) = step.effect else { return };
         // A quota without a rule accumulates nothing, so the amount of its step stays 0.
@@ -39,14 +40,16 @@ impl Decision<'_> {
         let (amount, is_known) = self.counted(step, rule, (effect, amount));
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
-        // A known value is free, even if the limit was lowered below the present level.
+        // An event with only known values is not charged, and passes even if the limit was lowered below the present
+        // level.
         let is_free = is_known && limit.charge != Charge::Attempts;
         if is_free || effect == Effect::Record {
             return;
         }
         let before = step.before;
         let refused = |at: f64| {
-            // State at the client's next attempt. If attempts are charged, it contains this event.
+            // State of the budget at the client's next attempt. If the limit charges attempts, this state includes the
+            // present event.
             let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
             (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
         };
@@ -55,8 +58,8 @@ impl Decision<'_> {
         step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
-    /// Returns the amount to charge, and whether the limit knows all values of the event already. Sets `step.learnt` to
-    /// the values that the filter has to learn.
+    /// Returns the amount to charge, and whether the limit already knows all values of the event. Stores in
+    /// `step.learnt` the values that the filter has to learn.
     fn counted(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64)) -> (f64, bool) {
         let now = self.now;
         let seen = || self.slot(step.planned.slot)?.budget.as_ref()?.seen.as_deref();
@@ -78,8 +81,8 @@ impl Decision<'_> {
                 step.learnt = values;
                 (amount, amount == 0.0)
             }
-            // A watching limit compares a moving average without adding to it. The level of a bucket never exceeds the
-            // bucket's size, so the comparison adds one event.
+            // A limit that watches another limit compares a moving average without adding an event. The level of a
+            // bucket never exceeds the bucket's size, so for a bucket the comparison adds one event.
             _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
             _ => (amount, false),
         }
@@ -95,7 +98,8 @@ impl Decision<'_> {
         let (state, rejected) = rule.step(step.before, now, amount);
         let (_, all) = rule.step(total, now, 0.0);
         step.state = state;
-        // A rejection is counted a moment after its event, so it has decayed less, and the quotient may exceed 1.
+        // A rejection is counted a moment after its event. The rejection has therefore decayed less than the event, and
+        // the quotient can exceed 1.
         step.level = if all.level > 0.0 { (rejected.level / all.level).min(1.0) } else { 0.0 };
         if effect == Effect::Record || !all.over {
             return;

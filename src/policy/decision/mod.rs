@@ -24,11 +24,11 @@ use side_effects::is_of_transaction;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Decides a run of events, in order. Charges each event that passes to the loaded budgets and to the session's own
-/// counters.
+/// Decides on a run of events, in order. Each event that passes is charged to the loaded budgets and to the session's
+/// own counters.
 ///
-/// An event that one enforced limit refuses is charged by no enforced limit, except by one with
-/// `charge = "attempts"`. After a refused MAIL its recipients are skipped.
+/// If an enforced limit refuses an event, no enforced limit charges this event, except limits with
+/// `charge = "attempts"`. After a refused MAIL, its recipients are skipped.
 pub fn decide(
     policy: &Policy,
     now: Timestamp,
@@ -75,7 +75,7 @@ struct Decision<'a> {
     loaded: &'a mut Loaded,
     own: Loaded,
     counters: &'a mut SessionCounters,
-    /// Suspension that applies to this session. An event of this run may have begun it.
+    /// Suspension that applies to this session. An earlier event of this run may have started it.
     suspension: Option<Arc<Suspension>>,
     /// Sum of the delays of the replies so far to this run of pipelined commands.
     waits: Duration,
@@ -87,14 +87,16 @@ struct Step<'a> {
     planned: &'a PlannedBudget<'a>,
     /// `None`: the limit neither checks nor charges this event.
     effect: Option<Effect>,
-    /// State before the event. If the true size replaces the declared one, the charge for the declared size is left
-    /// out.
+    /// State before the event. If the true size replaces the declared size, this state does not include the charge for
+    /// the declared size.
     before: Option<State>,
     state: State,
-    /// Values of the event that the filter of known values checks, and those that it has to learn.
+    /// Values of the event that the filter of known values checks (`values`), and the values that the filter has to
+    /// learn (`learnt`).
     values: &'a Values,
     learnt: Vec<Value>,
-    /// Amount of the event, and the level with it. Before [`Decision::measure`], the amount counts all values as new.
+    /// Amount of the event, and level of the budget including this amount. Before [`Decision::measure`], the amount
+    /// counts all values as new.
     amount: f64,
     level: f64,
     /// Response of the limit's ladder, if a rung is reached.
@@ -162,7 +164,7 @@ impl<'a> Decision<'a> {
         let planned = &self.plan.budgets[check.budget];
         let limit = &self.policy.limits[planned.limit];
         let effect = self.effect(limit, planned, check.effect);
-        // An event adds nothing if the budget has counted its message already.
+        // An event adds nothing if the budget has already counted the message of this event.
         let (values, amount) = match effect == Some(check.effect) {
             true => (&check.values, check.amount),
             false => (&Values::All, 0.0),
@@ -172,7 +174,7 @@ impl<'a> Decision<'a> {
         Step { limit, planned, effect, before, state, values, learnt: Vec::new(), amount, level: 0.0, reached: None }
     }
 
-    /// Returns the effect of an event on a budget at this moment; `None` if it has none.
+    /// Returns the effect of an event on a budget at this moment; `None` if the event has no effect.
     fn effect(&self, limit: &Limit, planned: &PlannedBudget<'_>, effect: Effect) -> Option<Effect> {
         let has_counted = || self.plan.key(planned.slot).is_some_and(|key| self.counters.has_counted(key));
         let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
@@ -211,7 +213,8 @@ impl<'a> Decision<'a> {
 }
 
 impl Step<'_> {
-    /// Returns the limit hit to log. It does not include the refusal by an enforced limit, which the client receives.
+    /// Returns the limit hit to log. A limit hit does not include the refusal by an enforced limit, because the client
+    /// receives that refusal.
     fn limit_hit(&self) -> Option<LimitHit> {
         let (limit, mode, reached) = (self.limit, self.limit.mode, self.reached.as_ref()?);
         let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);

@@ -1,4 +1,4 @@
-//! Properties of decisions for any limits, modes and order of events.
+//! Property tests of decisions, with any limits, modes and orders of events.
 
 use super::tests::CLIENT;
 use super::*;
@@ -57,8 +57,8 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         }
         let delay = Action::Delay(Delay::Per { time: Duration::from_secs(9), units: 1.0 });
         match form {
-            // In a run, commands share one delay, and so do events whose delay lasts until they pass. One by one they
-            // do not.
+            // Generates no delays of commands. In a run, several commands share one delay, but commands decided one by
+            // one do not. The same is true of events that are delayed until they pass.
             6 | 7 if count == Count::Commands => {}
             6 => limit.ladder = Ladder::new(vec![rung(0.5, delay), rung(1.5, Action::Refuse(Verb::Defer, None))]),
             7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::For(Duration::from_secs(16))))]),
@@ -89,7 +89,8 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// One act of a session: the user, the milliseconds since the previous act, the declared size, and the events.
+/// Generates one step of a session: the user, the milliseconds since the previous step, the declared size, and the
+/// events.
 fn any_act() -> impl Strategy<Value = (u8, u64, Option<u64>, Vec<Event>)> {
     (0..3u8, 0..900_000u64, proptest::option::of(0u64..9), proptest::collection::vec(any_event(), 1..6))
 }
@@ -105,7 +106,7 @@ fn facts(user: u8, size: Option<u64>) -> Facts {
     }
 }
 
-/// Budgets by key, like those in a store.
+/// Budgets by key, as in a store.
 type Budgets = HashMap<Key, Option<Budget>>;
 
 fn act(
@@ -135,15 +136,15 @@ fn levels(policy: &Policy, budgets: &Budgets, now: Timestamp) -> HashMap<Key, f6
         let level = limit.rule().map_or(0.0, |rule| rule.step(state, now, 0.0).1.level);
         (key.clone(), level)
     };
-    // A budget with level 0 equals one that was never charged.
+    // A budget with level 0 is equivalent to a budget that was never charged.
     budgets.iter().map(level).filter(|(_, level)| *level > 0.0).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A refused event leaves no charge, except under `attempts` and in limits that are not enforced. An event that
-    /// passes is charged by every enforced limit that counts it.
+    /// A refused event leaves no charge, except in limits with `charge = "attempts"` and in limits that are not
+    /// enforced. An event that passes is charged by every enforced limit that counts it.
     #[test]
     fn a_refused_event_leaves_no_charge(mut policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..30)) {
         let (mut budgets, mut ledgers) = (Budgets::new(), vec![SessionCounters::default(); 3]);
@@ -165,7 +166,7 @@ proptest! {
                 let Ruling::Refuse(refusal) = &verdict.ruling else { continue };
                 prop_assert!(!matches!(event, Event::Rejected(_)), "what has happened is refused");
                 let of = |key: &Key| policy.limits.iter().find(|limit| key.as_str().starts_with(&*limit.name)).unwrap();
-                // Of the charges for a refused event, only those of limits that are not enforced can be refunded.
+                // Only limits that are not enforced leave refundable charges for a refused event.
                 prop_assert!(verdict.charges.iter().all(|charged| of(&charged.key).mode != Mode::Enforce));
                 prop_assert!(verdict.held.is_empty());
                 for (key, after) in levels(&policy, &budgets, now) {
@@ -180,7 +181,7 @@ proptest! {
         }
     }
 
-    /// A limit in shadow mode has no visible effect: without it all verdicts are the same.
+    /// A limit in shadow mode has no visible effect: without this limit, all verdicts are the same.
     #[test]
     fn a_limit_in_shadow_mode_changes_nothing(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let run = |mut policy: Policy| {

@@ -33,11 +33,12 @@ impl Decision<'_> {
         if !(over.is_over)(step.limit.ladder.lowest()) {
             return None;
         }
-        // An event that is only peeked at is charged later: then all rungs act. At the peek only a refusal acts.
+        // An event that is only checked now (a peek) is charged later. All rungs take effect at that later charge. At
+        // the peek, only a refusal takes effect.
         let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
         let room = if is_look { None } else { self.room(event) };
         let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
-        // The route of a message is chosen at MAIL, so the route acts at this peek too.
+        // The route of a message is chosen at MAIL, so a route takes effect already at the peek at MAIL.
         let is_way = *event == Event::Mail && reached.route.is_some();
         match is_look && !reached.refuses {
             true if !is_way => None,
@@ -80,8 +81,8 @@ impl Decision<'_> {
     fn room(&self, event: &Event) -> Option<Room> {
         let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
         let before = match event {
-            // After the final dot, a client that times out sends the message again. A rejection by the upstream has no
-            // reply to delay.
+            // After the final dot, a client that times out sends the message a second time, so this reply is not
+            // delayed. A rejection by the upstream has no reply that could be delayed.
             Event::End { .. } | Event::Rejected(_) => return None,
             event if is_of_transaction(event) => self.counters.delayed().max(waits),
             _ => waits,
@@ -89,7 +90,8 @@ impl Decision<'_> {
         Some(Room { command, left: transaction.saturating_sub(before), waits })
     }
 
-    /// Returns whether the owner of a step's budget can be suspended. The null sender cannot, since everybody uses it.
+    /// Returns whether the owner of a step's budget can be suspended. The null sender cannot be suspended, because
+    /// everybody uses it.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
         let key = self.plan.key(step.planned.slot);
         key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()

@@ -80,7 +80,8 @@ fn recipients_are_charged_one_by_one_until_the_budget_is_full() {
     let mut loaded = Loaded::default();
     let run = request(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
     let verdicts = decide(&policy, now(), &run, &mut loaded);
-    // All four arrive at the same time, so the fourth makes the rate 4, and a rate of 4 exceeds the limit of 4.
+    // All four recipients arrive at the same time. The fourth recipient raises the rate to 4, and a rate of 4 already
+    // exceeds the limit of 4.
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
     let refusal = refusal(&verdicts[4]);
     let text = refusal.text("r-1");
@@ -178,7 +179,7 @@ fn known_recipients_are_free_even_at_the_limit() {
     let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
     let verdicts = decide(&policy, now(), &request(Some("alice"), &run), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
-    // Ten days later the rate has decayed. The accepted values are still known, the refused ones are not.
+    // Ten days later the rate has decayed. The accepted values are still known, but the refused values are not.
     let later = now().after(Duration::from_secs(10 * 86_400));
     let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
     let verdicts = decide(&policy, later, &request(Some("alice"), &run), &mut loaded);
@@ -362,7 +363,7 @@ fn a_suspension_states_its_own_length_beside_a_longer_wait() {
         limit
     };
     let slow = limit("slow", Count::Recipients, &[Field::User], "2 / 100d");
-    // The suspension of the first is shorter than the wait of the second; that of the third is longer than both.
+    // The reply states the length of the longest suspension, and not the wait of the limit `slow`.
     for (limits, suspended) in [
         (vec![suspending("short", 1), slow.clone()], "1h"),
         (vec![suspending("short", 1), slow, suspending("long", 2)], "2h"),
@@ -569,7 +570,7 @@ fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
     let delay = Delay::Per { time: Duration::from_secs(1), units: 1.0 };
     let policy = policy(vec![late("l", Count::Recipients, "2 / 1h", delay)]);
     let mut loaded = Loaded::default();
-    // The delays of these recipients are 0, 0, 1, 2, … 9 s: 45 s in one transaction, the most that is allowed.
+    // The delays of these recipients are 0, 0, 1, 2, … 9 s. Their sum is 45 s, the maximum in one transaction.
     let run = request(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 11]].concat());
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     assert_eq!(seconds(&verdicts)[9..], [7.0, 8.0, 9.0]);
@@ -580,7 +581,8 @@ fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
         let one = request(Some("alice"), &[Event::Mail, rcpt()]);
         let verdicts = decide(&policy, now(), &one, &mut loaded);
         let Ruling::Refuse(refusal) = &verdicts[1].ruling else { continue };
-        // Level 23 with limit 2 would mean a delay of 21 s. After half an hour one of them has decayed: 20 s.
+        // Level 23 with limit 2 would mean a delay of 21 s. After half an hour the level has decayed to 22, and the
+        // delay would be 20 s.
         assert_eq!((refusal.wait, refusal.meaning()), (Wait::For(Duration::from_secs(1_800)), Meaning::Later));
         return;
     }

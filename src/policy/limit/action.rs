@@ -1,4 +1,5 @@
-//! Actions of a limit: a ladder of rungs, each with an action and the level of the budget from which it is taken.
+//! Actions of a limit: a ladder of rungs. Each rung has an action, and the level of the budget from which the action is
+//! taken.
 
 use super::template::Template;
 use crate::engine::{Rule, State};
@@ -15,10 +16,10 @@ pub struct Ladder {
     lowest: f64,
 }
 
-/// Action of a limit, and the level of the budget from which it is taken.
+/// Action of a limit, and the level of the budget from which the action is taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rung {
-    /// Level, as a multiple of the limit. At 1 the algorithm itself reports that the limit is exceeded.
+    /// Level, as a multiple of the limit. At the level 1, the algorithm itself reports that the limit is exceeded.
     pub at: f64,
     pub action: Action,
 }
@@ -33,7 +34,7 @@ pub enum Action {
     Delay(Delay),
     /// Routes the mail to this upstream, from the next MAIL on.
     Route(Arc<str>),
-    /// Suspends the owner of the budget for this long.
+    /// Suspends the owner of the budget for this time.
     Suspend(Duration),
     /// Sends a notification.
     Notify(Arc<Notification>),
@@ -50,9 +51,10 @@ pub struct Notification {
 
 impl Notification {
     /// Counts one more notification about a budget. `former` is the state that the previous call returned. Returns the
-    /// new state if the notification may be sent.
+    /// new state if the notification is permitted, otherwise `None`.
     pub fn goes_out(&self, former: Option<&Budget>, now: Timestamp) -> Option<Budget> {
-        // A wrong clock may have stored a time in the future: without this, nothing would be sent until that time.
+        // A wrong clock may have stored a time in the future. Without this correction, nothing would be sent until that
+        // time.
         let former = former.map(|budget| State { at: budget.state.at.min(now), ..budget.state });
         let (state, outcome) = self.at_most.step(former, now, 1.0);
         (!outcome.over).then_some(Budget { state, seen: None })
@@ -75,7 +77,7 @@ pub enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Delay {
     For(Duration),
-    /// Delays by `time` for each `units` by which the level exceeds that of the rung.
+    /// Delays by `time` for every `units` units by which the level exceeds the level of the rung.
     Per {
         time: Duration,
         units: f64,
@@ -141,8 +143,8 @@ impl Ladder {
         self.lowest
     }
 
-    /// Returns the rungs that an event reaches. `is_over`: whether the event exceeds this level, a multiple of the
-    /// limit.
+    /// Returns the rungs that an event reaches. `is_over` returns whether the event exceeds a level. The level is a
+    /// multiple of the limit.
     pub fn reached(&self, is_over: impl Fn(f64) -> bool) -> impl Iterator<Item = &Rung> {
         self.rungs.iter().take_while(move |rung| is_over(rung.at))
     }

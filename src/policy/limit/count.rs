@@ -1,4 +1,4 @@
-//! Quantities that a limit can count, and the stages that charge them.
+//! Quantities that a limit can count, and the stages at which these quantities are charged.
 
 use crate::policy::request::Stage;
 
@@ -59,7 +59,7 @@ impl Count {
         }
     }
 
-    /// Returns the stages that the configuration key `stage` may name for this quantity.
+    /// Returns the stages that the configuration key `stage` can name for this quantity.
     pub fn stages(self) -> &'static [Stage] {
         match self {
             Self::Messages => &[Stage::Mail, Stage::Rcpt, Stage::Data, Stage::End],

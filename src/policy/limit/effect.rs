@@ -14,7 +14,7 @@ pub enum Effect {
     Peek,
     /// Charges an event that has happened already.
     Record,
-    /// Charges the true size instead of the declared one.
+    /// Charges the true size instead of the declared size.
     TrueUp,
     /// Checks the budget of the limit that this limit watches, and charges nothing.
     Watch,
@@ -25,7 +25,7 @@ impl Limit {
     /// default), or the stage at which the facts that the limit needs are known.
     pub fn stage_for(&self, wanted: Stage) -> Stage {
         match (self.count, wanted) {
-            // A limit that watches another one checks at the stage that its configuration names.
+            // A limit that watches another limit checks at the stage that its configuration names.
             (_, stage) if self.watch.is_some() => stage,
             (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
             (Count::Messages | Count::Recipients, stage) if self.matcher.needs_recipients() => stage.max(Stage::Data),
@@ -37,7 +37,7 @@ impl Limit {
     /// Returns the effect of an event on the limit.
     pub(in crate::policy) fn effect(&self, event: &Event) -> Option<Effect> {
         if self.watch.is_some() {
-            // AUTH has two events: watch at the one before the password check.
+            // AUTH has two events. A limit that watches another limit checks at the event before the password check.
             let is_there = event.stage() == Some(self.stage) && *event != Event::Login;
             return is_there.then_some(Effect::Watch);
         }
@@ -70,8 +70,8 @@ impl Limit {
         }
     }
 
-    /// Returns whether the limit peeks before it charges. With `charge = "attempts"` it must not: a refusal at the peek
-    /// would prevent the attempt from being counted.
+    /// Returns whether the limit peeks before it charges. A limit with `charge = "attempts"` must not peek, because a
+    /// refusal at the peek would prevent the attempt from being counted.
     fn peeks(&self) -> bool {
         self.charge != Charge::Attempts
     }

@@ -19,8 +19,8 @@ impl Limit {
     }
 
     /// Returns the third part of the limit's keys: the algorithm or the kind of counter, with the number of the rate
-    /// and the distinct field. A limit keeps its budgets if only its rate changes, and gets new ones if this part
-    /// changes.
+    /// and the distinct field. A limit keeps its budgets if only its rate changes. The limit gets new budgets if this
+    /// part changes.
     fn meaning(&self) -> Cow<'static, str> {
         let way: Cow<'static, str> = match self.quota {
             Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
@@ -40,7 +40,7 @@ impl Limit {
 
     /// Returns the kinds of the limit's keys, which are keys without the owner's values:
     /// `user-recipients/recipients/ewma/user`. A limit keeps its kind, and so its budgets, if only its rate changes. A
-    /// share has two kinds: that of the rejected part and that of the total.
+    /// limit on a share has two kinds: one kind for the rejected part and one kind for the total.
     pub fn kinds(&self) -> impl Iterator<Item = String> {
         let kind = |prefix: &str| {
             let owners = self.per.iter().map(|field| field.name().into_owned());
@@ -74,8 +74,8 @@ impl Limit {
         self.per.iter().any(|field| self.is_chosen(*field, has_account))
     }
 
-    /// Returns the owner part of the key of the budget that new keys share. It is `owners`, the owner part of a new
-    /// key, with [`NEW`] in place of each value that clients can choose.
+    /// Returns the owner part of the key of the budget that new keys share. `owners` is the owner part of a new key. In
+    /// the result, [`NEW`] replaces each value that clients can choose.
     pub(in crate::policy) fn shared_owners(&self, owners: &str, has_account: bool) -> String {
         let mut shared = String::with_capacity(owners.len());
         for (field, part) in self.per.iter().zip(Owner::text(owners).split(SEPARATOR)) {
@@ -105,14 +105,15 @@ impl OwnerFields {
         &self.0
     }
 
-    /// Returns the owner part of a key; the error is the field whose value is unknown.
+    /// Returns the owner part of a key, or an error that names the field whose value is unknown.
     pub(in crate::policy) fn name(&self, Subject { facts, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
         let mut name = String::with_capacity(USUAL_OWNER);
         for (field, label) in self.0.iter().zip(&self.1) {
             let value = field.value(facts, recipient).ok_or(*field)?;
             name.push_str(label);
             match field {
-                // A client may send any text in EHLO, also `<new>` and the separator. A `?` replaces these.
+                // A client can send any text in EHLO, including `<new>` and the separator. A `?` replaces `<new>` and
+                // each separator.
                 _ if value == NEW => name.push('?'),
                 Field::Helo => name.push_str(&value.replace(SEPARATOR, "?")),
                 _ => name.push_str(&value),

@@ -42,7 +42,7 @@ pub struct Limit {
     pub count: Count,
     /// Fields of the budget's owner: sorted, unique.
     pub per: Vec<Field>,
-    /// Index of this rate, from 0: a limit with several rates has a budget for each.
+    /// Index of this rate, from 0. A limit with several rates has one budget for each rate.
     pub ordinal: usize,
     pub quota: Quota,
     pub algorithm: Algorithm,
@@ -50,7 +50,7 @@ pub struct Limit {
     pub mode: Mode,
     /// Stage at which the limit charges events.
     pub stage: Stage,
-    /// Field of which the limit counts only new values.
+    /// If present, the limit counts only new values of this field.
     pub distinct: Option<Distinct>,
     /// Matcher of `match` and `except`.
     pub matcher: Matcher,
@@ -64,10 +64,10 @@ pub struct Limit {
     pub derived: Derived,
 }
 
-/// Values derived from a limit once, since every event needs them.
+/// Values that are derived from a limit only once, because every event needs them.
 #[derive(Clone, Debug, Default)]
 pub struct Derived {
-    /// Prefix of the keys of its budgets.
+    /// Prefix of the keys of the limit's budgets.
     pub(super) prefix: Box<str>,
     /// Indices of the limit's matcher, owner fields and override table in the policy's
     /// [`MatcherSet`](super::plan::MatcherSet).
@@ -80,8 +80,8 @@ pub struct Derived {
     pub(super) depends_on_recipient: bool,
     /// Clients can freely choose the keys of stored budgets, so the number of new keys is bounded.
     pub(super) has_chosen_keys: bool,
-    /// The limit cannot be checked at MAIL (first field) or at AUTH (second field): the recipients, or the login,
-    /// decide whether the limit applies.
+    /// The limit cannot be checked at MAIL (`waits_for_recipients`) or at AUTH (`waits_for_login`), because the
+    /// recipients or the login decide whether the limit applies.
     pub(super) waits_for_recipients: bool,
     pub(super) waits_for_login: bool,
 }
@@ -89,20 +89,20 @@ pub struct Derived {
 /// Events that are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Events that pass. The charge stays, whatever happens later. A limit that refuses events then works like Exim's
-    /// `leaky`.
+    /// Events that pass. The charge stays, even if the mail is not sent. A limit with this setting that refuses events
+    /// works like Exim's `leaky`.
     Accepted,
-    /// Events that pass. The charge is refunded if the mail is not sent. This is the default in the configuration, where
-    /// charges can be refunded.
+    /// Events that pass. The charge is refunded if the mail is not sent. This is the default in the configuration if
+    /// charges of the limit can be refunded.
     Sent,
-    /// All attempts, also refused ones, like Exim's `strict`.
+    /// All attempts, including refused attempts, like Exim's `strict`.
     Attempts,
 }
 
 /// Mode of enforcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Computes and charges as much as if only this limit were enforced. Refuses nothing, and reports only to the log.
+    /// Charges the same amounts as if only this limit were enforced. Refuses nothing, and reports only to the log.
     Shadow,
     /// Like shadow mode, but also warns and sends notifications.
     Soft,
@@ -113,7 +113,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Distinct {
     pub what: Field,
-    /// Time for which a value stays known; `None`: one period.
+    /// Time for which the filter remembers a value. `None` means one period.
     pub remember: Option<Duration>,
 }
 
@@ -159,8 +159,8 @@ impl Mode {
 }
 
 impl Limit {
-    /// Returns a limit with plain values of all other fields: enforced, an ewma, without refunds, for everybody.
-    /// [`Policy::new`](super::Policy::new) sets the derived values.
+    /// Returns a limit with simple values in all other fields: it is enforced, uses `ewma`, makes no refunds, and
+    /// applies to everybody. [`Policy::new`](super::Policy::new) sets the derived values.
     pub fn new(name: &str, count: Count, mut per: Vec<Field>, quota: Quota) -> Self {
         per.sort_unstable();
         per.dedup();
@@ -204,42 +204,44 @@ impl Limit {
         self.per.iter().any(|field| field.is_of_recipient())
     }
 
-    /// Returns whether clients can choose the keys of its budgets freely, so that the number of new ones is bounded.
+    /// Returns whether clients can freely choose the keys of the limit's budgets. The number of new budgets of such a
+    /// limit is bounded.
     pub fn has_chosen_keys(&self) -> bool {
         self.derived.has_chosen_keys
     }
 
-    /// Returns whether a message counts once per budget, at the first recipient of that budget.
+    /// Returns whether a message counts only once per budget: at the first recipient that belongs to the budget.
     pub(super) fn counts_once(&self) -> bool {
         self.count == Count::Messages && self.stage == Stage::Rcpt
     }
 
-    /// Returns the value of an event that counts only if it is new; `None` if the limit counts all values, or if the
-    /// value is unknown.
+    /// Returns the value of an event for a limit that counts only new values. `None` if the limit counts all values, or
+    /// if the value is unknown.
     pub(super) fn value(&self, facts: &NormalizedFacts<'_>, recipient: Option<&str>) -> Option<Value> {
         let distinct = self.distinct?;
         Some(Value::of(&distinct.what.value(facts, recipient)?))
     }
 
-    /// Returns whether a store can forget a budget, since every later decision would be the same without it. `epoch`:
-    /// the beginning of the newer generation of the budget's filter, if it has one.
+    /// Returns whether a store can delete a budget because every later decision would be the same without the budget.
+    /// `epoch` is the time when the newer generation of the budget's filter began, if the budget has a filter.
     pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
         let Some(rule) = self.slowest() else { return true };
-        // An event counts at least 1. If the level after an event of 1 is the same without the state, so is the level
-        // after a larger or later event.
+        // An event counts at least 1. Suppose that the level after an event of 1 is the same with and without the
+        // state. Then the level after a larger or later event is also the same.
         let level = |state| rule.step(state, now, 1.0).0.level;
         let filters = || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(&quota)));
         let knows = epoch.is_some_and(|epoch| filters().flatten().any(|filter| !filter.is_over(epoch, now)));
         !knows && level(Some(state)) == level(None)
     }
 
-    /// Returns the limit's quota, and those of all overrides.
+    /// Returns the limit's quota, and the quotas of all overrides.
     pub fn quotas(&self) -> impl Iterator<Item = Quota> {
         let others = self.overrides.iter().flat_map(|overrides| overrides.quotas(self.ordinal));
         others.chain([self.quota])
     }
 
-    /// Returns the rule that forgets last, of the limit's quota and all overrides; `None` if none of them has a rule.
+    /// Returns the rule with the longest memory, among the limit's quota and all overrides; `None` if no quota has a
+    /// rule.
     fn slowest(&self) -> Option<Rule> {
         let rules = self.quotas().filter_map(|quota| quota.rule());
         rules.max_by(|a, b| a.memory().total_cmp(&b.memory()))
@@ -255,7 +257,7 @@ impl Limit {
         self.watch.is_none() && !self.is_of_session()
     }
 
-    /// Returns whether the limit counts what exists at the moment. Such budgets end with the process.
+    /// Returns whether the limit counts concurrent sessions. The budgets of such a limit end with the process.
     pub(in crate::policy) fn is_of_present(&self) -> bool {
         matches!(self.quota, Quota::Counter { scope: Scope::AtOnce, .. })
     }

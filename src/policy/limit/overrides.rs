@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Overrides of a limit. An override changes the rate for an owner, and not the key of the owner's budget.
 #[derive(Debug)]
 pub struct Overrides {
-    /// Name of the file, as in the configuration.
+    /// File name, as written in the configuration.
     pub file: Box<str>,
     /// Rows, shared by the limits that name the same file.
     pub rows: Arc<OverrideRows>,
@@ -16,7 +16,7 @@ pub struct Overrides {
     rates: usize,
 }
 
-/// Rows by the field that the first column names.
+/// Rows, which are found by the field that the first column of the file names.
 #[derive(Debug)]
 pub enum OverrideRows {
     Field(Field, PatternTable<OverrideRow>),
@@ -34,31 +34,31 @@ pub struct OverrideRow {
 }
 
 impl Overrides {
-    /// Creates the overrides of a limit with `rates` rates, which are above 0. `quotas` has `rates` entries for each
-    /// row, in the order of the rows.
+    /// Creates the overrides of a limit that has `rates` rates. `rates` must be above 0. `quotas` has `rates` entries
+    /// for each row, in the order of the rows.
     pub fn new(file: &str, rows: Arc<OverrideRows>, quotas: Vec<Quota>, rates: usize) -> Self {
         Self { file: file.into(), rows, quotas: quotas.into(), rates }
     }
 
-    /// Returns whether both give the same rates to the same owners.
+    /// Returns whether both overrides give the same rates to the same owners.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.rows, &other.rows) && (self.rates, &self.quotas) == (other.rates, &other.quotas)
     }
 
-    /// Returns the quota of a row, for one of the limit's rates.
+    /// Returns the quota that a row gives for the rate with the index `ordinal`.
     pub fn quota(&self, row: OverrideRow, ordinal: usize) -> Option<&Quota> {
         self.quotas.get(row.index * self.rates + ordinal)
     }
 
-    /// Returns all quotas for one of the limit's rates.
+    /// Returns the quotas of all rows for the rate with the index `ordinal`.
     pub fn quotas(&self, ordinal: usize) -> impl Iterator<Item = Quota> {
         self.quotas.iter().skip(ordinal).step_by(self.rates).copied()
     }
 }
 
 impl OverrideRows {
-    /// Returns the row that applies: by the exact value, else by the longest network prefix or by the pattern with the
-    /// most characters other than `*`.
+    /// Returns the row that applies: the row with exactly this value, if there is one. Otherwise the matching row with
+    /// the longest network prefix, or with the pattern that has the most characters other than `*`.
     pub fn find(&self, subject: Subject<'_, '_>) -> Option<OverrideRow> {
         let Subject { facts, recipient, .. } = subject;
         let row = match self {

@@ -14,7 +14,7 @@ const MAX_OWNER_OCTETS: usize = 1_024;
 const SENDERS: [&str; 4] = ["user", "client", "sender", "user-domain"];
 
 impl Limit {
-    /// Parses an owner of this limit's budgets. Values are normalized like those of events.
+    /// Parses an owner of this limit's budgets. The values are normalized in the same way as the values of events.
     pub fn owner(&self, text: &str, normalizer: &AddressNormalizer) -> Result<Owner, String> {
         let name = &self.name;
         let per = self.per.iter().map(|field| field.word()).collect::<Vec<_>>().join(" and ");
@@ -24,7 +24,7 @@ impl Limit {
         let mut said = match (named(text)?, &self.per[..]) {
             (_, []) if text == "all" => return Ok(Owner::from_stored("")),
             (_, []) => return Err(format!("limit \"{name}\" has one budget for all: write all, and not \"{text}\"")),
-            // Refused, even if a user is called "all": the administrator probably means everybody.
+            // Refuse `all` even if a user has this name, because the administrator probably means everybody.
             (None, _) if text == "all" => {
                 return Err(format!("limit \"{name}\" has no budget for all, it counts per {per}: write {example}"));
             }
@@ -80,8 +80,8 @@ impl Owner {
 }
 
 impl Owner {
-    /// Normalizes the owner's values again: an earlier version of Weir may have stored domains and addresses in other
-    /// forms.
+    /// Normalizes the owner's values again, because an earlier version of Weir may have stored domains and addresses in
+    /// other forms.
     pub fn normalized(&self, normalizer: &AddressNormalizer) -> Self {
         let normal = |(name, value): (&str, &str)| {
             let field = Field::parse(name).filter(|field| !matches!(field, Field::Client(_)));
@@ -93,7 +93,7 @@ impl Owner {
     }
 }
 
-/// Refuses a text that cannot be a value: an empty one, a very long one, or one with control characters.
+/// Refuses a text that cannot be a value: an empty text, a very long text, or a text with control characters.
 fn check(text: &str) -> Result<(), String> {
     match text {
         "" => Err("nobody is named".to_owned()),
@@ -108,7 +108,7 @@ fn check(text: &str) -> Result<(), String> {
 }
 
 /// Splits a text such as `user=alice,client=192.0.2.7` into the values of its fields; `None` if the text names no
-/// field. A comma may also be part of an address.
+/// field. An address can also contain a comma.
 fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
     let mut said: Vec<(&'static str, String)> = Vec::new();
     for piece in text.split(',') {
@@ -162,7 +162,7 @@ fn network(text: &str) -> Result<(IpAddr, Option<u8>), String> {
     Ok((address.to_canonical(), bits))
 }
 
-/// Returns the widths under which this network counts as one client.
+/// Returns the widths with which this network counts as one client.
 fn widths_of(text: &str) -> Result<Widths, String> {
     let usual = Widths::default();
     let wrong = || format!("\"{text}\" is no network");

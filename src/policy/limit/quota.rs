@@ -22,7 +22,7 @@ pub enum Quota {
         scope: Scope,
         most: f64,
     },
-    /// Highest share of rejections in a total. It is checked once the total is large enough.
+    /// Highest share of rejections in a total. The share is checked only if the total is large enough.
     Share(Share),
 }
 
@@ -35,7 +35,7 @@ pub enum Scope {
     AtOnce,
 }
 
-/// Share of one moving average, that of rejections, in another, the total.
+/// Limit on a share: the moving average of rejections, divided by the moving average of a total.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Highest allowed share, between 0 and 1.
@@ -62,7 +62,7 @@ impl Quota {
         Self::Rate { rate, rule }
     }
 
-    /// Returns whether the quota is a rate, or one that can replace a rate: `0` or `unlimited`.
+    /// Returns whether the quota is a rate, or a quota that can replace a rate: `0` or `unlimited`.
     pub fn may_be_rate(&self) -> bool {
         matches!(self, Self::Rate { .. } | Self::Never | Self::Unlimited)
     }
@@ -97,7 +97,8 @@ impl Quota {
             Self::Never | Self::Unlimited => None,
             Self::Rate { rule, .. } => Some(*rule),
             Self::Counter { most, .. } => Some(Rule::Bucket(bucket::Rule::new(*most, 0.0))),
-            // The total is large enough when its average exceeds the limit of this rule.
+            // The rule's limit is the smallest total for which the share is checked. The total is large enough when its
+            // average exceeds this limit.
             Self::Share(share) => Some(Rule::Ewma(ewma::Rule::new(share.at_least, share.period))),
         }
     }
@@ -113,7 +114,7 @@ impl Quota {
         }
     }
 
-    /// Formats the number that a level is compared with: for a bucket, its size.
+    /// Formats the number with which a level is compared. For a bucket, this number is the bucket's size.
     pub fn most(&self) -> String {
         match self {
             Self::Rate { rule, .. } => format_amount(rule.burst()),
@@ -133,7 +134,7 @@ impl Quota {
         }
     }
 
-    /// Returns a level and the number that it is compared with, for the log: shares are in per cent.
+    /// Returns, for the log, a level and the number with which the level is compared. Shares are in per cent.
     pub fn numbers(&self, level: f64) -> (f64, f64) {
         match self {
             Self::Never => (level, 0.0),

@@ -20,7 +20,8 @@ pub struct RateTerms {
 }
 
 impl RateTerms {
-    /// Returns the terms of a limit, with which another rate can be parsed. That rate sets the size of a bucket.
+    /// Returns the settings of a limit, with which another rate for this limit can be parsed. The other rate also sets
+    /// the size of a bucket.
     pub fn of(limit: &Limit) -> Self {
         let (of, at_least) = match limit.quota {
             Quota::Share(share) => (share.of, share.at_least),

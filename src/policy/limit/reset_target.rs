@@ -1,4 +1,4 @@
-//! Budgets that an administrator resets: all those of one owner under one limit.
+//! Budgets that an administrator resets: all budgets of one owner under one limit.
 
 use super::Limit;
 use super::quota::Quota;
@@ -11,7 +11,7 @@ use crate::time::{Timestamp, format_amount};
 #[derive(Clone, Debug)]
 pub struct ResetTarget {
     pub key: Key,
-    /// Quota of the limit; for the budget of a grant, that of the grant.
+    /// Quota of the limit. For the budget of a grant, this is the quota of the grant.
     pub quota: Quota,
     limit: Limit,
     /// The budget counts the total of a share, and not the rejected part.
@@ -19,8 +19,8 @@ pub struct ResetTarget {
 }
 
 impl Policy {
-    /// Returns the limit of this name that has budgets; if it has several rates, the first. The error names the limits
-    /// that exist.
+    /// Returns the limit of this name. If the limit has several rates, returns the limit of the first rate. Returns an
+    /// error if the limit has no budgets, or if no limit has this name; the error then lists the existing limits.
     pub fn limit(&self, name: &str) -> Result<&Limit, String> {
         let Some(limit) = self.limits.iter().find(|limit| *limit.name == *name) else {
             let mut names: Vec<&str> =
@@ -38,8 +38,8 @@ impl Policy {
         }
     }
 
-    /// Returns the stored budgets of an owner for all rates of this limit, with those of a valid grant. The error says
-    /// why there are none.
+    /// Returns the stored budgets of an owner for all rates of this limit, including the budgets of a valid grant.
+    /// Returns an error with the reason if the limit has no stored budgets.
     pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
         let mut budgets = Vec::new();
         for limit in self.limits.iter().filter(|limit| *limit.name == *name && limit.watch.is_none()) {
@@ -66,8 +66,8 @@ impl Policy {
 }
 
 impl ResetTarget {
-    /// Returns whether one more unit would bring the level to this multiple of the limit. A share has no level of its
-    /// own.
+    /// Returns whether one more unit would raise the level to this multiple of the limit. Always false for a share,
+    /// because a share has no level of its own.
     pub fn is_reached(&self, at: f64, state: State, now: Timestamp) -> bool {
         let rule = self.quota.rule().filter(|_| !matches!(self.quota, Quota::Share(_)));
         rule.is_some_and(|rule| rule.at(at).is_over(rule.step(Some(state), now, 1.0).1.level))
@@ -83,7 +83,8 @@ impl ResetTarget {
         }
         let (count, period) = (self.limit.count.name(), self.quota.period());
         let text = match self.quota {
-            // A share has two averages: each is described alone, since neither is the share itself.
+            // A share has two averages. Each average is described separately, because neither average is the share
+            // itself.
             Quota::Share(share) if self.is_total => format!("{amount} {} in {period}", share.of.name()),
             Quota::Share(_) => format!("{amount} {count} in {period}"),
             Quota::Never | Quota::Unlimited => format!("{amount} {count}"),

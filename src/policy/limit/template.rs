@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Template: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`. It may begin with a reply
+/// Template: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`. It can begin with a reply
 /// code: `554 5.7.1 not enough tokens available`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
@@ -131,7 +131,8 @@ impl fmt::Display for BadTemplate {
     }
 }
 
-/// Maximum length of a text. A reply line has 512 octets (RFC 5321 §4.5.3.1.5): this leaves room for codes and values.
+/// Maximum length of a text. A reply line has at most 512 octets (RFC 5321 §4.5.3.1.5). This maximum leaves room in the
+/// line for codes and values.
 const MAX_TEXT: usize = 350;
 
 impl Template {
@@ -177,7 +178,7 @@ impl Template {
         self.code
     }
 
-    /// Returns whether the text promises a retry, which a permanent refusal must not.
+    /// Returns whether the text promises a retry. The text of a permanent refusal must not promise a retry.
     pub fn says_later(&self) -> bool {
         let text: String = self
             .parts

@@ -7,7 +7,7 @@ use crate::engine::Rule;
 use crate::time::{format_amount, format_duration};
 use std::time::Duration;
 
-/// Thing that a limit counts: with `distinct`, only values that the limit does not know.
+/// Thing that a limit counts. If `distinct` is present, the limit counts only new values of that field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thing {
     pub count: Count,
@@ -19,8 +19,8 @@ impl Limit {
         Thing { count: self.count, distinct: self.distinct }
     }
 
-    /// Formats a quota of this limit for administrators, as the levels of its budgets compare with it: `100 recipients
-    /// per 1d, at most 99 at once`, `50 messages at once, then 1 per 1m`.
+    /// Formats a quota of this limit for administrators. The numbers can be compared with the levels of the limit's
+    /// budgets: `100 recipients per 1d, at most 99 at once`, `50 messages at once, then 1 per 1m`.
     pub fn quota_text(&self, quota: &Quota) -> String {
         let (thing, period) = (self.thing(), quota.period());
         match *quota {
@@ -58,7 +58,7 @@ impl Thing {
         }
     }
 
-    /// Formats an amount like [`Thing::plain_amount`], without its noun.
+    /// Formats an amount like [`Thing::plain_amount`], without the noun.
     pub fn plain_number(self, number: f64) -> String {
         match byte_unit(number) {
             Some((name, size)) if self.count == Count::Bytes => format!("{} {name}", format_amount(number / size)),
@@ -67,7 +67,7 @@ impl Thing {
         }
     }
 
-    /// Returns the noun of a number of things.
+    /// Returns the noun for a number of things, in singular or plural.
     pub fn noun(self, number: f64) -> String {
         let is_one = format_amount(number) == "1";
         match self.distinct {
@@ -78,16 +78,16 @@ impl Thing {
     }
 }
 
-/// Returns the unit in which users read a number of bytes, and its size; `None` below 10 KB, where one decimal would
-/// hide too much.
+/// Returns the unit in which users read a number of bytes, and the size of the unit. `None` below 10 KB, because a
+/// number of KB with one decimal would be too inexact.
 fn byte_unit(number: f64) -> Option<(&'static str, f64)> {
     let units = [("GB", 1024.0 * 1024.0 * 1024.0), ("MB", 1024.0 * 1024.0), ("KB", 1024.0)];
     units.into_iter().find(|(_, size)| number >= *size && number >= 10.0 * 1024.0)
 }
 
 impl Quota {
-    /// Returns the amount of a rate that passes at once, after silence. An average is exceeded at its amount already:
-    /// of 100 recipients, 99 pass.
+    /// Returns the amount of a rate that passes at once, after a long pause. A moving average exceeds the limit as soon
+    /// as it equals the limit: with a rate of 100 recipients, 99 recipients pass.
     pub fn at_once(&self, count: Count) -> Option<f64> {
         match self {
             Self::Rate { rule: Rule::Bucket(bucket), .. } => Some(bucket.burst()),
@@ -104,8 +104,8 @@ impl Quota {
         Some(format!("{} / {}", format_amount(rate.amount), format_duration(rate.period)))
     }
 
-    /// Returns the quota at a multiple of the limit: the rung of a ladder. Unlike [`Quota::times`], the long-run rate
-    /// of a bucket stays.
+    /// Returns the quota at a rung of a ladder, where `times` is the rung's multiple of the limit. Unlike
+    /// [`Quota::times`], this function does not change the long-run rate of a bucket.
     pub fn at_rung(self, times: f64) -> Self {
         match self {
             Self::Rate { rate, rule: rule @ Rule::Bucket(_) } => Self::Rate { rate, rule: rule.at(times) },
@@ -120,7 +120,7 @@ pub fn plain_period(period: Duration) -> String {
     let fits = |(_, size): &(&str, u64)| period.subsec_nanos() == 0 && period.as_secs().is_multiple_of(*size);
     match units.into_iter().find(fits).map(|(name, size)| (name, period.as_secs() / size)) {
         Some((name, 1)) => name.to_owned(),
-        // 90 minutes read better than 1h30m, 100000 seconds do not.
+        // `90 minutes` is easier to read than `1h30m`, but `100000 seconds` is not easier to read than `1d3h46m40s`.
         Some((name, number)) if number < 1_000 || name == "day" => format!("{number} {name}s"),
         _ => format_duration(period),
     }

@@ -11,7 +11,8 @@ pub struct Widths {
 }
 
 impl Default for Widths {
-    /// Addresses among which a single customer can freely choose count as one client.
+    /// Returns the usual widths. One customer of a provider can freely choose among all addresses of a network of this
+    /// width, so these addresses count as one client.
     fn default() -> Self {
         Self::USUAL
     }
@@ -27,7 +28,7 @@ impl Widths {
         Self::new(v4.parse().ok()?, v6.parse().ok()?)
     }
 
-    /// Returns `None` unless both widths are valid for IPv4 and IPv6.
+    /// Creates the widths; `None` if a width is out of range (IPv4: 1 to 32, IPv6: 1 to 128).
     pub fn new(v4: u8, v6: u8) -> Option<Self> {
         ((1..=32).contains(&v4) && (1..=128).contains(&v6)).then_some(Self { v4, v6 })
     }

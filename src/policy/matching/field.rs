@@ -76,7 +76,7 @@ impl Field {
         matches!(self, Self::User | Self::UserDomain)
     }
 
-    /// Returns the normalized value; `None` if it is unknown.
+    /// Returns the normalized value; `None` if the value is unknown.
     pub fn value<'a>(self, facts: &'a NormalizedFacts<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
         let text = match self {
             Self::Client(widths) => return facts.network(widths),

@@ -41,12 +41,12 @@ impl Zone {
     pub fn civil(&self, now: Timestamp) -> (Weekday, u16) {
         let instant = jiff::Timestamp::from_microsecond(now.micros()).unwrap_or_default();
         let shown = self.0.to_datetime(instant);
-        // Neither is negative.
+        // Neither the hour nor the minute is negative.
         (shown.weekday(), shown.hour().unsigned_abs() as u16 * 60 + shown.minute().unsigned_abs() as u16)
     }
 
-    /// Returns the point in time that the clocks of this zone show. An hour that clocks skip begins an hour later; of an
-    /// hour that they repeat it is the first.
+    /// Returns the point in time at which the clocks of this zone show `moment`. If the clocks skip this moment,
+    /// returns the time one hour later. If the clocks show this moment twice, returns the earlier point in time.
     pub fn instant(&self, moment: Moment) -> Timestamp {
         match moment {
             Moment::Exact(at) => at,
@@ -82,7 +82,7 @@ impl Default for Zone {
 
 impl Hours {
     /// Parses `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. A span over midnight belongs to the day on which it
-    /// begins, and days may continue after the end of the week (`Fri-Mon`).
+    /// begins. A range of days can continue after the end of the week (`Fri-Mon`).
     pub fn parse(text: &str) -> Result<Self, BadHours> {
         let bad = |why: String| BadHours(format!("\"{text}\" are no hours: {why} (write \"Mon-Fri 08:00-18:00\")"));
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -108,7 +108,7 @@ impl Hours {
     }
 }
 
-/// Returns for each day, from Monday on, the spans in which one of the hours holds: `00:00-06:00`.
+/// Returns, for each day from Monday to Sunday, the spans that at least one of `hours` includes, such as `00:00-06:00`.
 pub fn week(hours: &[Hours]) -> Vec<(&'static str, Vec<String>)> {
     let clock = |minute: u16| format!("{:02}:{:02}", minute / 60, minute % 60);
     let spans = |day: Weekday| {
@@ -222,7 +222,7 @@ mod tests {
         let hours = ["Sat-Sun", "Mon-Fri 20:00-06:00"].map(|text| Hours::parse(text).unwrap());
         let week = week(&hours);
         let day = |name| week.iter().find(|(day, _)| *day == name).unwrap().1.join(", ");
-        // The night to Monday begins on Sunday, which the nights of Mon-Fri do not include.
+        // The night from Sunday to Monday begins on Sunday. The nights of Mon-Fri do not include Sunday.
         assert_eq!(day("Mon"), "20:00-24:00");
         assert_eq!(day("Fri"), "00:00-06:00, 20:00-24:00");
         assert_eq!(day("Sat"), "00:00-24:00");

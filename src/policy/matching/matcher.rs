@@ -7,28 +7,29 @@ use super::normalized_facts::NormalizedFacts;
 use super::pattern::PatternTable;
 use std::sync::Arc;
 
-/// Matcher of a limit. It matches if `match` has no table or one of its tables holds, and no table of `except` holds.
+/// Matcher of a limit. It matches if no table of `except` holds and at least one table of `match` holds. If `match` has
+/// no table, only `except` decides.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
     pub matches: Vec<AllOf>,
     pub except: Vec<AllOf>,
 }
 
-/// Conditions of one table, all of which have to hold.
+/// Conditions of one table. The table holds if all its conditions hold.
 #[derive(Clone, Debug, Default)]
 pub struct AllOf(pub Vec<Condition>);
 
-/// Condition: one key of a table; one of its values has to hold.
+/// Condition: one key of a table. The condition holds if at least one of the key's values matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Patterns for a field. Each table has the patterns of one list file, or those that the configuration lists
-    /// itself.
+    /// Patterns for a field. Each pattern table contains the patterns of one list file, or the patterns that are
+    /// written in the configuration itself.
     Field(Field, Vec<Arc<PatternTable<()>>>),
     Client(Vec<Arc<Networks<()>>>),
     Group(Vec<Arc<PatternTable<()>>>),
     Tls(bool),
     Authenticated(bool),
-    /// Whether the sender is the user's own address.
+    /// Compares whether the sender is the user's own address.
     OwnSender(bool),
     MessageRecipients(Vec<Comparison>),
     Time(Vec<Hours>),
@@ -86,7 +87,7 @@ pub struct Subject<'a, 'b> {
     pub facts: &'a NormalizedFacts<'b>,
     /// Normalized recipient, if the event has one.
     pub recipient: Option<&'a str>,
-    /// Number of the message's recipients, if it is known already.
+    /// Number of the message's recipients, if this number is already known.
     pub recipients: Option<usize>,
 }
 

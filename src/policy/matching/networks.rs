@@ -1,4 +1,4 @@
-//! Map from networks to values, in which an address finds the network with the longest prefix.
+//! Map from networks to values. A look-up of an address finds the network with the longest prefix.
 
 use super::pattern::BadPattern;
 use foldhash::fast::RandomState;
@@ -14,7 +14,7 @@ pub struct Networks<T> {
     v6: Lengths<T>,
 }
 
-/// Networks of each prefix length, by their first bits; the longest prefix first.
+/// Networks of each prefix length, with the longest prefix first. The key of a network is its leading bits.
 type Lengths<T> = Vec<(u8, HashMap<u128, T, RandomState>)>;
 
 /// Not derived: that would require `T: Default`.
@@ -38,8 +38,8 @@ impl<T> Networks<T> {
         self.v4.iter().chain(&self.v6).map(|(_, networks)| networks.len()).sum()
     }
 
-    /// Adds a network, without the bits beyond its prefix. A network of IPv4 addresses mapped into IPv6 becomes an IPv4
-    /// network.
+    /// Adds a network. The bits after the prefix are ignored. A network of IPv4 addresses mapped into IPv6 becomes an
+    /// IPv4 network.
     pub fn insert(&mut self, network: IpNet, value: T) -> Result<(), BadPattern> {
         let (address, length) = match (network.addr().to_canonical(), network.prefix_len()) {
             (IpAddr::V4(address), length) if network.addr().is_ipv6() && length >= MAPPED => {

@@ -84,7 +84,7 @@ impl<'a> NormalizedFacts<'a> {
     /// null.
     pub fn own_sender(&self) -> Option<bool> {
         let sender = self.sender().filter(|sender| *sender != NULL_SENDER)?;
-        // A login may have a sub-address; senders are compared without it.
+        // A login can have a sub-address. Senders are compared without sub-addresses.
         self.facts.user.as_deref().map(|user| self.normalizer.address(user) == sender)
     }
 

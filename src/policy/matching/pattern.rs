@@ -9,8 +9,9 @@ use std::fmt;
 /// Shape of the values of a field. In a pattern, `*` stands for any sequence of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
-    /// User, sender or recipient. A pattern without `@` is a local part, and matches it with any domain or none; a `*`
-    /// before the `@` does not match an `@`. The null sender, `<>`, matches only the patterns `<>` and `*`.
+    /// User, sender or recipient. A pattern without `@` is a local part: it matches addresses with this local part and
+    /// any domain or no domain. A `*` before the `@` does not match an `@`. The null sender, `<>`, matches only the
+    /// patterns `<>` and `*`.
     Address,
     /// Domain of an address.
     Domain,
@@ -18,13 +19,14 @@ pub enum Shape {
     Name,
 }
 
-/// Map from patterns to values, fast also with 100,000 patterns: a look-up compares the value one by one only with
-/// patterns that have a `*` other than in `*@DOMAIN`, `*@*.DOMAIN` and `*.DOMAIN`.
+/// Map from patterns to values. It is fast even with 100,000 patterns, because hash tables find patterns without `*`
+/// and patterns of the forms `*@DOMAIN`, `*@*.DOMAIN` and `*.DOMAIN`. Only other patterns with `*` are compared with
+/// the value one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternTable<T> {
     shape: Shape,
     entries: Vec<Entry<T>>,
-    /// All patterns, as long as there are so few that comparing each is faster than a look-up.
+    /// All patterns, as long as there are at most [`MAX_FEW`]. Comparing each pattern is then faster than a look-up.
     few: Option<Vec<(Class, Box<str>)>>,
     /// Pattern `*`.
     any: Option<usize>,
@@ -34,7 +36,8 @@ pub struct PatternTable<T> {
     locals: Indices,
     /// Domains of `*@DOMAIN`.
     domains: Indices,
-    /// Domains of `*@*.DOMAIN`, with the dot before them. If values are no addresses: domains of `*.DOMAIN`.
+    /// Domains of the patterns `*@*.DOMAIN`, each with the dot before it. If the values are not addresses: domains of
+    /// the patterns `*.DOMAIN`.
     parents: Indices,
     /// All other patterns.
     globs: Indices,
@@ -53,12 +56,12 @@ enum Class {
     Local,
     /// Domain of `*@DOMAIN`.
     AtDomain,
-    /// Domain of `*@*.DOMAIN`, with the dot before it. If values are no addresses: domain of `*.DOMAIN`.
+    /// Domain of `*@*.DOMAIN`, with the dot before it. If the values are not addresses: domain of `*.DOMAIN`.
     Parent,
     Glob,
 }
 
-/// Maximum number of patterns for which comparing each is faster than a look-up.
+/// Maximum number of patterns for which comparing each pattern is faster than a look-up.
 const MAX_FEW: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +158,7 @@ impl<T> PatternTable<T> {
         }
     }
 
-    /// Returns the class of a pattern, and the part of it to compare.
+    /// Returns the class of a pattern, and the part of the pattern to compare.
     fn class<'p>(&self, pattern: &'p str) -> (Class, &'p str) {
         let is_plain = |text: &str| !text.contains('*');
         let parent = |text: &'p str| text.strip_prefix('*').filter(|rest| rest.starts_with('.') && is_plain(rest));
@@ -188,8 +191,9 @@ impl<T> PatternTable<T> {
         }
     }
 
-    /// Returns the value for a normalized text: that of the equal pattern, else that of the matching pattern with the
-    /// most characters other than `*`; if several have as many, that of the pattern added first.
+    /// Returns the value for a normalized text. A pattern that equals the text has precedence. Otherwise the matching
+    /// pattern with the most characters other than `*` is used. Among patterns with the same number of these
+    /// characters, the pattern that was added first is used.
     pub fn find(&self, value: &str) -> Option<&T> {
         if let Some(few) = &self.few {
             return self.find_few(few, value).map(|index| &self.entries[index].value);
@@ -206,19 +210,21 @@ impl<T> PatternTable<T> {
         index.or(self.any).map(|index| &self.entries[index].value)
     }
 
-    /// Finds the same pattern as [`PatternTable::find`], by comparing each of few patterns. Returns its index.
+    /// Finds the same pattern as [`PatternTable::find`], by comparing each of the few patterns. Returns the pattern's
+    /// index.
     fn find_few(&self, few: &[(Class, Box<str>)], value: &str) -> Option<usize> {
         let is_address = self.shape == Shape::Address;
         let is_null = is_address && value == NULL_SENDER;
         let mut best = None;
         for (index, (class, text)) in few.iter().enumerate() {
-            // Most patterns differ already at the beginning or end of the value, before the value has to be split.
+            // Compare the beginning or end of the value first. Most patterns differ there, so that the value need not
+            // be split.
             let matched = match class {
                 Class::Exact if **text == *value => return Some(index),
                 Class::Exact | Class::Any => false,
                 _ if is_null => false,
                 Class::Local => value.starts_with(&**text) && split(value).0 == &**text,
-                // The `@` before the domain is the last one: no domain contains one.
+                // The `@` before the domain is the last `@` of the value, because no domain contains an `@`.
                 Class::AtDomain => value.strip_suffix(&**text).is_some_and(|local| local.ends_with('@')),
                 Class::Parent if !is_address => value.ends_with(&**text),
                 Class::Parent => {
@@ -279,8 +285,8 @@ impl<T> PatternTable<T> {
         })
     }
 
-    /// Returns the index of the pattern with more characters other than `*`; if both have as many, of the one added
-    /// first.
+    /// Returns the index of the pattern with more characters other than `*`. If both patterns have the same number of
+    /// these characters, returns the index of the pattern that was added first.
     fn better(&self, one: Option<usize>, other: Option<usize>) -> Option<usize> {
         let (Some(first), Some(second)) = (one, other) else { return one.or(other) };
         let rank = |index: usize| (self.entries[index].literals, Reverse(index));
@@ -288,7 +294,7 @@ impl<T> PatternTable<T> {
     }
 }
 
-/// Normalizes a pattern like values are normalized, and merges adjacent `*`.
+/// Normalizes a pattern in the same way as values are normalized, and merges adjacent `*`.
 fn normalized(shape: Shape, pattern: &str) -> String {
     let mut normalized = match (shape, split(pattern)) {
         (Shape::Name, _) => pattern.to_lowercase(),
@@ -307,7 +313,7 @@ fn normalized(shape: Shape, pattern: &str) -> String {
     normalized
 }
 
-/// Matches a domain. A pattern with letters beyond ASCII is compared with U-labels.
+/// Matches a domain. A pattern with non-ASCII letters is compared with U-labels.
 fn matches_domain(pattern: &str, domain: &str) -> bool {
     matches(pattern, domain) || !pattern.is_ascii() && matches(pattern, &domain::unicode(domain))
 }
@@ -393,7 +399,7 @@ mod tests {
                         table(Shape::Address, &[&pattern]).find(&normalizer.address(&value)).is_some(),
                         "{pattern} {value}"
                     );
-                    // The same look-up in a table with too many patterns to compare each.
+                    // Do the same look-up in a table that has too many patterns to compare each pattern.
                     let mut many = table(Shape::Address, &[&pattern]);
                     (0..9).for_each(|n| many.insert(&format!("u{n}@d"), "").unwrap());
                     assert_eq!(many.find(&normalizer.address(&value)), Some(&&*pattern), "{pattern} {value}");

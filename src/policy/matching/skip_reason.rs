@@ -26,14 +26,15 @@ pub enum SkipReason {
     Unlimited,
 }
 
-/// Key of a condition, and the value found; `None` if it is unknown.
+/// Key of a condition, and the value found; `None` if the value is unknown.
 pub type Found = (Cow<'static, str>, Option<String>);
 
 /// Skip reason with the values found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkipExplanation {
     pub why: SkipReason,
-    /// For each table of `match`, the conditions that fail; or the conditions of the table of `except` that holds.
+    /// If no table of `match` holds: for each table, the conditions that fail. If a table of `except` holds: the
+    /// conditions of that table.
     pub tables: Vec<Vec<Found>>,
 }
 
@@ -68,7 +69,7 @@ impl SkipExplanation {
         Self { why, tables: Vec::new() }
     }
 
-    /// Returns the unknown facts that may be the reason why the limit does not apply.
+    /// Returns the unknown facts that are perhaps the reason why the limit does not apply.
     pub fn unknown(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let own = match self.why {
             SkipReason::Unknown(field) => Some(field.name()),
@@ -116,7 +117,7 @@ impl Condition {
         }
     }
 
-    /// Returns the value that the condition checks; `None` if it is unknown.
+    /// Returns the value that the condition checks; `None` if the value is unknown.
     fn found(&self, Subject { facts, recipient, recipients }: Subject<'_, '_>) -> Option<String> {
         match self {
             Self::Field(field, _) => field.value(facts, recipient).map(Cow::into_owned),

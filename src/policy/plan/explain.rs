@@ -9,7 +9,7 @@ use crate::policy::request::PolicyRequest;
 use crate::time::Timestamp;
 
 impl Plan<'_> {
-    /// Returns the reason why the limit at this index does not apply to the first event; `None` if it does.
+    /// Returns the reason why the limit at this index does not apply to the first event; `None` if the limit applies.
     pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, index: usize) -> Option<SkipExplanation> {
         let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
         let check = || {

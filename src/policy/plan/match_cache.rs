@@ -19,7 +19,7 @@ pub struct MatcherSet {
     owners: Vec<ByEvent<OwnerFields>>,
 }
 
-/// Entry, and whether its result can differ between the events of a run.
+/// Entry, and whether the entry's result can differ between the events of a run.
 #[derive(Debug)]
 struct ByEvent<T> {
     entry: T,
@@ -98,7 +98,8 @@ enum Step {
     Except,
 }
 
-/// Evaluates a matcher; the error is the reason why it does not match. A condition on an unknown field is false.
+/// Evaluates a matcher. If the matcher does not match, returns an error with the reason. A condition on an unknown
+/// field is false.
 fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), SkipReason> {
     let (mut all_hold, mut is_matched, mut excepts) = (true, false, 0);
     for step in steps {
@@ -142,8 +143,8 @@ impl<'a> MatchCache<'a> {
         Self { matcher_set, given, matchers, rows, owners: vec![OnceCell::new(); matcher_set.owners.len() * events] }
     }
 
-    /// Evaluates the matcher at index `number` for `subject`, the facts of the event at index `at`. The error is the
-    /// reason why the matcher does not match.
+    /// Evaluates the matcher at index `number` for `subject`, the facts of the event at index `at`. If the matcher does
+    /// not match, returns an error with the reason.
     pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let matchers = &self.matcher_set.matchers;
         let matcher = &matchers[number];
@@ -184,8 +185,8 @@ impl<'a> MatchCache<'a> {
         })
     }
 
-    /// Returns the owner part of keys for the event at index `at`, with the owner fields at index `number`; the error
-    /// is the unknown field.
+    /// Returns the owner part of keys for the event at index `at`, with the owner fields at index `number`. Returns an
+    /// error that names the field if a field is unknown.
     pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
         let owners = &self.matcher_set.owners;
         let cached = &self.owners[owners[number].index(number, owners.len(), at)];

@@ -1,4 +1,5 @@
-//! Plan of a decision: the limits that apply to a run of events, and their budgets. Made before any budget is loaded.
+//! Plan of a decision: the limits that apply to a run of events, and their budgets. The plan is made before any budget
+//! is loaded.
 
 mod explain;
 mod match_cache;
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Plan of a run of events. A store loads its budgets before the decision.
+/// Plan of a run of events. A store loads the plan's budgets before the decision.
 #[derive(Default)]
 pub struct Plan<'a> {
     /// Sorted by the index of the event.
@@ -55,7 +56,8 @@ pub(super) struct PlannedBudget<'a> {
     pub total: Option<usize>,
     /// Rule of the filter of known values, if the limit counts only new values.
     pub filter: Option<distinct::Rule>,
-    /// The budget that new keys share may replace this budget, if this one was never charged.
+    /// True if the budget that new keys share is allowed to replace this budget, provided that this budget was never
+    /// charged.
     may_share: bool,
 }
 
@@ -67,7 +69,7 @@ pub struct NewBudget<'a> {
     pub key: KeyRef<'a>,
 }
 
-/// Quota of a budget. That of the configuration is borrowed, since a run of events may need many.
+/// Quota of a budget. A quota of the configuration is borrowed, because a run of events may need many quotas.
 pub(super) enum Allowed<'a> {
     Written(&'a Quota),
     Granted(Box<Quota>),
@@ -96,7 +98,7 @@ pub(super) enum BudgetRef {
     None,
 }
 
-/// Values of an event of which the limit counts only new ones.
+/// Values of an event, if the limit counts only new values.
 pub(super) enum Values {
     /// The limit counts all events.
     All,
@@ -112,8 +114,8 @@ impl<'a> Plan<'a> {
         Self::with_shared(policy, request, now, None)
     }
 
-    /// Makes a plan in which the new keys in `shared` get no budgets of their own. The new keys of a limit share one
-    /// budget, in whose key [`NEW`](super::budgets::NEW) replaces the values that clients can choose.
+    /// Makes a plan in which the new keys in `shared` get no budgets of their own. All new keys of a limit share one
+    /// budget. In the key of this budget, [`NEW`](super::budgets::NEW) replaces the values that clients can choose.
     pub fn with_shared(
         policy: &'a Policy,
         request: &PolicyRequest,
@@ -127,7 +129,7 @@ impl<'a> Plan<'a> {
         if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
             return plan;
         }
-        // A run of events seldom needs more budgets, also under a policy with many limits.
+        // A run of events seldom needs more budgets, even under a policy with many limits.
         let most = policy.limits.len().min(INITIAL_BUDGETS);
         plan.checks.reserve(most);
         plan.budgets.reserve(most);
@@ -179,13 +181,14 @@ impl<'a> Plan<'a> {
     fn apply(&mut self, planner: &Planner<'a, '_>, index: usize, limit: &'a Limit) {
         let depends = limit.derived.depends_on_recipient
             || limit.watch.is_some_and(|at| planner.policy.limits[at].derived.depends_on_recipient);
-        // A limit that does not depend on the recipient has the same budget, or none, for all events.
+        // A limit that does not depend on the recipient has the same budget for all events, or no budget for all
+        // events.
         let mut known: Option<Option<usize>> = None;
         let began = self.budgets.len();
         for (at, event) in planner.request.events.iter().enumerate() {
             let Some(effect) = limit.effect(event) else { continue };
-            // At this event it is unknown whether later recipients are excepted or have overrides, or which groups the
-            // user has.
+            // The event is too early to check the limit. At MAIL, it is unknown whether later recipients are excepted
+            // or have overrides. At AUTH, it is unknown which groups the user has.
             let is_early = match (effect, event) {
                 (Effect::Peek, Event::Mail) => depends || limit.derived.waits_for_recipients,
                 (Effect::Peek, Event::Auth) => limit.derived.waits_for_login,
@@ -213,8 +216,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns the index of the limit's budget for an event, and adds that budget if the plan has none yet. Budgets
-    /// from index `began` on belong to this limit.
+    /// Returns the index of the limit's budget for an event. Adds the budget if the plan does not have this budget yet.
+    /// The budgets from index `began` on belong to this limit.
     fn budget_index(
         &mut self,
         planner: &Planner<'a, '_>,
@@ -240,13 +243,13 @@ impl<'a> Plan<'a> {
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
         let owners = shared.as_deref().unwrap_or(owners);
         let key = Key::of(&charging.derived.prefix, owners, since, &mut buffer);
-        // Limits share no budgets, except that one may watch another's.
+        // Limits share no budgets, except that one limit can watch the budgets of another limit.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |planned: &PlannedBudget<'_>| self.key(planned.slot).is_some_and(|known| known == key);
         let known = self.budgets[first..].iter().find(|planned| same(planned));
         let known = known.map(|known| (known.slot, known.total));
-        // Recipients of one message may have different overrides and the same budget: there is one entry for each
-        // quota.
+        // Recipients of one message can have different overrides and the same budget. In this case, there is one entry
+        // for each quota.
         let is_it = |planned: &PlannedBudget<'_>| planned.limit == index && *planned.quota == *quota && same(planned);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
@@ -257,8 +260,8 @@ impl<'a> Plan<'a> {
         Ok(self.budgets.len() - 1)
     }
 
-    /// Adds the key of a new budget, and returns a reference to it. If the quota is a share, also adds the key of the
-    /// total, and returns its index.
+    /// Adds the key of a new budget, and returns a reference to the budget. If the quota is a share, also adds the key
+    /// of the total, and returns the index of that key.
     fn add_key(&mut self, quota: &Quota, key: KeyRef<'_>, prefix: &str) -> (BudgetRef, Option<usize>) {
         match quota {
             Quota::Never | Quota::Unlimited => (BudgetRef::None, None),

@@ -20,7 +20,7 @@ pub struct Planner<'a: 'b, 'b> {
     /// Normalized recipient of each event.
     pub recipients: Vec<Option<Cow<'b, str>>>,
     pub cache: MatchCache<'a>,
-    /// New keys that share a budget instead of getting one each.
+    /// New keys that share one budget instead of having a budget each.
     pub shared: Option<&'b HashSet<Key>>,
     /// Buffer in which keys are composed.
     pub buffer: RefCell<String>,
@@ -35,9 +35,9 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         Self { policy, request, facts, recipients, cache, shared: None, buffer: String::with_capacity(160).into() }
     }
 
-    /// Returns the owner part of the budget that new keys share, if the event is to be charged to that budget: if the
-    /// key of the event is in `shared`, or if the declared size was charged to the shared budget. Keys are composed in
-    /// `buffer`.
+    /// Returns the owner part of the budget that new keys share, if the event must be charged to that budget. This is
+    /// the case if the key of the event is in `shared`, or if the declared size was charged to the shared budget.
+    /// `buffer` provides memory in which keys are composed.
     pub fn shared_owners(&self, limit: &Limit, owners: &str, buffer: &mut String) -> Option<String> {
         let is_declared = |key: KeyRef<'_>| self.request.declared.iter().any(|charged| charged.key.borrowed() == key);
         if self.shared.is_none_or(HashSet::is_empty) && self.request.declared.is_empty() {
@@ -52,11 +52,11 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, buffer))).then_some(shared)
     }
 
-    /// Checks whether the limit applies to an event; the error is the reason why not.
+    /// Checks whether the limit applies to an event. If the limit does not apply, returns an error with the reason.
     pub fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let is_of_message = subject.recipients.is_some();
         let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
-            // For a message the values are those of its accepted recipients, which are checked later.
+            // For a message, the values are those of its accepted recipients, and these values are checked later.
             let comes_later = is_of_message && what.is_of_recipient();
             !comes_later && !what.is_known(&self.facts, subject.recipient)
         });
@@ -69,7 +69,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         self.cache.check(limit.derived.matcher, at, subject)
     }
 
-    /// Returns the limit's quota for an event: that of the override that applies, else the limit's own.
+    /// Returns the limit's quota for an event: the quota of the override that applies, or else the limit's own quota.
     pub fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
         let row = |overrides: &'a Overrides| {
             let row = self.cache.row(limit.derived.rows, at, subject)?;
@@ -95,7 +95,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         })
     }
 
-    /// Returns the amount that the limit counts for an event; the error is the unknown fact.
+    /// Returns the amount that the limit counts for an event, or an error that names the missing fact.
     pub fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, SkipReason> {
         Ok(match (limit.count, &self.request.events[at]) {
             _ if effect == Effect::Watch => 0.0,
@@ -110,7 +110,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         })
     }
 
-    /// Returns the values of an event of which the limit counts only new ones; the error is the unknown fact.
+    /// Returns the values of an event if the limit counts only new values. Returns an error that names a missing fact.
     pub fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
         let Some(distinct) = limit.distinct else { return Ok(Values::All) };
         if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.request.events[at]) {

@@ -12,17 +12,18 @@ pub enum Event {
     Auth,
     /// The password was correct.
     Login,
-    /// MAIL. By default no limit charges it, and limits only check whether one more message or recipient would pass.
+    /// MAIL. By default no limit charges this event. Limits only check whether one more message or recipient would
+    /// pass.
     Mail,
     /// RCPT, with one recipient.
     Recipient(Arc<str>),
     /// DATA: a message begins.
     Message,
-    /// The whole message has arrived, and its last line is not yet forwarded. `size` is in octets, and unknown only in
-    /// replayed history.
+    /// The whole message has arrived, but its last line is not yet forwarded. `size` is in octets. It is unknown only
+    /// in replayed history.
     End { size: Option<u64> },
-    /// The upstream has permanently rejected this recipient, or, without recipient, MAIL or the message. This has
-    /// happened, so no limit can refuse it.
+    /// The upstream has permanently rejected this recipient. `None`: the upstream has permanently rejected MAIL or the
+    /// message. No limit can refuse this event, because it has already happened.
     Rejected(Option<Arc<str>>),
 }
 
@@ -58,7 +59,7 @@ impl Stage {
 }
 
 impl Event {
-    /// Returns the stage of the event. A rejection is a past event and has none.
+    /// Returns the stage of the event. A rejection is a past event and has no stage.
     pub fn stage(&self) -> Option<Stage> {
         match self {
             Self::Connect => Some(Stage::Connect),
@@ -88,7 +89,7 @@ impl Event {
         ]
     }
 
-    /// Returns a bit for the kind of event.
+    /// Returns a bit that stands for the kind of event.
     pub(in crate::policy) fn kind(&self) -> u16 {
         let bit = match self {
             Self::Connect => 0,

@@ -1,24 +1,24 @@
-//! Facts about a session and its transaction, as the client stated them.
+//! Facts about a session and its transaction, in the client's spelling (not normalized).
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Facts for limits to check. A condition on an absent fact is false.
+/// Facts that limits check. A condition on an unknown fact is false.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Listener's name; unknown in replayed history.
     pub listener: Option<Arc<str>>,
     /// Client's address; an IPv4-mapped IPv6 address is stored as IPv4. Unknown only in replayed history.
     pub client: Option<IpAddr>,
-    /// Whether the connection is encrypted.
+    /// True if the connection is encrypted.
     pub tls: Option<bool>,
     /// Name in EHLO or HELO.
     pub helo: Option<Arc<str>>,
-    /// Name of the user. Until the password is checked: the name that the client claims.
+    /// Name of the user. Before the password check, this is only the name that the client claims.
     pub user: Option<Arc<str>>,
-    /// Whether the password of this user was correct.
+    /// True if the password of this user was correct.
     pub authenticated: bool,
-    /// Whether the user has an account here, so that the client cannot have invented the name.
+    /// True if Weir has an account of the user. If so, the client cannot have invented the name.
     pub has_account: bool,
     /// Groups of the user.
     pub groups: Arc<[Box<str>]>,

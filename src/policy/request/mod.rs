@@ -9,11 +9,12 @@ pub use facts::Facts;
 
 use crate::policy::budgets::RefundableCharge;
 
-/// Run of pipelined events, to be decided together and in order.
+/// Run of pipelined events, which must be decided together and in order.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyRequest {
     pub facts: Facts,
     pub events: Vec<Event>,
-    /// Charges for the declared size of the message, which the true size replaces at its end.
+    /// Charges for the declared size of the message. At the end of the message, the charge for the true size replaces
+    /// them.
     pub declared: Vec<RefundableCharge>,
 }

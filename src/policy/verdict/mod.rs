@@ -19,13 +19,14 @@ pub struct Verdict {
     pub limit_hits: Vec<LimitHit>,
     /// Charges that may be refunded.
     pub charges: Vec<RefundableCharge>,
-    /// Keys of the budgets in which the true size has replaced the charge for the declared size.
+    /// Keys of the budgets in which a charge for the true size has replaced the charge for the declared size.
     pub trued_up: Vec<Key>,
-    /// Keys of the counters in which this session counts until it ends.
+    /// Keys of the counters that count this session until the session ends.
     pub held: Vec<Key>,
     /// Delay of the reply.
     pub delay: Duration,
-    /// Upstream to which mail is routed: at MAIL this message, at other events the next message.
+    /// Upstream to which mail is routed. A route that is set at MAIL applies to this message. A route that is set at
+    /// another event applies to the next message.
     pub route: Option<Arc<str>>,
     /// Suspensions that this event has begun.
     pub suspensions: Vec<Arc<Suspension>>,
@@ -42,8 +43,8 @@ pub enum Ruling {
     Refuse(Box<Refusal>),
     /// Refuse a suspended sender; nothing is charged.
     Suspended(Box<Suspended>),
-    /// Skip an event that cannot happen, since an event before it was refused: a RCPT after a refused MAIL. Nothing is
-    /// charged.
+    /// Skip an event that cannot happen because an earlier event was refused, such as RCPT after a refused MAIL.
+    /// Nothing is charged.
     Skipped,
 }
 
@@ -65,20 +66,21 @@ pub struct Notice {
 pub struct LimitHit {
     /// Name of the limit that the event exceeds.
     pub limit: Arc<str>,
-    /// Index in the policy: several rates of a limit share its name.
+    /// Index in the policy. The name does not identify the limit, because several rates of a limit have the same name.
     pub index: usize,
     pub mode: Mode,
     /// Level of the budget.
     pub level: f64,
     pub quota: Quota,
-    /// Actions: `warn, delay 2s`. If the limit is not enforced, also the verb of its refusal, which only the log shows.
+    /// Actions, such as `warn, delay 2s`. If the limit is not enforced, the text also contains the verb of its refusal,
+    /// which only the log shows.
     pub actions: String,
-    /// Whether `actions` has the verb of such a refusal.
+    /// True if `actions` contains the verb of a refusal.
     pub refuses: bool,
 }
 
 impl Verdict {
-    /// Returns whether the limit of this name refuses the event, alone or with others.
+    /// Returns whether the limit of this name refuses the event, alone or together with other limits.
     pub fn is_refused_by(&self, limit: &str) -> bool {
         let Ruling::Refuse(refusal) = &self.ruling else { return false };
         *refusal.limit == *limit || refusal.also.iter().any(|also| **also == *limit)

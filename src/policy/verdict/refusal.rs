@@ -9,26 +9,27 @@ use crate::time::format_wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Refusal: the limit, its level, and the wait.
+/// Refusal: the limit, the level of its budget, and the wait.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub limit: Arc<str>,
     pub thing: Thing,
     pub quota: Quota,
-    /// Rung from which the limit refuses, as a multiple of the quota.
+    /// Level from which the limit refuses, as a multiple of the quota.
     pub at: f64,
     pub verb: Verb,
-    /// Level of the budget: without this event, unless the limit charges attempts.
+    /// Level of the budget. The level includes this event only if the limit charges attempts.
     pub level: f64,
     /// Longest wait of all limits that refuse.
     pub wait: Wait,
-    /// Length of the suspension that the refusal begins: the longest of all limits that suspend.
+    /// Length of the suspension that the refusal starts: the longest suspension among all limits that suspend.
     pub suspends: Option<Duration>,
-    /// Refused because the delay would be too long, together with earlier delays.
+    /// The event is refused because its delay, together with the earlier delays, would be too long.
     pub is_late: bool,
     /// Names of other limits that refuse too.
     pub also: Vec<Arc<str>>,
-    /// Indices in the policy of all these limits: several rates of a limit share its name.
+    /// Indices in the policy of all limits that refuse. Names are not enough, because several rates of a limit have the
+    /// same name.
     pub indices: Vec<usize>,
     pub(in crate::policy) text: Option<Arc<Template>>,
 }
@@ -52,7 +53,7 @@ pub enum Meaning {
     TooMuchForMessage,
     /// The event will be accepted in another connection.
     TooMuchForConnection,
-    /// The replies of this transaction have been delayed for too long already.
+    /// The replies of this transaction have already been delayed for too long.
     TooLate,
     /// The session will be accepted when another session has ended.
     TooManyAtOnce,
@@ -63,12 +64,13 @@ pub enum Meaning {
 }
 
 impl Refusal {
-    /// Merges two refusals. The one with the stronger verb remains; if the verbs are equal, the one with the longer
-    /// suspension, then the one with the longer wait. Its wait becomes the longer of both.
+    /// Merges two refusals. The refusal with the stronger verb remains. If the verbs are equal, the refusal with the
+    /// longer suspension remains. If the suspensions are equal too, the refusal with the longer wait remains. If both
+    /// waits end, the result has the longer wait.
     pub(in crate::policy) fn and(self, other: Self) -> Self {
         let rank = |refusal: &Self| (refusal.verb, refusal.suspends, refusal.wait);
         let (mut first, second) = if rank(&self) < rank(&other) { (other, self) } else { (self, other) };
-        // A refusal of an event that will never pass says nothing about the wait of the other refusal.
+        // A wait of `Never` says nothing about the wait of the other refusal.
         if let (Wait::For(own), Wait::For(others)) = (first.wait, second.wait) {
             first.wait = Wait::For(own.max(others));
         }
@@ -78,7 +80,7 @@ impl Refusal {
         first
     }
 
-    /// Returns whether the refusal ends the session, for an event of this stage.
+    /// Returns whether a refusal of an event of this stage ends the session.
     pub fn ends_session(&self, stage: Option<Stage>) -> bool {
         self.verb == Verb::Drop
             || matches!(stage, Some(Stage::Connect | Stage::Command))
@@ -98,7 +100,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the reply code at the beginning of the limit's own text, if there is one.
+    /// Returns the reply code at the beginning of the limit's own text, if the text has one.
     pub fn code(&self) -> Option<Code> {
         self.own_text().and_then(Template::code)
     }
@@ -107,7 +109,7 @@ impl Refusal {
     pub fn text(&self, reference: &str) -> String {
         if let Some(text) = self.own_text() {
             let level = match self.thing.count {
-                // Parts of bytes are noise.
+                // Fractions of a byte do not interest users.
                 Count::Bytes => format!("{:.0}", self.level),
                 _ => self.quota.level(self.level),
             };
@@ -118,7 +120,7 @@ impl Refusal {
         format!("{} ({reference})", self.standard_text())
     }
 
-    /// Returns the text for the client where the configuration has none, in plain English.
+    /// Returns the standard text for the client, in plain English. It is used if the configuration has no text.
     fn standard_text(&self) -> String {
         let remedy = match (self.meaning(), self.suspends) {
             (Meaning::TooLate, _) => return "Delayed too often in this transaction; retry in a new message".to_owned(),
@@ -168,14 +170,15 @@ impl Refusal {
         }
     }
 
-    /// Returns the level of a rate and the number that passes, for users. A part of a recipient or message that has not
-    /// decayed yet takes the room of a whole one.
+    /// Returns the level of a rate and the number that passes, for users. A recipient or message that has decayed only
+    /// partly counts as a whole one, because it still prevents a whole one from passing.
     fn used(&self, quota: &Quota) -> (f64, f64) {
         let most = quota.at_once(self.thing.count).unwrap_or_default();
         let whole = self.level.ceil();
         match quota.rule() {
             _ if self.thing.count == Count::Bytes => (self.level, most),
-            // One after another, an average lets pass more than at once: what has passed, has passed.
+            // A moving average lets more events pass one after another than at once. The level may therefore exceed
+            // `most`.
             Some(Rule::Ewma(rule)) if self.level <= rule.limit() => (whole, most.max(whole)),
             Some(rule) if self.level <= rule.burst() => (whole.min(most), most),
             _ => (whole, most),

@@ -1,24 +1,24 @@
-//! Eviction: drops budgets from memory when they take too much of it, and slots without a budget.
+//! Eviction: drops budgets from memory when budgets take too much memory, and drops slots without a budget.
 
 use super::{BudgetCache, SHARDS, Stage, octets};
 use std::sync::atomic::Ordering;
 
-/// Memory that budgets may take, in octets. While they take more, budgets that are in the table are dropped from
-/// memory.
+/// Maximum memory for budgets, in octets. While budgets take more memory, budgets that are in the table are dropped
+/// from memory.
 const MAX_OCTETS: usize = 160 << 20;
 
-/// If a shard has more slots without a budget than this, those that were not used recently are dropped. This bounds the
-/// memory of such slots, in all shards together, to some megabytes. A slot without a budget is left after a key was
-/// looked up and not charged.
+/// Maximum number of slots without a budget in a shard. If a shard has more such slots, the slots that were not used
+/// recently are dropped. This limits the memory of such slots, in all shards together, to some megabytes. A slot
+/// without a budget is left after a key was looked up and not charged.
 const MAX_EMPTY_SLOTS: usize = 64;
 
 impl BudgetCache {
-    /// Drops budgets that are in the table and were not used recently, until there is room. If budgets take twice the
-    /// permitted memory, also drops budgets that could not be read and, with `may_lose`, changed budgets that cannot be
-    /// written. Returns the number of these, whose changes are lost.
+    /// Drops budgets that are in the table and were not used recently, until there is room. If budgets take more than
+    /// twice the permitted memory, this function also drops budgets that could not be read. If `may_lose` is true, it
+    /// then also drops changed budgets that cannot be written. Returns the number of budgets whose changes are lost.
     pub fn make_room(&self, may_lose: bool) -> usize {
         let mut lost = 0;
-        // One round over all shards drops no budget that was used since the round before.
+        // One round over all shards drops no budget that was used since the previous round.
         for _ in 0..SHARDS {
             if !self.is_crowded() {
                 break;
@@ -29,8 +29,8 @@ impl BudgetCache {
         lost
     }
 
-    /// Drops slots without a budget that were not used recently, in shards that have many of them. Nothing is lost, and
-    /// the loader's snapshot of the file stays correct, as these keys have no budget in the file either.
+    /// Drops slots without a budget that were not used recently, in shards that have many such slots. Nothing is lost.
+    /// The loader's snapshot of the file stays correct, because these keys have no budget in the file either.
     pub fn drop_empty(&self) {
         for index in 0..SHARDS {
             let shard = &mut *self.lock(index);
@@ -81,8 +81,8 @@ impl BudgetCache {
             shard.changed.retain(|hashed_key| budgets.contains_key(&hashed_key.key));
         }
         self.octets.fetch_sub(dropped, Ordering::Relaxed);
-        // Count before the lock is released: the loader, when it reads one of these budgets again, must see that its
-        // snapshot may be out of date.
+        // Count the dropped budgets before the lock is released. If the loader reads one of these budgets again, it
+        // must see that its snapshot may be out of date.
         self.dropped.fetch_add(before - shard.budgets.len(), Ordering::Release);
         lost
     }
@@ -93,7 +93,7 @@ impl BudgetCache {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// Returns whether the budgets take more memory than they may.
+    /// Returns whether the budgets take more memory than permitted.
     pub fn is_crowded(&self) -> bool {
         self.octets() > MAX_OCTETS
     }

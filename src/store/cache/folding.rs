@@ -1,5 +1,5 @@
-//! Folding, the cache's part: gives changed budgets to the writer thread, which writes ("folds") them into the table of
-//! the state file.
+//! The cache's part of folding: gives changed budgets to the writer thread. The writer thread writes ("folds") these
+//! budgets into the table of the state file.
 
 use super::{BudgetCache, SHARDS, Stage, shard_of};
 use crate::policy::budgets::Budget;
@@ -12,7 +12,8 @@ impl BudgetCache {
         shard.budgets.get(&hashed_key.key).is_none_or(|slot| slot.stage == Stage::Folded)
     }
 
-    /// Takes the list of the changed budgets of a shard, sorted, for the writer to fold.
+    /// Returns the list of the changed budgets of a shard, sorted, and empties this list. The writer folds the returned
+    /// budgets.
     pub fn take_changed(&self, shard: usize) -> Vec<HashedKey> {
         let mut changed = std::mem::take(&mut self.lock(shard).changed);
         changed.sort_unstable();
@@ -35,7 +36,7 @@ impl BudgetCache {
     }
 
     /// Ends the folding of these budgets. If their rows were written, `done` is the queue's epoch, and the budgets are
-    /// marked as folded; `None` means that writing failed, and they are marked as changed again.
+    /// marked as folded. If `done` is `None`, writing failed, and the budgets are marked as changed again.
     pub fn end_fold(&self, rows: &[(HashedKey, Budget)], done: Option<u64>) {
         for (hashed_key, _) in rows {
             let shard = &mut *self.lock(shard_of(hashed_key.order));
@@ -52,7 +53,7 @@ impl BudgetCache {
         }
     }
 
-    /// Puts budgets that were taken to be folded, but were not, back into the lists of changed budgets.
+    /// Puts budgets back into the lists of changed budgets, because they were taken to be folded, but were not folded.
     pub fn put_back(&self, hashed_keys: impl Iterator<Item = HashedKey>) {
         hashed_keys.for_each(|hashed_key| self.lock(shard_of(hashed_key.order)).changed.push(hashed_key));
     }

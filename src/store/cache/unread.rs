@@ -1,5 +1,5 @@
-//! Unread budgets: those whose row in the table could not be read. They count from zero, in memory only, and are added
-//! to their row when it can be read.
+//! Unread budgets: budgets whose rows in the table could not be read. An unread budget counts from zero, in memory
+//! only. When its row can be read, the count is added to the row.
 
 use super::{BudgetCache, SHARDS, Slot, Stage, octets, shard_of};
 use crate::policy::budgets::Budget;
@@ -8,7 +8,8 @@ use crate::store::hashed_key::{HashedKey, HashedKeyRef};
 use std::sync::atomic::Ordering;
 
 impl BudgetCache {
-    /// Inserts these keys as unread budgets, unless they are in memory, and wakes the transactions that wait for them.
+    /// Inserts these keys as unread budgets, unless the keys are in memory. Wakes the transactions that wait for the
+    /// keys.
     pub fn insert_unread<'a>(&self, hashed_keys: impl IntoIterator<Item = HashedKeyRef<'a>>) {
         for hashed_key in hashed_keys {
             let mut shard = self.lock(shard_of(hashed_key.order));
@@ -23,12 +24,13 @@ impl BudgetCache {
         }
     }
 
-    /// Takes the list of the unread budgets of a shard, for the loader to try again.
+    /// Returns the list of the unread budgets of a shard, and empties this list. The loader tries to read the returned
+    /// budgets again.
     pub fn take_unread(&self, shard: usize) -> Vec<HashedKey> {
         std::mem::take(&mut self.lock(shard).unread)
     }
 
-    /// Puts budgets that still could not be read back into the lists.
+    /// Puts budgets back into the lists of unread budgets, because they still could not be read.
     pub fn put_back_unread(&self, hashed_keys: Vec<HashedKey>) {
         hashed_keys.into_iter().for_each(|hashed_key| self.lock(shard_of(hashed_key.order)).unread.push(hashed_key));
     }
@@ -59,8 +61,8 @@ impl BudgetCache {
         let counted = slot.budget.take();
         let is_changed = counted.is_some();
         slot.stage = if is_changed { Stage::Changed } else { Stage::Folded };
-        // If the filter is the one of the file, later journal records need only its new values. If it has learnt values
-        // in memory only, the next record must hold the whole filter.
+        // If the filter equals the filter in the file, later journal records need only its new values. If the filter
+        // has learnt values in memory only, the next record must contain the whole filter.
         slot.written_epoch = if is_changed { NEVER_WRITTEN } else { epoch };
         slot.budget = match (stored, counted) {
             (Some(stored), Some(counted)) => Some(combine(stored, counted)),
@@ -73,7 +75,7 @@ impl BudgetCache {
         is_changed
     }
 
-    /// Inserts a budget from the journal, where it is newer than in the table.
+    /// Inserts a budget from the journal, in which the budget is newer than in the table.
     pub fn replay(
         &self,
         hashed_key: HashedKey,

@@ -12,7 +12,7 @@ pub enum OpenError {
     Io(PathBuf, std::io::Error),
     /// The file is the database of another program.
     Foreign(PathBuf),
-    /// The database is empty, and was opened only to be read.
+    /// The database is empty, and was opened only for reading.
     Empty(PathBuf),
     /// A newer version of Weir has written the file.
     Newer {
@@ -69,7 +69,7 @@ impl OpenError {
 pub const ADVICE: &str =
     "to make it anew: save what can be read with `weir state dump`, stop Weir, move the file away with its -wal";
 
-/// Returns SQLite's message, and for a damaged file the advice what to do.
+/// Returns SQLite's message. If the file is damaged, adds advice to the administrator.
 pub fn describe(error: &rusqlite::Error) -> String {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     match error.sqlite_error_code() {

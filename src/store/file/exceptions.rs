@@ -8,8 +8,8 @@ use crate::store::pending_exceptions::Batch;
 use crate::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-/// Maximum number of audit records in the file, however new they are. A client that gets many owners suspended creates
-/// many records.
+/// Maximum number of audit records in the file, regardless of their age. A client that causes the suspension of many
+/// owners creates many records.
 const MAX_AUDIT_RECORDS: i64 = 100_000;
 
 impl File {
@@ -36,8 +36,8 @@ impl File {
         Ok((grants, suspensions))
     }
 
-    /// Writes a batch in one transaction: its audit records, and each changed exception as it is in `exceptions`; one
-    /// that is not there is deleted from the file.
+    /// Writes a batch in one transaction: its audit records, and each changed exception in its present state in
+    /// `exceptions`. A changed exception that is not in `exceptions` is deleted from the file.
     pub fn write_batch(&mut self, batch: &Batch, exceptions: &Exceptions) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for (limit, owner) in &batch.changed {
@@ -78,7 +78,8 @@ impl File {
         rows.collect()
     }
 
-    /// Deletes audit records from before `before`, and the oldest ones if there are more than [`MAX_AUDIT_RECORDS`].
+    /// Deletes audit records from before `before`. Also deletes the oldest records if there are more than
+    /// [`MAX_AUDIT_RECORDS`].
     pub fn prune_audit(&mut self, before: Timestamp) -> rusqlite::Result<()> {
         let sql = "DELETE FROM audit WHERE at < ?1 OR id <= (SELECT max(id) FROM audit) - ?2";
         self.connection.execute(sql, params![before.micros(), MAX_AUDIT_RECORDS]).map(|_| ())

@@ -1,11 +1,11 @@
-//! Names that the state file knows: owners of budgets, and owners in the audit trail.
+//! Names in the state file: owners of budgets, and owners in the audit trail.
 
 use super::File;
 use crate::policy::NameSearch;
 use crate::policy::budgets::{Key, Owner};
 
 impl File {
-    /// Shows the search all owners of the audit trail and all keys of budgets, until nothing is left to be found.
+    /// Passes all owners of the audit trail and all keys of budgets to the search, until the search is done.
     pub fn search_names(&self, search: &mut NameSearch) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare("SELECT DISTINCT owner FROM audit")?;
         let mut owners = statement.query([])?;

@@ -1,4 +1,4 @@
-//! Jumps of the wall clock: one that lasts only seconds ends no exception and resets no budget.
+//! Tests of jumps of the wall clock. A jump that lasts only seconds ends no exception and resets no budget.
 
 use super::*;
 use crate::policy::budgets::Owner;
@@ -22,8 +22,8 @@ impl Machine {
         Self { store, steady: Steady::new(at(0), Duration::ZERO), monotonic: 0 }
     }
 
-    /// Lets `seconds` pass while the wall clock is wrong by `wrong` seconds, and calls the store each second like the
-    /// server. Returns the steady time at the end.
+    /// Lets `seconds` pass while the wall clock is wrong by `wrong` seconds. Calls the store each second, as the server
+    /// does. Returns the steady time at the end.
     fn pass(&mut self, seconds: i64, wrong: i64) -> Timestamp {
         let mut now = at(0);
         for _ in 0..seconds {
@@ -95,8 +95,8 @@ async fn a_believed_jump_back_resets_no_budget_and_one_forward_ends_exceptions()
     }
     let now = machine.pass(400, -2 * YEAR);
     assert!(now < at(-YEAR), "the jump is believed");
-    // The limit on new recipients still knows ten, so it refuses an eleventh. The other limit refuses when 100 have
-    // been charged.
+    // The limit on new recipients still knows ten recipients, so it refuses an eleventh recipient. The other limit
+    // refuses when 100 recipients have been charged.
     assert_eq!(machine.passed(now, "carol", 11).await, 10);
     assert_eq!(machine.passed(now, "carol", 10).await, 10);
     assert_eq!(machine.passed(now, "carol", 10).await, 9);

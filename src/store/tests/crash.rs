@@ -1,4 +1,4 @@
-//! The process is killed at random moments: after each, every acknowledged charge is in the file.
+//! Test that kills the process at random moments. After each kill, every acknowledged charge must be in the file.
 
 use super::*;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ const ROUNDS: u64 = 50;
 const TASKS: u64 = 32;
 const USERS: u64 = 2_000;
 
-/// Environment variable of the child process: the folder with its state file, and with a file to which the child
-/// appends each acknowledged charge by one write, which outlives the process.
+/// Environment variable of the child process: the folder that contains its state file and a file of acknowledged
+/// charges. The child appends each acknowledged charge to that file by one write, which outlives the process.
 const CHILD: &str = "WEIR_TEST_CRASHING_IN";
 
 struct Random(u64);
@@ -92,7 +92,7 @@ fn check(folder: &Path, round: u64) -> u64 {
         assert!(missing("l") <= 0.0, "kill {round}: of user{user} {} of {count} are missing", missing("l"));
         taken_for_known += missing("new").max(0.0);
     }
-    // The Bloom filter takes a few of a million new values for known ones.
+    // The Bloom filter reports a few of a million new values as known.
     assert!(taken_for_known <= 3.0, "kill {round}: {taken_for_known} new recipients are missing");
     let file = rusqlite::Connection::open(&path).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();

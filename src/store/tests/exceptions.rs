@@ -1,4 +1,4 @@
-//! Grants and suspensions in the file, and when they are deleted.
+//! Tests of grants and suspensions in the file, and of their deletion.
 
 use super::forgetting::until_count;
 use super::*;

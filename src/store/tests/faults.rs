@@ -1,8 +1,8 @@
-//! State files that cannot be used, and charges made while that is so.
+//! Tests of state files that cannot be used, and of charges that are made during that time.
 
 use super::*;
 
-/// Mail must be accepted even if the file at the path is another program's.
+/// Mail must be accepted even if the file at the path belongs to another program.
 #[tokio::test]
 async fn foreign_files_are_not_touched_and_limits_hold_in_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Returns a policy with two limits: `l` counts all recipients, `new` counts new ones.
+/// Returns a policy with two limits: `l` counts all recipients, `new` counts new recipients.
 fn two_limits(count: f64) -> Policy {
     let mut new = limit("new", Field::User, &format!("{count} / 1d"));
     new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
@@ -243,8 +243,8 @@ async fn closing_another_connection_does_not_remove_the_write_ahead_log() {
     store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
     until_every_thread_reads(&store).await;
     // The last process that closes an SQLite file checkpoints its write-ahead log and removes the log. The other
-    // process must not do that, as the store still has the file open. Locks belong to a process, so the test needs a
-    // second one.
+    // process must not do that, because the store still has the file open. Locks belong to a process, so the test needs
+    // a second process.
     let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM budget').fetchall(); c.close()";
     let other = std::process::Command::new("python3").args(["-c", script]).arg(&path).status();
     assert!(other.unwrap().success());
@@ -253,8 +253,8 @@ async fn closing_another_connection_does_not_remove_the_write_ahead_log() {
     assert_eq!(level(&open(&there.path().join("state.db")).unwrap(), &asked("alice", 1)).await, 70.0);
 }
 
-/// Waits until each thread of the store has opened its connection to the file. The maintenance thread is the last to do
-/// so.
+/// Waits until each thread of the store has opened its connection to the file. The maintenance thread opens its
+/// connection last.
 async fn until_every_thread_reads(store: &Store) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let options = &store.core.options;

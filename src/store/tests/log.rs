@@ -1,4 +1,4 @@
-//! The write-ahead log is bounded under load, and truncated after it.
+//! Tests that the write-ahead log has a bounded length under load, and is truncated after the load.
 
 use super::*;
 use std::time::Instant;
@@ -11,7 +11,8 @@ fn the_log_keeps_its_length_under_load_and_always_with_synced_commits() {
     use Durability::{Power, Process};
     let (moment, second) = (Duration::from_millis(20), Duration::from_secs(1));
     assert!(maintenance::should_keep_wal_length(Process, false, 10 << 20, second));
-    // The octets of a hundred commits in a second; then a load that pauses for a moment, and a load that has ended.
+    // First the octets of a hundred commits in a second, then a load that pauses for a moment, then a load that has
+    // ended.
     assert!(!maintenance::should_keep_wal_length(Process, false, 400 << 10, second));
     assert!(maintenance::should_keep_wal_length(Process, true, 0, moment));
     assert!(!maintenance::should_keep_wal_length(Process, true, 0, second));
@@ -30,7 +31,7 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let seen = large_filter();
     let mut users = (0..).map(|n| format!("user{n}"));
-    // Charge until the log is long, then until it has been reset, which truncates it, then until it is long again.
+    // Charge until the log is long, then until it has been reset (which truncates it), and then until it is long again.
     for is_long in [true, false, true] {
         while (length() > LONG) != is_long {
             assert!(Instant::now() < deadline, "a log of {} octets does not begin anew", length());
@@ -62,7 +63,7 @@ async fn is_reset(store: &Store, path: &Path) -> bool {
     let mut longest = 0;
     let deadline = Instant::now() + Duration::from_secs(60);
     while length() >= longest {
-        // This is much longer than the log gets if no reader prevents its reset.
+        // This length is much more than the log reaches if no reader prevents its reset.
         if length() > 4 * LONG || Instant::now() > deadline {
             return false;
         }
@@ -94,7 +95,7 @@ impl std::io::Write for Stalled {
     }
 }
 
-/// Returns a store whose limit has filters of up to 800 kB, with three budgets.
+/// Returns a store with three budgets. The filter of each budget can take up to 800 kB.
 async fn store_of_large_filters(path: &Path) -> Store {
     let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let limits = new_recipients("400K / 1d", None);

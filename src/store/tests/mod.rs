@@ -55,8 +55,8 @@ fn large_filter() -> Arc<Filter> {
     Arc::new(filter)
 }
 
-/// Charges one recipient to a user's budget, after giving the budget this filter. So the whole filter is written to the
-/// file.
+/// Gives a user's budget this filter, and then charges one recipient to the budget. So the whole filter is written to
+/// the file.
 async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
     let policy = store.core.policy();
     let asked = asked(user, 1);
@@ -100,7 +100,8 @@ async fn charges_outlive_the_store_that_made_them() {
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 60);
     store.close().await;
     let store = open(&path).unwrap();
-    // 60 were charged a second ago, so 40 more fit: a little has decayed, so the hundredth is still below the limit.
+    // 60 recipients were charged a second ago. A little of this level has decayed, so that the hundredth recipient is
+    // still below the limit, and 40 more recipients fit.
     assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 40);
     assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap()), 60);
 }
@@ -208,7 +209,7 @@ async fn seen_values_outlive_the_store_that_saw_them() {
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 8), &mut SessionCounters::default()).await.unwrap()), 8);
     store.close().await;
     let store = open(folder.path());
-    // Eight recipients are known, and two new ones fit.
+    // Eight recipients are known, and two new recipients fit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 10);
     assert_eq!(passed(&store.admit(at(0), &asked("carol", 8), &mut SessionCounters::default()).await.unwrap()), 8);
     // Carol's filter is in the journal: opening a copy of the files has to replay it.

@@ -1,4 +1,4 @@
-//! The number of new budgets for keys that clients can choose freely is bounded.
+//! Tests of the maximum number of new budgets for keys that clients can choose freely.
 
 use super::*;
 use crate::policy::MaxNewBudgets;
@@ -68,7 +68,7 @@ async fn new_keys_beyond_the_bound_share_one_budget() {
         let verdict = send(&store, 0, &sender(n)).await;
         passed.insert(n, is_passed(&verdict));
     }
-    // Five senders get their own budgets and pass; three more pass by the shared budget.
+    // Five senders get their own budgets and pass. Three more senders are charged to the shared budget and pass.
     assert_eq!(passed.values().filter(|passed| **passed).count(), 8, "{passed:?}");
     assert!((0..8).all(|n| passed[&n]), "{passed:?}");
     assert_eq!(shared_total(&store), 15);
@@ -187,8 +187,8 @@ async fn users_do_not_share_budgets_with_each_other() {
     let mut policy = of(vec![Limit::new("l", Count::Recipients, vec![Field::User, Field::Recipient], quota)]);
     policy.max_new_budgets = MaxNewBudgets(MAX);
     let store = open(&folder.path().join("state.db"), policy);
-    // Mallory's first five recipients use up the maximum of new budgets; further ones share a budget, in which three
-    // fit.
+    // Mallory's first five recipients use up the maximum of new budgets. Further recipients share one budget, in which
+    // three recipients fit.
     assert_eq!(passed(&store.admit(at(0), &asked("mallory", 5), &mut SessionCounters::default()).await.unwrap()), 5);
     let mut others = asked("mallory", 20);
     others.events.drain(..5);
@@ -219,14 +219,15 @@ async fn keys_without_budgets_are_dropped_from_memory() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
 
-    /// With any messages at any times, no budget exceeds its limit, no key that has a budget uses the shared one, and
-    /// no more new budgets are created than the maximum allows.
+    /// With any messages at any times, no budget exceeds its limit. No key that has its own budget uses the shared
+    /// budget, and no more new budgets are created than the maximum allows.
     #[test]
     fn sharing_budgets_never_exceeds_a_limit(sent in proptest::collection::vec((0u32..30, 0i64..2_000), 1..120), most in 1u32..6) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();
-            // The limit is a token bucket, since the number of messages that it admits is easily computed.
+            // The limit is a token bucket, because the number of messages that a token bucket admits is easily
+            // computed.
             let rate = parse_rate(&format!("{most} / 100000d"), Units::Things).unwrap();
             let mut limit =
                 Limit::new("l", Count::Messages, vec![Field::Sender], Quota::rate(Algorithm::TokenBucket, rate, None));

@@ -1,4 +1,4 @@
-//! Parallel transactions have the same results as if they had run one after the other in some order.
+//! Tests that parallel transactions have the same results as if they had run one after the other in some order.
 
 use super::*;
 use crate::policy::InMemoryStore;
@@ -23,13 +23,13 @@ async fn parallel_decisions_never_exceed_a_limit() {
     for task in tasks {
         total += task.await.unwrap();
     }
-    // All run at the same time `now`. In any order, the hundredth would raise the rate to 100, which exceeds the limit,
-    // as in Exim.
+    // All transactions run at the same time `now`. In any order, the hundredth recipient would raise the rate to 100,
+    // which exceeds the limit, as in Exim.
     assert_eq!(total, 99);
 }
 
-/// For 10 s, 20,000 events arrive per second, each up to 5 ms late. No more events are accepted than if they arrived in
-/// order.
+/// Lets 20,000 events per second arrive for 10 s, each event up to 5 ms late. No more events are accepted than if the
+/// events arrived in order.
 #[tokio::test]
 async fn decisions_out_of_order_do_not_make_time_pass_twice() {
     let folder = tempfile::tempdir().unwrap();
@@ -46,10 +46,11 @@ async fn decisions_out_of_order_do_not_make_time_pass_twice() {
     assert!((10_000..=11_000).contains(&total), "{total}");
 }
 
-/// Transactions in the order in which the store ran them: time, request, session counters before, verdicts as text.
+/// Transactions in the order in which the store ran them. Each entry has the time, the request, the session counters
+/// before the transaction, and the verdicts as text.
 type Log = std::sync::Mutex<Vec<(Timestamp, PolicyRequest, SessionCounters, String)>>;
 
-/// Returns a policy with a limit for each user, one for each client, and one on each user's new recipients.
+/// Returns a policy with a limit per user, a limit per client, and a limit on each user's new recipients.
 fn three_limits() -> Policy {
     let mut buckets = limit("clients", Field::Client(Widths::default()), "300 / 1h");
     buckets.algorithm = Algorithm::TokenBucket;
@@ -99,8 +100,9 @@ fn dialogue(recipients: usize) -> Vec<Vec<Event>> {
     ]
 }
 
-/// A thousand tasks decide about requests of this many users and clients. Checks that the verdicts, and the file
-/// afterwards, are those of a serial run in the order in which the store ran the transactions.
+/// Runs a thousand tasks, which decide on requests of this many users and clients. Checks that the verdicts, and the
+/// file afterwards, are the same as after a serial run. The serial run has the order in which the store ran the
+/// transactions.
 async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     let folder = tempfile::tempdir().unwrap();
     let options =

@@ -1,4 +1,4 @@
-//! A slot of a limit such as "3 at once" is counted exactly as long as its session exists.
+//! Tests that a slot of a limit such as "3 at once" is counted exactly as long as its session exists.
 
 use super::*;
 use crate::policy::limit::{Action, Delay, Ladder, Mode, Rung, Scope};
@@ -15,7 +15,7 @@ enum Op {
     Leave(usize),
     /// The task of this user's oldest session panics.
     Crash(usize),
-    /// The policy is reloaded; now it admits this many sessions at once.
+    /// The policy is reloaded. The new policy admits this number of sessions at once.
     Reload(u8),
 }
 
@@ -74,8 +74,8 @@ async fn play(ops: Vec<Op>) {
                 let asked = login(user);
                 let mut counters = SessionCounters::default();
                 let mut admit = Box::pin(store.admit(now, &asked, &mut counters));
-                // In one poll the store decides and queues the change, or finds that a budget must be loaded first and
-                // does not decide.
+                // In one poll, the store decides and queues the change. If a budget must be loaded first, the store
+                // finds this in the same poll and does not decide.
                 let _ = std::future::poll_fn(|context| std::task::Poll::Ready(admit.as_mut().poll(context))).await;
             }
             Op::Leave(user) if !live[user].is_empty() => {

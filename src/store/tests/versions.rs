@@ -35,7 +35,7 @@ async fn a_file_of_version_2_is_migrated() {
     drop(old);
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
-    // Known recipients stay known after the migration, and the hundredth exceeds the limit.
+    // The recipients are still known after the migration, and the hundredth recipient exceeds the limit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut SessionCounters::default()).await.unwrap()), 99);
     assert_eq!(passed(&store.admit(at(0), &asked("bob", 120), &mut SessionCounters::default()).await.unwrap()), 99);
     assert_eq!(level(&store, &asked("alice", 1)).await, 99.0);

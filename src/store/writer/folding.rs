@@ -1,4 +1,4 @@
-//! Folding: the writer writes the changed budgets into the table, a slice of them at a time, and then deletes the
+//! Folding: the writer writes the changed budgets into the table, a slice of the budgets at a time. It then deletes the
 //! journal entries that are no longer needed.
 
 use super::pass::Pass;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Octets of a row in addition to its key and its filter.
 const ROW_OVERHEAD: usize = 18;
 
-/// Approximate maximum octets that are folded in one transaction, since filters may be large.
+/// Approximate maximum octets that are folded in one transaction. The number is limited because filters can be large.
 const SLICE_OCTETS: usize = 512 << 10;
 
 /// Maximum number of journal entries that one transaction deletes.
@@ -24,7 +24,7 @@ const DISCARD_AT_ONCE: i64 = 64;
 /// Time after the end of a fold pass at which the next pass begins, even if the journal is short.
 const FOLD_AFTER: Duration = Duration::from_secs(60);
 
-/// Maximum time for folding at shutdown. What is not folded by then stays in the journal.
+/// Maximum time for folding at shutdown. Changes that are not folded by then stay in the journal.
 const FINAL_FOLD_TIME: Duration = Duration::from_secs(2);
 
 impl Task {
@@ -50,7 +50,7 @@ impl Task {
         self.core.wal_written.fetch_add(slice.len() * PAGE_OCTETS, Ordering::Relaxed);
         let Err(error) = outcome else { return self.core.cache.end_fold(slice, Some(self.core.queue.epoch())) };
         if file::is_page_damage(&error) && slice.len() > 1 {
-            // Only some of the pages may be damaged: fold each half of the slice.
+            // Perhaps only some of the pages are damaged: fold each half of the slice.
             let (one, other) = slice.split_at(slice.len() / 2);
             self.fold(one);
             return self.fold(other);
@@ -103,13 +103,13 @@ impl Task {
         }
     }
 
-    /// Appends budgets whose pages in the table are damaged to the journal again, so that all older journal entries can
-    /// be deleted.
+    /// Appends budgets to the journal again, because their pages in the table are damaged. All older journal entries
+    /// can then be deleted.
     pub(super) fn keep_in_journal(&mut self, hashed_keys: &[HashedKey]) {
         let mut entry = Entry::default();
         for hashed_key in hashed_keys {
-            // Write the present state: journal entries with older states of this budget come before it, newer ones
-            // after it.
+            // Write the present state. In the journal, older states of this budget come before it, and newer states
+            // come after it.
             if let Some(budget) = self.core.cache.begin_fold(hashed_key) {
                 entry.push(hashed_key.key.borrowed(), &budget, Seen::Whole);
                 self.core.cache.end_fold(&[(hashed_key.clone(), budget)], None);
@@ -129,7 +129,7 @@ impl Task {
         self.fold_at_octets = (2 * pass.written).clamp(*FOLD_AT_OCTETS.start(), *FOLD_AT_OCTETS.end());
         self.core.metrics.state.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
         self.record(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
-        // Only if no changes were lost since the pass began, all changes are now in the file.
+        // All changes are now in the file only if no changes were lost since the pass began.
         let Some(epoch) = pass.behind else { return };
         let _catch_up = self.core.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.core.queue.epoch() == epoch {
@@ -138,8 +138,8 @@ impl Task {
         }
     }
 
-    /// Folds until everything is folded or the time is over, before the thread ends. What is not folded is in the
-    /// journal.
+    /// Folds budgets before the thread ends, until everything is folded or [`FINAL_FOLD_TIME`] has passed. Changes that
+    /// are not folded are in the journal.
     pub(super) fn finish(&mut self) {
         let deadline = Instant::now() + FINAL_FOLD_TIME;
         while Instant::now() < deadline

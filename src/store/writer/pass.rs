@@ -4,8 +4,8 @@ use crate::store::cache::SHARDS;
 use crate::store::core::Core;
 use crate::store::hashed_key::HashedKey;
 
-/// A fold pass: the writer writes all changed budgets to the table, then deletes the journal entries from before the
-/// pass.
+/// A fold pass. The writer writes all changed budgets to the table, and then deletes the journal entries that are older
+/// than the pass.
 pub struct Pass {
     /// Changed budgets of the current cache shard that are still to be folded, in reverse order.
     pub hashed_keys: Vec<HashedKey>,
@@ -15,7 +15,7 @@ pub struct Pass {
     pub last_entry: i64,
     /// Octets of the journal when the pass began.
     pub octets: usize,
-    /// If changes were missing in the journal when the pass began, the queue's epoch at that time; otherwise `None`.
+    /// Epoch of the queue when the pass began, if changes were missing in the journal at that time; otherwise `None`.
     pub behind: Option<u64>,
     /// Approximate octets that the pass has written to the table so far.
     pub written: usize,

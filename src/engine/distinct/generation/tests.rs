@@ -4,7 +4,7 @@ use crate::time::Timestamp;
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// Plain dense Bloom filter, in the form in which Weir stored all filters before it had sparse ones.
+/// Plain dense Bloom filter. Weir stored all filters in this form before it had sparse filters.
 #[derive(Clone)]
 struct Dense(Vec<u8>);
 
