@@ -362,8 +362,9 @@ fn a_suspension_states_its_own_length_beside_a_longer_wait() {
         limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend(Duration::from_secs(hours * 3_600)) }]);
         limit
     };
-    let slow = limit("slow", Count::Recipients, &[Field::User], "2 / 100d");
-    // The reply states the length of the longest suspension, and not the wait of the limit `slow`.
+    let slow = limit("slow", Count::Recipients, &[Field::User], "1.5 / 100d");
+    // The limit `slow` would let the recipient pass after some weeks. The reply states the length of the longest
+    // suspension, not this wait.
     for (limits, suspended) in [
         (vec![suspending("short", 1), slow.clone()], "1h"),
         (vec![suspending("short", 1), slow, suspending("long", 2)], "2h"),
