@@ -401,6 +401,9 @@ fn health_readiness_and_metrics_are_served() {
     assert_eq!(weir.metric("weir_state_degraded"), 0.0);
     let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap().count() as f64;
     assert!((weir.metric("process_open_fds") - files).abs() < 5.0, "{files}");
+    assert!(weir.metric("process_cpu_seconds_total") > 0.0);
+    let memory = weir.metric("process_resident_memory_bytes");
+    assert!((1e6..weir.metric("process_virtual_memory_bytes")).contains(&memory), "{memory}");
     let started = weir.metric("process_start_time_seconds");
     let configured = weir.metric("weir_config_last_reload_success_timestamp_seconds");
     assert!((0.0..60.0).contains(&(configured - started + 1.0)), "{started} {configured}");

@@ -5,6 +5,7 @@ mod builder;
 mod connections;
 mod limits;
 mod mail;
+mod process;
 mod service;
 mod state;
 mod upstreams;
@@ -17,7 +18,7 @@ pub use state::StateMetrics;
 pub use upstreams::{Counted, Part, UpstreamMetrics, Upstreams};
 
 use builder::Builder;
-use prometheus::process_collector::ProcessCollector;
+use process::ProcessCollector;
 use prometheus::{Encoder as _, Error, Registry, TextEncoder};
 use std::sync::Arc;
 
@@ -35,8 +36,7 @@ pub struct Metrics {
 impl Metrics {
     pub fn new() -> Result<Self, Error> {
         let registry = Registry::new();
-        // CPU time, memory and open files, with the names that all clients of Prometheus use.
-        registry.register(Box::new(ProcessCollector::for_self()))?;
+        registry.register(Box::new(ProcessCollector::new()?))?;
         let build = Builder(&registry);
         Ok(Self {
             mail: MailMetrics::new(&build)?,
