@@ -1,5 +1,7 @@
 //! Tests of `weir history`: it makes the expected histories of mail from logs in the formats of real mail servers.
 
+mod real_exim;
+
 use crate::harness::{Client, Outcome, Site, Upstream, run, weir};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
