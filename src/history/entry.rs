@@ -1,5 +1,6 @@
 //! Entry: the content of one log line about one message.
 
+use super::syslog::Header;
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,16 +26,18 @@ pub enum LeftOut {
     RefusedBeforeRecipient,
     /// Weir does not log every refusal of a busy session; the line has the number of those that it did not log.
     NotLogged(u64),
+    /// Syslog wrote only how often it left out the line before.
+    NotWritten(u64),
 }
 
 impl Parsed<'_> {
-    /// Returns this result with the name of the host that wrote the line.
-    pub fn of_host<'a>(self, host: &'a str) -> Parsed<'a>
+    /// Returns this result with the facts from the header of the line.
+    pub fn with_header<'a>(self, header: &Header<'a>) -> Parsed<'a>
     where
         Self: 'a,
     {
         match self {
-            Self::Entry(entry) => Parsed::Entry(Entry { host, ..entry }),
+            Self::Entry(entry) => Parsed::Entry(Entry { host: header.host, more: header.more, ..entry }),
             other => other,
         }
     }
@@ -46,6 +49,8 @@ pub struct Entry<'a> {
     pub kind: Kind,
     /// Host that wrote the line, if syslog names one.
     pub host: &'a str,
+    /// Number of further equal lines for which syslog wrote only this one.
+    pub more: u64,
     /// Id of the message in the server's queue, or of the session in Weir; empty if a message was refused before it got
     /// an id.
     pub id: Cow<'a, str>,

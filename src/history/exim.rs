@@ -10,11 +10,14 @@ use std::net::IpAddr;
 pub fn parse(body: &str) -> Parsed<'_> {
     let body = body.trim_start();
     match syslog::header(body) {
-        Some(header) if header.program.starts_with("exim") => of_part(header.text).of_host(header.host),
+        Some(header) if header.program.starts_with("exim") => of_part(header.text).with_header(&header),
         // In Exim's own main log, a host name and `program[pid]:` never follow the time: this line is from syslog, and
         // of another program.
         Some(header) if is_name(header.host) && is_name(header.program) && !is_id(header.host) => Parsed::Foreign,
-        _ => of_line(own_text(body)),
+        _ => match syslog::last_repeated(body) {
+            Some(times) => Parsed::LeftOut(LeftOut::NotWritten(times)),
+            None => of_line(own_text(body)),
+        },
     }
 }
 

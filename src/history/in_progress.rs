@@ -55,7 +55,7 @@ impl InProgress {
     pub fn add(&mut self, at: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         if entry.kind == Kind::Whole || entry.id.is_empty() {
             let began = Timestamp::from_micros(at.micros().saturating_sub_unsigned(micros(entry.age)));
-            return rows.add(&Message::new(began, Origin::Client, entry), summary);
+            return add_at_once(began, entry, rows, summary);
         }
         self.set_key(entry.host, &entry.id);
         if let Some(next) = entry.next_id {
@@ -65,7 +65,7 @@ impl InProgress {
             Kind::Begin => return self.begin(at, entry, rows, summary),
             _ if self.messages.contains_key(&*self.key) => {}
             Kind::Process => return self.insert(Message::new(at, Origin::Server, entry), rows, summary),
-            _ if entry.is_self_contained() => return rows.add(&Message::new(at, Origin::Client, entry), summary),
+            _ if entry.is_self_contained() => return add_at_once(at, entry, rows, summary),
             // Hold the message, so that its lines are counted as one message.
             _ => self.insert(Message::new(at, Origin::BeforeLogs, Entry::default()), rows, summary)?,
         }
@@ -190,6 +190,13 @@ impl InProgress {
         self.announced.insert(id.into(), at);
         self.announcements.push_back((at, id.into()));
     }
+}
+
+/// Adds a message that one line reports, once for each line that this line stands for.
+fn add_at_once(began: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+    let times = 1 + entry.more;
+    let message = Message::new(began, Origin::Client, entry);
+    (0..times).try_for_each(|_| rows.add(&message, summary))
 }
 
 fn micros(duration: Duration) -> u64 {

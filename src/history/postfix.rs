@@ -16,14 +16,17 @@ const BEFORE_RECIPIENT: [&str; 11] =
 
 /// Parses the text of a line after its time. Lines about connections, TLS and statistics, and warnings are irrelevant.
 pub fn parse(body: &str) -> Parsed<'_> {
-    let Some(header) = syslog::header(body) else { return Parsed::Foreign };
+    let Some(header) = syslog::header(body) else {
+        let times = syslog::last_repeated(body);
+        return times.map_or(Parsed::Foreign, |times| Parsed::LeftOut(LeftOut::NotWritten(times)));
+    };
     // An instance of Postfix may have its own name before the service: `postfix-out/smtpd`, `postfix/submission/smtpd`.
     let Some((instance, _)) = header.program.split_once('/') else { return Parsed::Foreign };
     if !instance.starts_with("postfix") && !header.program.ends_with("/smtpd") {
         return Parsed::Foreign;
     }
     let service = header.program.rsplit('/').next().unwrap_or_default();
-    of_service(service, header.text).of_host(header.host)
+    of_service(service, header.text).with_header(&header)
 }
 
 /// Parses the text of a service such as smtpd.

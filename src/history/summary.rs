@@ -52,6 +52,8 @@ pub struct Summary {
     /// Number of refusals left out, by reason.
     refused_before_recipient: u64,
     not_logged: u64,
+    /// Number of lines of any program that syslog did not write, as they equal the line before.
+    not_written: u64,
     /// Number of second lines about the same refusal.
     pub refusal_copies: u64,
     /// Number of messages that were written before they left the queue, because too many were in memory.
@@ -100,6 +102,7 @@ impl Summary {
             older_outcomes: [0; Outcome::ALL.len()],
             refused_before_recipient: 0,
             not_logged: 0,
+            not_written: 0,
             refusal_copies: 0,
             written_early: 0,
             misunderstood: 0,
@@ -124,6 +127,7 @@ impl Summary {
         match reason {
             LeftOut::RefusedBeforeRecipient => self.refused_before_recipient += 1,
             LeftOut::NotLogged(refusals) => self.not_logged += refusals,
+            LeftOut::NotWritten(lines) => self.not_written += lines,
         }
     }
 
@@ -219,6 +223,7 @@ impl Summary {
                 "line",
                 "left out: second copies of refusals, which Exim writes to syslog (syslog_duplication)",
             ),
+            (self.not_written, "line", "left out: syslog wrote only \"last message repeated\", of any program"),
             (self.not_logged, "refusal", "left out: Weir counted them, but did not log them one by one"),
             (self.without_sender, "message", "left out: neither the sender nor a login is in the logs"),
             (self.without_recipient, "message", "left out: no recipient is in the logs, not queued or not tried yet"),

@@ -7,7 +7,12 @@ pub struct Header<'a> {
     /// Name of the program, without the process id: `postfix/submission/smtpd`.
     pub program: &'a str,
     pub text: &'a str,
+    /// Number of further equal lines for which rsyslog wrote only this one: `message repeated 3 times: [ text]`.
+    pub more: u64,
 }
+
+/// Maximum number of equal lines for which one line counts.
+const MAX_REPEATS: u64 = 100_000;
 
 /// Severities that busybox writes before the program: `mail.info`.
 const SEVERITIES: [&str; 8] = [".debug", ".info", ".notice", ".warn", ".err", ".crit", ".alert", ".emerg"];
@@ -40,7 +45,7 @@ pub fn header(after_time: &str) -> Option<Header<'_>> {
         None => rest.strip_prefix('[').and_then(|data| data.split_once("] ")).map(|(_, text)| text)?,
     };
     let is_process = process == "-" || process.bytes().all(|b| b.is_ascii_digit());
-    is_process.then(|| Header { host, program: tag, text: text.trim_start_matches('\u{feff}') })
+    is_process.then(|| Header { host, program: tag, text: text.trim_start_matches('\u{feff}'), more: 0 })
 }
 
 /// Returns whether a word has the form `program[pid]:`, so that no host is before it.
@@ -54,7 +59,19 @@ fn traditional<'a>(host: &'a str, tag: &'a str, text: &'a str) -> Header<'a> {
     let program = tag.split(['[', ':']).next().unwrap_or(tag);
     let text = text.trim_start();
     let after_id = text.strip_prefix("[ID ").and_then(|rest| rest.split_once("] "));
-    Header { host, program, text: after_id.map_or(text, |(_, text)| text) }
+    let text = after_id.map_or(text, |(_, text)| text);
+    let repeated = || {
+        let (times, text) = text.strip_prefix("message repeated ")?.split_once(" times: [ ")?;
+        Some((times.parse::<u64>().ok()?, text.strip_suffix(']')?))
+    };
+    let (times, text) = repeated().unwrap_or((1, text));
+    Header { host, program, text, more: times.min(MAX_REPEATS).saturating_sub(1) }
+}
+
+/// Returns the number in `mx1 last message repeated 3 times`, which syslog of BSD writes instead of equal lines.
+pub fn last_repeated(after_time: &str) -> Option<u64> {
+    let (_, rest) = after_time.trim_start().split_once(" last message repeated ")?;
+    rest.strip_suffix(" times")?.parse().ok()
 }
 
 #[cfg(test)]
@@ -72,11 +89,14 @@ mod tests {
             "mx1 postfix/smtpd 12 - - 4A8D2280F15: removed",
             "mx1 postfix/smtpd 12 ID47 [origin@1 ip=\"192.0.2.1\"] 4A8D2280F15: removed",
         ] {
-            let expected = Header { host: "mx1", program: "postfix/smtpd", text: "4A8D2280F15: removed" };
+            let expected = Header { host: "mx1", program: "postfix/smtpd", text: "4A8D2280F15: removed", more: 0 };
             assert_eq!(header(line), Some(expected), "{line}");
         }
-        let without_host = Header { host: "", program: "exim", text: "Completed" };
+        let without_host = Header { host: "", program: "exim", text: "Completed", more: 0 };
         assert_eq!(header("exim[12]: Completed"), Some(without_host));
+        let repeated = Header { more: 2, ..without_host };
+        assert_eq!(header("exim[12]: message repeated 3 times: [ Completed]"), Some(repeated));
+        assert_eq!(last_repeated(" mx1 last message repeated 3 times"), Some(3));
         for line in [
             "",
             "mx1",
