@@ -1,5 +1,7 @@
 //! Tests of `weir history`: it makes the expected histories of mail from logs in the formats of real mail servers.
 
+mod real_exim;
+
 use crate::harness::{Client, Outcome, Site, Upstream, run, weir};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,13 @@ fn file(name: &str) -> PathBuf {
 
 fn text(name: &str) -> String {
     std::fs::read_to_string(file(name)).unwrap()
+}
+
+/// Returns the data in the form of gzip.
+fn zipped(data: &[u8]) -> Vec<u8> {
+    let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    zipped.write_all(data).unwrap();
+    zipped.finish().unwrap()
 }
 
 /// Runs `weir history` in the folder of the logs, with the time zone Europe/Vienna.
@@ -27,6 +36,9 @@ fn every_log_gives_its_history() {
         ("exim", &["exim", "--year", "2026", "exim.log"]),
         ("refused", &["exim", "--year", "2026", "--refused", "--authenticated", "exim.log"]),
         ("weir", &["weir", "--year", "2026", "weir.log"]),
+        ("postfix-formats", &["postfix", "--year", "2026", "postfix-formats.log"]),
+        ("postfix-refusals", &["postfix", "--year", "2026", "--refused", "postfix-refusals.log"]),
+        ("exim-refusals", &["exim", "--year", "2026", "--refused", "exim-refusals.log", "exim-syslog.log"]),
     ] {
         let found = history(arguments, "");
         let (rows, summary) = (format!("{expected}.csv"), format!("{expected}.summary"));
@@ -50,9 +62,7 @@ fn rotated_and_gzipped_logs_of_any_order_give_the_history_of_the_whole_log() {
     for (n, part) in parts.into_iter().enumerate() {
         let mut text = (part.join("\n") + "\n").into_bytes();
         if n == 0 {
-            let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-            zipped.write_all(&text).unwrap();
-            text = zipped.finish().unwrap();
+            text = zipped(&text);
         }
         std::fs::write(name(n), text).unwrap();
         let modified: std::time::SystemTime = ["2026-01-01T00:00:05Z", "2026-01-01T01:00:00Z", "2026-03-01T00:00:00Z"]
@@ -76,13 +86,39 @@ fn rotated_and_gzipped_logs_of_any_order_give_the_history_of_the_whole_log() {
 }
 
 #[test]
+fn a_log_that_is_given_twice_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for (program, name) in
+        [("postfix", "postfix-refusals"), ("postfix", "postfix-submission"), ("exim", "exim-refusals")]
+    {
+        let log = format!("{name}.log");
+        let (copy, iso) = (folder.path().join("copy.gz"), folder.path().join("iso.log"));
+        std::fs::write(&copy, zipped(text(&log).as_bytes())).unwrap();
+        // A second rule of rsyslog writes the same lines with times in another form.
+        std::fs::write(&iso, text(&log).replace("Mar  1 10:00:", "2026-03-01T10:00:")).unwrap();
+        let arguments = [program, "--year", "2026", "--refused", &log];
+        let expected = history(&arguments, "");
+        let lines = text(&log).lines().count();
+        for other in [&copy, &iso] {
+            let found = history(&[&arguments[..], &[other.to_str().unwrap()]].concat(), "");
+            assert_eq!((found.code, &found.out), (Some(0), &expected.out), "{}", found.err);
+            for words in
+                [format!(", {lines} repeated"), format!("; {lines} of them left out: another log has them, too")]
+            {
+                assert!(found.err.contains(&words), "{words}: {}", found.err);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_history_can_be_simulated() {
     let folder = tempfile::tempdir().unwrap();
     let config = "listener.s = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
         upstream = [{ address = \"127.0.0.1:2525\", tls = \"none\" }]\nstate = { path = \"state.db\" }\n\
         [[limit]]\nname = \"one\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"1 / 1d\"\nalgorithm = \"token-bucket\"\n";
     std::fs::write(folder.path().join("weir.toml"), config).unwrap();
-    for name in ["postfix.csv", "exim.csv", "weir.csv"] {
+    for name in ["postfix.csv", "exim.csv", "weir.csv", "exim-refusals.csv"] {
         let mut command = weir();
         command.args(["simulate", "--json", "-c"]).arg(folder.path().join("weir.toml")).arg(file(name));
         let found = run(&mut command, "");
@@ -97,9 +133,7 @@ fn a_history_can_be_simulated() {
 fn wrong_logs_are_named_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("mail.log.gz");
-    let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    zipped.write_all(text("postfix-submission.log").as_bytes()).unwrap();
-    let zipped = zipped.finish().unwrap();
+    let zipped = zipped(text("postfix-submission.log").as_bytes());
     std::fs::write(&broken, &zipped[..zipped.len() / 2]).unwrap();
     let other = folder.path().join("mail.log.xz");
     std::fs::write(&other, b"\xfd7zXZ\0\0").unwrap();

@@ -1,5 +1,6 @@
 //! Entry: the content of one log line about one message.
 
+use super::syslog::Header;
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,20 +11,33 @@ pub enum Parsed<'a> {
     Entry(Entry<'a>),
     /// Line of the program that says nothing about a message.
     Irrelevant,
+    /// Line about mail that cannot be in the history.
+    LeftOut(LeftOut),
     /// Line of another program.
     Foreign,
     /// Line that has the form of an entry but cannot be parsed, with the reason.
     Bad(&'static str),
 }
 
+/// Reason why a line about mail cannot be in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// The server refused the client, its greeting, its login or the sender: no recipient is known yet.
+    RefusedBeforeRecipient,
+    /// Weir does not log every refusal of a busy session; the line has the number of those that it did not log.
+    NotLogged(u64),
+    /// Syslog wrote only how often it left out the line before.
+    NotWritten(u64),
+}
+
 impl Parsed<'_> {
-    /// Returns this result with the name of the host that wrote the line.
-    pub fn of_host<'a>(self, host: &'a str) -> Parsed<'a>
+    /// Returns this result with the facts from the header of the line.
+    pub fn with_header<'a>(self, header: &Header<'a>) -> Parsed<'a>
     where
         Self: 'a,
     {
         match self {
-            Self::Entry(entry) => Parsed::Entry(Entry { host, ..entry }),
+            Self::Entry(entry) => Parsed::Entry(Entry { host: header.host, more: header.more, ..entry }),
             other => other,
         }
     }
@@ -35,6 +49,8 @@ pub struct Entry<'a> {
     pub kind: Kind,
     /// Host that wrote the line, if syslog names one.
     pub host: &'a str,
+    /// Number of further equal lines for which syslog wrote only this one.
+    pub more: u64,
     /// Id of the message in the server's queue, or of the session in Weir; empty if a message was refused before it got
     /// an id.
     pub id: Cow<'a, str>,
@@ -46,7 +62,8 @@ pub struct Entry<'a> {
     pub recipients: Vec<(Cow<'a, str>, Outcome)>,
     /// The line names all recipients of the envelope.
     pub has_all_recipients: bool,
-    /// Number of recipients that the line counts without their addresses, and their outcome.
+    /// Number of recipients that the line counts without their addresses, and their outcome. If the line reports the
+    /// refusal of a whole message without its recipients, the number is 1.
     pub unnamed: Option<(u64, Outcome)>,
     /// Id under which the next server queued the message, from that server's reply.
     pub next_id: Option<&'a str>,
@@ -82,12 +99,15 @@ pub enum Outcome {
     Bounced,
     /// The server refused the recipient or the message, so that it was never queued.
     Refused,
+    /// The server accepted the recipient or the message, and threw it away.
+    Discarded,
     /// The log reports no attempt to deliver.
     Unknown,
 }
 
 impl Outcome {
-    pub const ALL: [Self; 5] = [Self::Sent, Self::Deferred, Self::Bounced, Self::Refused, Self::Unknown];
+    pub const ALL: [Self; 6] =
+        [Self::Sent, Self::Deferred, Self::Bounced, Self::Refused, Self::Discarded, Self::Unknown];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,6 +115,7 @@ impl Outcome {
             Self::Deferred => "deferred",
             Self::Bounced => "bounced",
             Self::Refused => "refused",
+            Self::Discarded => "discarded",
             Self::Unknown => "unknown",
         }
     }
@@ -102,6 +123,17 @@ impl Outcome {
     /// Returns whether a later attempt to deliver can change the outcome.
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Deferred | Self::Unknown)
+    }
+}
+
+impl Entry<'_> {
+    /// Returns whether the line reports only a refusal or a discarded recipient: it then has all facts itself, and needs
+    /// no earlier line.
+    pub fn is_self_contained(&self) -> bool {
+        let is_final = |outcome: &Outcome| matches!(outcome, Outcome::Refused | Outcome::Discarded);
+        let mut outcomes =
+            self.recipients.iter().map(|(_, outcome)| outcome).chain(self.unnamed.iter().map(|(_, o)| o));
+        self.sender.is_some() && outcomes.clone().next().is_some() && outcomes.all(is_final)
     }
 }
 

@@ -1,19 +1,58 @@
 //! Exim: lines of the main log (`mainlog`, `exim_mainlog`), also if syslog wrote them.
 
-use super::entry::{Entry, Kind, Outcome, Parsed, bracketed_address, sender};
+use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, bracketed_address, sender};
+use super::stamp::is_date;
 use super::syslog;
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 /// Parses the text of a line after its time: `1tKz0D-000000003p2-1Gxn <= alice@example.org H=… A=… S=8200 id=… for …`.
 pub fn parse(body: &str) -> Parsed<'_> {
     let body = body.trim_start();
     match syslog::header(body) {
-        Some(header) if header.program.starts_with("exim") => of_line(own_text(header.text)).of_host(header.host),
+        Some(header) if header.program.starts_with("exim") => of_part(header.text).with_header(&header),
         // In Exim's own main log, a host name and `program[pid]:` never follow the time: this line is from syslog, and
         // of another program.
         Some(header) if is_name(header.host) && is_name(header.program) && !is_id(header.host) => Parsed::Foreign,
-        _ => of_line(own_text(body)),
+        _ => match syslog::last_repeated(body) {
+            Some(times) => Parsed::LeftOut(LeftOut::NotWritten(times)),
+            None => of_line(own_text(body)),
+        },
     }
+}
+
+/// Returns the text of a line that syslog wrote, if it is a refusal. With `syslog_duplication`, which is the default,
+/// Exim writes each refusal twice: once for its main log and once for its reject log.
+pub fn refusal_in_syslog(body: &str) -> Option<&str> {
+    let header = syslog::header(body.trim_start()).filter(|header| header.program.starts_with("exim"))?;
+    let text = own_text(part(header.text).map_or(header.text, |(_, text)| text));
+    text.contains("rejected ").then_some(text)
+}
+
+/// Parses a line from syslog. Exim divides a long line into parts.
+fn of_part(text: &str) -> Parsed<'_> {
+    match part(text) {
+        None => of_line(own_text(text)),
+        Some((1, text)) => match of_line(own_text(text)) {
+            // The list of recipients may go on in the next part, which may begin in the middle of an address. The lines
+            // of the deliveries name all recipients.
+            Parsed::Entry(mut entry) if entry.has_all_recipients => {
+                entry.recipients.pop();
+                Parsed::Entry(Entry { has_all_recipients: false, ..entry })
+            }
+            other => other,
+        },
+        Some(_) => Parsed::Irrelevant,
+    }
+}
+
+/// Returns the number of a part of a divided line, and its text: `[1/3] text`, or `[1\3] text` if the line had several
+/// lines.
+fn part(text: &str) -> Option<(u32, &str)> {
+    let (mark, rest) = text.strip_prefix('[')?.split_once("] ")?;
+    let (number, parts) = mark.split_once(['/', '\\'])?;
+    parts.parse::<u32>().ok()?;
+    Some((number.parse().ok()?, rest))
 }
 
 /// Parses a line without its times and its process id.
@@ -26,14 +65,13 @@ fn of_line(text: &str) -> Parsed<'_> {
         "==" => delivery(id, rest, Outcome::Deferred),
         "**" => delivery(id, rest, Outcome::Bounced),
         "Completed" => Parsed::Entry(Entry { kind: Kind::End, id: id.into(), ..Entry::default() }),
-        _ => refusal(&text[id.len()..]),
+        _ => refusal(id, text[id.len()..].trim_start()),
     }
 }
 
 /// Removes what Exim writes itself after the time of syslog: its own time, the offset from UTC and the process id.
 fn own_text(mut text: &str) -> &str {
-    let is_date = |word: &str| word.len() == 10 && word.as_bytes()[4] == b'-' && word.as_bytes()[7] == b'-';
-    if let Some((_, rest)) = text.split_once(' ').filter(|(word, _)| is_date(word)) {
+    if let Some((_, rest)) = text.split_once(' ').filter(|(word, _)| word.len() == 10 && is_date(word)) {
         text = rest.split_once(' ').map_or("", |(_, rest)| rest);
     }
     let is_extra = |word: &str| word.starts_with(['[', '+', '-']) && word.len() > 2;
@@ -73,20 +111,35 @@ fn fields(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Leaves out the name that the client gave in HELO, which is in parentheses after the host: `H=name (helo) [192.0.2.7]`.
+/// The client chooses the name, so that an address in it must not be taken for the client's.
+fn without_helo<'a>(fields: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    let (mut is_after_host, mut is_helo) = (false, false);
+    fields.filter(move |field| {
+        is_helo |= field.starts_with("H=(") || is_after_host && field.starts_with('(');
+        is_after_host = field.starts_with("H=");
+        let is_left_out = is_helo;
+        is_helo &= !field.ends_with(')');
+        !is_left_out
+    })
+}
+
+/// Returns the address of the client, if the field has it: `H=[192.0.2.7]:57781`, or `[192.0.2.7]` after the name.
+fn client(field: &str) -> Option<IpAddr> {
+    bracketed_address(field.strip_prefix("H=").unwrap_or(field)).filter(|_| field.starts_with(['[', 'H']))
+}
+
+/// Returns the user in the value of the field A: `dovecot_login:alice`.
+fn user(login: &str) -> Option<Cow<'_, str>> {
+    login.split(':').nth(1).filter(|user| !user.is_empty()).map(Into::into)
+}
+
 /// Parses a line about the arrival of a message.
 fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
-    let mut fields = fields(text);
+    let mut fields = without_helo(fields(text));
     let Some(address) = fields.next() else { return Parsed::Bad("it has no sender") };
     let mut entry = Entry { kind: Kind::Begin, id: id.into(), sender: Some(sender(bare(address))), ..Entry::default() };
-    let (mut is_host, mut is_helo) = (false, false);
     while let Some(field) = fields.next() {
-        // The name in parentheses is from HELO: the client chooses it, so that an address in it is not taken for the
-        // client's.
-        is_helo |= is_host && field.starts_with('(');
-        if is_helo {
-            is_helo = !field.ends_with(')');
-            continue;
-        }
         match field.split_once('=').unwrap_or((field, "")) {
             ("for", "") => {
                 entry.recipients = fields.map(|address| (address.into(), Outcome::Unknown)).collect();
@@ -95,20 +148,11 @@ fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
             }
             // Exim made this message itself, as a bounce. R is the id of the message that bounced.
             ("R", _) => entry.kind = Kind::Process,
-            ("A", login) => entry.user = login.split(':').nth(1).filter(|user| !user.is_empty()).map(Into::into),
+            ("A", login) => entry.user = user(login),
             ("S", size) => entry.size = size.parse().ok(),
             // With this protocol a scanner returns a message to Exim, in the example of Exim's documentation.
             ("P", protocol) => entry.is_continuation = protocol.ends_with("-scanned"),
-            ("H", name) => {
-                is_helo = name.starts_with('(') && !name.ends_with(')');
-                entry.client = bracketed_address(name).filter(|_| name.starts_with('['));
-                is_host = entry.client.is_none();
-            }
-            _ if is_host && field.starts_with('[') => {
-                entry.client = bracketed_address(field);
-                is_host = false;
-            }
-            _ => {}
+            _ => entry.client = entry.client.or_else(|| client(field)),
         }
     }
     Parsed::Entry(entry)
@@ -121,6 +165,10 @@ fn bare(address: &str) -> &str {
 /// Parses a line about a delivery: `bob@example.net R=dnslookup T=remote_smtp`, `bob <team@example.org> R=localuser …`,
 /// `bob@example.net: reason`.
 fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
+    // An ACL accepted the message and threw it away: `blackhole (DATA ACL discarded recipients): reason`.
+    if text.starts_with("blackhole (") {
+        return Parsed::Entry(Entry { id: id.into(), unnamed: Some((1, Outcome::Discarded)), ..Entry::default() });
+    }
     let end = [" R=", ": "].into_iter().filter_map(|end| text.find(end)).min();
     let before_fields = end.map_or(text, |end| &text[..end]);
     // The recipient that the client named, before redirections, is in angle brackets.
@@ -141,21 +189,52 @@ fn next_id(text: &str) -> Option<&str> {
     Some(&rest[..end]).filter(|id| is_id(id))
 }
 
+/// Beginnings of lines about clients that Exim refused before they named a sender.
+const REFUSED_CLIENTS: [(&str, &str); 4] = [
+    ("refused connection from ", ""),
+    ("Connection from ", " refused: "),
+    ("SMTP call from ", " dropped: "),
+    ("SMTP protocol synchronization error", "rejected "),
+];
+
+/// Texts after `rejected ` in lines about whole messages.
+const OF_MESSAGE: [&str; 7] =
+    ["after DATA", "DATA", "PRDR", "during MIME", "by local_scan", "by non-SMTP ACL", "from <"];
+
 /// Parses a line about a refusal: `H=name [192.0.2.7] A=plain:alice F=<alice@example.org> rejected RCPT
-/// <bob@example.net>: reason`.
-fn refusal(text: &str) -> Parsed<'_> {
-    let Some((before, after)) = text.split_once("rejected RCPT ") else { return Parsed::Irrelevant };
-    let recipient = after.split(": ").next().unwrap_or(after).trim_end_matches(':');
-    let (mut client, mut user, mut from) = (None, None, None);
-    for field in fields(before) {
-        match field.split_once('=').unwrap_or((field, "")) {
-            ("A", login) => user = login.split(':').nth(1).map(Into::into),
-            ("F", address) => from = Some(sender(bare(address))),
-            ("H", name) if name.starts_with('[') => client = bracketed_address(name),
-            _ if field.starts_with('[') && client.is_none() => client = bracketed_address(field),
-            _ => {}
+/// <bob@example.net>: reason`, `… rejected after DATA: reason`. The second form does not name the recipients.
+fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
+    if REFUSED_CLIENTS.iter().any(|(start, part)| text.starts_with(start) && text.contains(part)) {
+        return Parsed::LeftOut(LeftOut::RefusedBeforeRecipient);
+    }
+    let head = text.split(": ").next().unwrap_or(text);
+    let words: Vec<&str> = without_helo(fields(head)).collect();
+    let is_discarded = text[head.len()..].starts_with(": discarded by ");
+    let verb = if is_discarded { "RCPT" } else { "rejected" };
+    let is_from_client = ["H=", "U=", "F=", "rejected "].iter().any(|start| head.starts_with(start));
+    let Some(at) = words.iter().position(|word| *word == verb).filter(|_| is_from_client) else {
+        return Parsed::Irrelevant;
+    };
+    // What was refused: `RCPT <bob@example.net>`, `after DATA`, `from <alice@example.org> H=…`.
+    let refused = if is_discarded { &words[at..] } else { &words[at + 1..] };
+    let outcome = if is_discarded { Outcome::Discarded } else { Outcome::Refused };
+    let recipient = refused.get(1).filter(|_| refused[0] == "RCPT").map(|address| bare(address).into());
+    let refused = refused.join(" ");
+    let is_message = OF_MESSAGE.iter().any(|start| refused.starts_with(start));
+    if recipient.is_none() && !is_message {
+        return Parsed::LeftOut(LeftOut::RefusedBeforeRecipient);
+    }
+    let mut entry = Entry { kind: Kind::Whole, id: id.into(), ..Entry::default() };
+    entry.unnamed = is_message.then_some((1, outcome));
+    entry.recipients.extend(recipient.map(|recipient| (recipient, outcome)));
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("A", login) => entry.user = user(login),
+            ("F", address) => entry.sender = Some(sender(bare(address))),
+            ("from", "") => entry.sender = words.next().map(|address| sender(bare(address))),
+            _ => entry.client = entry.client.or_else(|| client(word)),
         }
     }
-    let recipients = vec![(bare(recipient).into(), Outcome::Refused)];
-    Parsed::Entry(Entry { client, user, sender: from, recipients, ..Entry::default() })
+    Parsed::Entry(entry)
 }

@@ -2,6 +2,7 @@
 //! merged.
 
 use super::line::Line;
+use super::repeats::Repeats;
 use super::stamp::Stamps;
 use super::summary::FileReport;
 use super::{HistoryError, Options, Program, own_log};
@@ -14,7 +15,10 @@ use std::time::UNIX_EPOCH;
 
 /// All logs, sorted by the times of their first lines. A log is opened again only when its first line is the next one
 /// to return, so that a year of rotated files needs few file descriptors.
-pub struct Logs(Vec<Log>);
+pub struct Logs {
+    logs: Vec<Log>,
+    repeats: Repeats,
+}
 
 struct Log {
     path: PathBuf,
@@ -49,23 +53,28 @@ impl Logs {
         // Of lines with the same time, those of the older file come first: the lines of a message may go on in the next
         // rotated file.
         logs.sort_by_key(|log| (log.next_at(), log.modified));
-        Ok(Self(logs))
+        Ok(Self { repeats: Repeats::new(logs.len()), logs })
     }
 
     /// Returns the line with the earliest time of all logs; `None` after the last line.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
-            let log = self.0.iter_mut().filter(|log| log.next.is_some()).min_by_key(|log| log.next_at())?;
-            if log.is_begun {
-                return log.take();
+            let logs = self.logs.iter_mut().enumerate().filter(|(_, log)| log.next.is_some());
+            let (number, log) = logs.min_by_key(|(_, log)| log.next_at())?;
+            if !log.is_begun {
+                log.begin();
+                continue;
             }
-            log.begin();
+            let mut line = log.take()?;
+            line.is_repeated = self.repeats.is_repeated(line.at, line.body(), number);
+            log.report.repeated += u64::from(line.is_repeated);
+            return Some(line);
         }
     }
 
     /// Returns the reports on all logs, in the order of their times.
     pub fn reports(self) -> Vec<FileReport> {
-        self.0.into_iter().map(|log| log.report).collect()
+        self.logs.into_iter().map(|log| log.report).collect()
     }
 }
 
@@ -89,7 +98,7 @@ impl Log {
         };
         log.read_line();
         if !is_standard_input {
-            while log.next.as_ref().is_some_and(|line| !line.has_time) {
+            while log.next.as_ref().is_some_and(|line| line.time_error.is_some()) {
                 log.read_line();
             }
             // A file without any time gets an empty first line, so that it is read and its lines are reported.
@@ -138,18 +147,25 @@ impl Log {
 
     fn line(&mut self, text: String) -> Line {
         let stamp = match self.program {
-            Program::Weir => own_log::time(&text).map(|at| (at, 0)).or_else(|| self.stamps.read(&text)),
+            Program::Weir => own_log::time(&text).map_or_else(|| self.stamps.read(&text), |at| Ok((at, 0))),
             Program::Postfix | Program::Exim => self.stamps.read(&text),
         };
         // Times may decrease: when summer time ends, and between lines of several processes. The lines keep the order
         // of the file.
         let last = self.report.span.map(|(_, last)| last);
-        let at = stamp.map(|(at, _)| at).or(last).unwrap_or(Timestamp::from_micros(i64::MIN));
-        if stamp.is_some() {
+        let at = stamp.as_ref().ok().map(|(at, _)| *at);
+        if let Some(at) = at {
             self.report.see(at);
         }
-        let (has_time, after_time) = (stamp.is_some(), stamp.map_or(0, |(_, end)| end));
-        Line { at, has_time, text, after_time, file: self.report.name.clone(), number: self.number }
+        Line {
+            at: at.or(last).unwrap_or(Timestamp::from_micros(i64::MIN)),
+            after_time: stamp.as_ref().map_or(0, |(_, end)| *end),
+            time_error: stamp.err(),
+            is_repeated: false,
+            text,
+            file: self.report.name.clone(),
+            number: self.number,
+        }
     }
 }
 

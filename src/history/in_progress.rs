@@ -32,9 +32,9 @@ pub struct InProgress {
     key: String,
 }
 
-/// Maximum number of messages and recipients in memory: about 100 MiB. Beyond it the oldest messages are written,
+/// Maximum number of messages and recipients in memory: about 200 MiB. Beyond it the oldest messages are written,
 /// although they are still in progress.
-const MAX_HELD: usize = 500_000;
+const MAX_HELD: usize = if cfg!(test) { 100 } else { 500_000 };
 
 /// Maximum number of ids from replies that wait for the first line of their message.
 const MAX_ANNOUNCED: usize = 100_000;
@@ -51,11 +51,11 @@ const LINGER: Duration = Duration::from_secs(60);
 const MAX_AGE: Duration = Duration::from_secs(8 * 86_400);
 
 impl InProgress {
-    /// Adds the content of a line to its message. Ignores a line about a message whose first line is not in the logs.
+    /// Adds the content of a line to its message.
     pub fn add(&mut self, at: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         if entry.kind == Kind::Whole || entry.id.is_empty() {
             let began = Timestamp::from_micros(at.micros().saturating_sub_unsigned(micros(entry.age)));
-            return rows.add(&Message::new(began, Origin::Client, entry), summary);
+            return add_at_once(began, entry, rows, summary);
         }
         self.set_key(entry.host, &entry.id);
         if let Some(next) = entry.next_id {
@@ -63,22 +63,20 @@ impl InProgress {
         }
         match entry.kind {
             Kind::Begin => return self.begin(at, entry, rows, summary),
-            Kind::Process if !self.messages.contains_key(&*self.key) => {
-                return self.insert(Message::new(at, Origin::Server, entry), rows, summary);
-            }
-            _ => {}
+            _ if self.messages.contains_key(&*self.key) => {}
+            Kind::Process => return self.insert(Message::new(at, Origin::Server, entry), rows, summary),
+            _ if entry.is_self_contained() => return add_at_once(at, entry, rows, summary),
+            // Hold the message, so that its lines are counted as one message.
+            _ => self.insert(Message::new(at, Origin::BeforeLogs, Entry::default()), rows, summary)?,
         }
         let is_end = entry.kind == Kind::End;
-        match self.messages.get_mut(&*self.key) {
-            Some(message) => {
-                let before = message.recipients.len();
-                message.merge(entry);
-                self.held += message.recipients.len() - before;
-                if is_end && !std::mem::replace(&mut message.has_left, true) {
-                    self.left.push_back((at, self.key.as_str().into()));
-                }
+        if let Some(message) = self.messages.get_mut(&*self.key) {
+            let before = message.recipients.len();
+            message.merge(entry);
+            self.held += message.recipients.len() - before;
+            if is_end && !std::mem::replace(&mut message.has_left, true) {
+                self.left.push_back((at, self.key.as_str().into()));
             }
-            None => summary.without_beginning += u64::from(is_end),
         }
         self.shrink(rows, summary)
     }
@@ -194,6 +192,53 @@ impl InProgress {
     }
 }
 
+/// Adds a message that one line reports, once for each line that this line stands for.
+fn add_at_once(began: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+    let times = 1 + entry.more;
+    let message = Message::new(began, Origin::Client, entry);
+    (0..times).try_for_each(|_| rows.add(&message, summary))
+}
+
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Outcome;
+    use super::super::{Options, Program};
+    use super::*;
+
+    #[test]
+    fn messages_that_never_end_need_bounded_memory_and_are_written_early() {
+        let options = Options {
+            program: Program::Postfix,
+            logs: Vec::new(),
+            zone: jiff::tz::TimeZone::UTC,
+            year: None,
+            now: Timestamp::from_micros(0),
+            refused: true,
+            authenticated: false,
+        };
+        let (mut rows, mut summary) = (Rows::new(&options), Summary::new(Program::Postfix));
+        let mut messages = InProgress::default();
+        // Odd messages have no line of their arrival.
+        for n in 0..10_000_i64 {
+            let (at, id) = (Timestamp::from_micros(n), n.to_string());
+            let sender = Some("<>".into());
+            let begin = Entry { kind: Kind::Begin, id: (&*id).into(), sender, ..Entry::default() };
+            if n % 2 == 0 {
+                messages.add(at, begin, &mut rows, &mut summary).unwrap();
+            }
+            let recipients = vec![("b@example.net".into(), Outcome::Deferred)];
+            let delivery = Entry { id: (&*id).into(), recipients, ..Entry::default() };
+            messages.add(at, delivery, &mut rows, &mut summary).unwrap();
+            assert!(messages.held <= MAX_HELD && messages.messages.len() <= MAX_HELD);
+        }
+        let keys = [messages.begun.len(), messages.left.len(), messages.announcements.len()];
+        assert!(keys.into_iter().all(|keys| keys <= 2 * MAX_HELD + 1000), "{keys:?}");
+        messages.finish(&mut rows, &mut summary).unwrap();
+        assert_eq!((summary.messages, summary.older), (5000, 5000));
+        assert_eq!(summary.written_early, 10_000 - MAX_HELD as u64 / 2);
+    }
 }

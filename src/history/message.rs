@@ -31,6 +31,8 @@ pub enum Origin {
     /// The message was in a queue of these hosts before: a content filter returned it, or another of the hosts relayed
     /// it.
     Continuation,
+    /// The message arrived before the logs begin, or the line of its arrival is missing.
+    BeforeLogs,
 }
 
 impl Message {
@@ -43,7 +45,7 @@ impl Message {
             sender: None,
             size: None,
             recipients: Vec::new(),
-            unnamed: entry.unnamed.unwrap_or((0, Outcome::Unknown)),
+            unnamed: (0, Outcome::Unknown),
             has_all_recipients: false,
             origin,
             has_left: false,
@@ -67,6 +69,21 @@ impl Message {
             self.add_recipient(&address, outcome);
         }
         self.has_all_recipients |= entry.has_all_recipients;
+        if let Some(unnamed) = entry.unnamed {
+            self.add_unnamed(unnamed);
+        }
+    }
+
+    /// Adds recipients without addresses. If the addresses of all recipients are known, the outcome is theirs.
+    fn add_unnamed(&mut self, unnamed: (u64, Outcome)) {
+        if !self.has_all_recipients {
+            self.unnamed = unnamed;
+        }
+        for (_, outcome) in
+            self.recipients.iter_mut().filter(|(_, outcome)| self.has_all_recipients && outcome.is_open())
+        {
+            *outcome = unnamed.1;
+        }
     }
 
     /// Adds a recipient, or an outcome of a known recipient. An alias has several deliveries: its first final outcome

@@ -9,6 +9,7 @@ mod line;
 mod message;
 mod own_log;
 mod postfix;
+mod repeats;
 mod rows;
 mod sort;
 mod stamp;
@@ -21,6 +22,7 @@ use files::Logs;
 use in_progress::InProgress;
 use jiff::tz::TimeZone;
 use line::Line;
+use repeats::RefusalCopies;
 use rows::Rows;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -93,10 +95,21 @@ pub fn write(options: &Options, out: &mut impl Write) -> Result<Summary, History
     let mut summary = Summary::new(options.program);
     let mut messages = InProgress::default();
     let mut rows = Rows::new(options);
+    let mut copies = RefusalCopies::default();
     while let Some(line) = logs.next_line() {
         summary.lines += 1;
-        if !line.has_time {
-            summary.misunderstand(&line, "it has no time");
+        if line.is_repeated {
+            summary.repeated += 1;
+            continue;
+        }
+        if let Some(error) = &line.time_error {
+            summary.misunderstand(&line, error);
+            continue;
+        }
+        let refusal = exim::refusal_in_syslog(line.body()).filter(|_| options.program == Program::Exim);
+        if refusal.is_some_and(|refusal| copies.is_copy(line.at, refusal)) {
+            summary.of_program += 1;
+            summary.refusal_copies += 1;
             continue;
         }
         messages.expire(line.at, &mut rows, &mut summary).map_err(HistoryError::Sort)?;
@@ -106,6 +119,10 @@ pub fn write(options: &Options, out: &mut impl Write) -> Result<Summary, History
                 messages.add(line.at, entry, &mut rows, &mut summary).map_err(HistoryError::Sort)?;
             }
             Parsed::Irrelevant => summary.of_program += 1,
+            Parsed::LeftOut(reason) => {
+                summary.of_program += 1;
+                summary.leave_out(reason);
+            }
             Parsed::Foreign => summary.see_foreign(&line.text),
             Parsed::Bad(why) => summary.misunderstand(&line, why),
         }

@@ -1,6 +1,6 @@
 //! Weir's own log: lines in logfmt or JSON, with or without a syslog header before them.
 
-use super::entry::{Entry, Kind, Outcome, Parsed, sender};
+use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, sender};
 use crate::time::{Timestamp, parse_duration, parse_time};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -100,13 +100,17 @@ pub fn time(line: &str) -> Option<Timestamp> {
 pub fn parse(body: &str) -> Parsed<'_> {
     let Some(text) = own_text(body) else { return Parsed::Foreign };
     // Most lines report other events; to skip them here saves the parsing of their fields.
-    if !text.contains("message ended") && !text.contains("refused") {
+    if !["message ended", "refused", "upstream away"].iter().any(|message| text.contains(message)) {
         return Parsed::Irrelevant;
     }
     let Some(fields) = Fields::parse(text) else { return Parsed::Bad("it is not complete") };
     match fields.get("message").as_deref() {
         Some("message ended") => message(&fields),
-        Some("refused" | "refused by upstream") => refusal(&fields),
+        Some("refused" | "refused by upstream" | "upstream away") => refusal(&fields),
+        Some("refused more often than is logged") => {
+            let refusals = [fields.number("refusals"), fields.number("suppressed")].into_iter().flatten().sum();
+            Parsed::LeftOut(LeftOut::NotLogged(refusals))
+        }
         _ => Parsed::Irrelevant,
     }
 }
@@ -155,6 +159,13 @@ fn addresses(list: &str) -> impl Iterator<Item = String> {
 
 /// Parses a line about a command that a limit, a suspension or an upstream refused.
 fn refusal<'a>(fields: &Fields<'a>) -> Parsed<'a> {
-    let Some(to) = fields.get("to") else { return Parsed::Irrelevant };
-    Parsed::Entry(Entry { recipients: vec![(to, Outcome::Refused)], ..common(fields) })
+    let refused = match (fields.get("to"), fields.get("stage").as_deref()) {
+        (Some(to), _) => Entry { recipients: vec![(to, Outcome::Refused)], ..common(fields) },
+        // The line does not name the recipients of a message that is refused at DATA.
+        (None, Some("data")) => Entry { unnamed: Some((1, Outcome::Refused)), ..common(fields) },
+        // The line about the end of the message reports its refusal, too.
+        (None, Some("end")) => return Parsed::Irrelevant,
+        (None, _) => return Parsed::LeftOut(LeftOut::RefusedBeforeRecipient),
+    };
+    Parsed::Entry(refused)
 }

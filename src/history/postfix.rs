@@ -1,34 +1,51 @@
 //! Postfix: lines of smtpd, pickup, cleanup, qmgr and the delivery agents, from syslog or from `maillog_file`.
 
-use super::entry::{Entry, Kind, Outcome, Parsed, bracketed_address, sender};
+use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, bracketed_address, sender};
 use super::syslog;
 use std::net::IpAddr;
 
 /// Delivery agents: each of their lines begins with a queue id and a recipient.
 const AGENTS: [&str; 9] = ["smtp", "lmtp", "local", "virtual", "pipe", "error", "retry", "discard", "relay"];
 
+/// Actions by which Postfix, a milter or a filter before the queue refuses or discards a recipient or a message.
+const REFUSALS: [&str; 5] = ["reject", "milter-reject", "proxy-reject", "discard", "milter-discard"];
+
+/// Commands that come before the first recipient.
+const BEFORE_RECIPIENT: [&str; 11] =
+    ["CONNECT", "HELO", "EHLO", "STARTTLS", "AUTH", "XCLIENT", "XFORWARD", "VRFY", "ETRN", "UNKNOWN", "MAIL"];
+
 /// Parses the text of a line after its time. Lines about connections, TLS and statistics, and warnings are irrelevant.
 pub fn parse(body: &str) -> Parsed<'_> {
-    let Some(header) = syslog::header(body) else { return Parsed::Foreign };
+    let Some(header) = syslog::header(body) else {
+        let times = syslog::last_repeated(body);
+        return times.map_or(Parsed::Foreign, |times| Parsed::LeftOut(LeftOut::NotWritten(times)));
+    };
     // An instance of Postfix may have its own name before the service: `postfix-out/smtpd`, `postfix/submission/smtpd`.
     let Some((instance, _)) = header.program.split_once('/') else { return Parsed::Foreign };
     if !instance.starts_with("postfix") && !header.program.ends_with("/smtpd") {
         return Parsed::Foreign;
     }
     let service = header.program.rsplit('/').next().unwrap_or_default();
-    of_service(service, header.text).of_host(header.host)
+    of_service(service, header.text).with_header(&header)
 }
 
 /// Parses the text of a service such as smtpd.
 fn of_service<'a>(service: &str, text: &'a str) -> Parsed<'a> {
-    let Some((id, text)) = text.split_once(": ").filter(|(id, _)| is_id(id)) else { return Parsed::Irrelevant };
-    let id = if id == "NOQUEUE" { "" } else { id };
+    let (id, text) = match text.split_once(": ") {
+        // Postfix before 2.0 wrote no id before a refusal, and Postfix before 2.3 none before `proxy-accept`.
+        Some((action, _)) if is_verdict(action) => ("", text),
+        Some(("NOQUEUE", text)) => ("", text),
+        Some((id, text)) if is_id(id) => (id, text),
+        _ => return Parsed::Irrelevant,
+    };
     match service {
-        _ if text.starts_with("reject: ") || text.starts_with("milter-reject: ") => refusal(id, text),
+        _ if text.split(": ").next().is_some_and(|action| REFUSALS.contains(&action)) => refusal(id, text),
         "smtpd" | "qmqpd" if text.starts_with("proxy-accept: ") => proxy_accept(text),
         "smtpd" | "qmqpd" if text.starts_with("client=") && !id.is_empty() => begin(id, text),
         "pickup" if text.starts_with("uid=") => {
-            Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), ..Entry::default() })
+            // `postsuper -r` puts a message into the queue again, under a new id.
+            let is_continuation = text.contains(" orig_id=");
+            Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), is_continuation, ..Entry::default() })
         }
         "cleanup" if text.starts_with("message-id=") => {
             Parsed::Entry(Entry { kind: Kind::Process, id: id.into(), ..Entry::default() })
@@ -42,9 +59,14 @@ fn of_service<'a>(service: &str, text: &'a str) -> Parsed<'a> {
     }
 }
 
+/// Returns whether a text is an action on a command or a message, not a queue id.
+fn is_verdict(text: &str) -> bool {
+    text == "proxy-accept" || REFUSALS.contains(&text)
+}
+
 /// Returns whether a text is a queue id: short ids are hexadecimal, long ids are digits and consonants.
 fn is_id(text: &str) -> bool {
-    text == "NOQUEUE" || (6..=24).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric())
+    (6..=24).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
 fn end(id: &str) -> Parsed<'_> {
@@ -121,7 +143,10 @@ impl<'a> Command<'a> {
             // chose.
             (before, &text[before.len() + 2..])
         });
-        let client = before.split_once(" from ").and_then(|(_, rest)| {
+        // The reply follows the client of an SMTP command. The client follows the text of a header or of the body.
+        let is_of_content = before.starts_with(|c: char| c.is_ascii_lowercase());
+        let client = if is_of_content { before.rsplit_once(" from ") } else { before.split_once(" from ") };
+        let client = client.and_then(|(_, rest)| {
             let end = rest.find("]")?;
             bracketed_address(&rest[..=end])
         });
@@ -129,23 +154,31 @@ impl<'a> Command<'a> {
             let start = envelope.find(name)? + name.len();
             Some(&envelope[start..start + envelope[start..].find('>')?])
         };
-        Self { client, sender: value("from=<"), recipient: value(" to=<"), user: value(" sasl_username=<") }
+        let recipient = value(" to=<").filter(|recipient| !recipient.is_empty());
+        Self { client, sender: value("from=<"), recipient, user: value(" sasl_username=<") }
     }
 }
 
-/// Parses a line about the refusal of a command or of a whole message.
+/// Parses a line about the refusal of a command or of a whole message: `reject: RCPT from …`, `milter-reject:
+/// END-OF-MESSAGE from …`, `reject: header …`. If a message has several recipients, its refusal names none.
 fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
+    let (action, text) = text.split_once(": ").unwrap_or((text, ""));
     let command = Command::parse(text);
-    let Some(recipient) = command.recipient else { return Parsed::Irrelevant };
+    let stage = text.split([' ', ':']).next().unwrap_or_default();
+    if command.recipient.is_none() && BEFORE_RECIPIENT.contains(&stage) {
+        return Parsed::LeftOut(LeftOut::RefusedBeforeRecipient);
+    }
+    let outcome = if action.ends_with("discard") { Outcome::Discarded } else { Outcome::Refused };
     // A refused RCPT concerns only its recipient; the message goes on with the others.
-    let is_whole = !id.is_empty() && !text.contains("reject: RCPT");
+    let is_whole = !id.is_empty() && stage != "RCPT";
     Parsed::Entry(Entry {
         kind: if is_whole { Kind::End } else { Kind::Progress },
         id: id.into(),
         client: command.client,
         user: command.user.map(Into::into),
         sender: command.sender.map(sender),
-        recipients: vec![(recipient.into(), Outcome::Refused)],
+        unnamed: command.recipient.is_none().then_some((1, outcome)),
+        recipients: command.recipient.map(|recipient| (recipient.into(), outcome)).into_iter().collect(),
         ..Entry::default()
     })
 }

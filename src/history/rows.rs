@@ -39,9 +39,18 @@ impl Rows {
                 summary.continuations += 1;
                 return Ok(());
             }
+            Origin::BeforeLogs => {
+                summary.leave_out_older(message.all_recipients().map(|(_, outcome)| outcome));
+                return Ok(());
+            }
         }
         if message.recipients.is_empty() && message.unnamed.0 == 0 {
             summary.without_recipient += 1;
+            return Ok(());
+        }
+        // `weir simulate` cannot take a row that says neither who sent the message nor who was logged in.
+        if message.sender.is_none() && message.user.is_none() {
+            summary.without_sender += 1;
             return Ok(());
         }
         if self.only_authenticated && message.user.is_none() {
@@ -76,7 +85,8 @@ impl Message {
         let named = self.recipients.iter().map(|(address, outcome)| ((**address).into(), *outcome));
         let (unnamed, outcome) = self.unnamed;
         let unnamed = (1..=unnamed).map(move |n| {
-            let name = format!("recipient-{n}.{}@{UNNAMED_DOMAIN}", self.id);
+            let dot = if self.id.is_empty() { "" } else { "." };
+            let name = format!("recipient-{n}{dot}{}@{UNNAMED_DOMAIN}", self.id);
             (name.into(), outcome)
         });
         named.chain(unnamed)

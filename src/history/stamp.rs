@@ -3,6 +3,7 @@
 use crate::time::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
+use std::borrow::Cow;
 
 /// Reader of the times of one log. A time without a year gets the year for which it is closest to the time of the line
 /// before.
@@ -21,6 +22,12 @@ pub struct Stamps {
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
+/// Error for a line that does not begin with a time.
+const NO_TIME: Cow<'static, str> = Cow::Borrowed("it has no time");
+
+/// A year in which every day of the calendar exists.
+const LEAP_YEAR: i16 = 2024;
+
 /// Number of days by which the first line may be later than the file's modification time, as clocks and time zones
 /// differ.
 const DAYS_AHEAD: i32 = 1;
@@ -35,59 +42,67 @@ impl Stamps {
     }
 
     /// Reads the time at the beginning of a line. Returns the time, and the position at which the text after it begins.
-    pub fn read(&mut self, line: &str) -> Option<(Timestamp, usize)> {
-        let start = priority(line);
-        let text = &line[start..];
-        let (at, length) = match text.as_bytes().first()? {
-            b'0'..=b'9' => self.with_year(text)?,
-            _ => self.without_year(text)?,
+    /// An error says what is wrong.
+    pub fn read(&mut self, line: &str) -> Result<(Timestamp, usize), Cow<'static, str>> {
+        let start = after_priority(line);
+        let weekday = weekday(&line[start..]);
+        let text = &line[start + weekday..];
+        let found = match text.as_bytes().first() {
+            Some(b'0'..=b'9') => {
+                seconds(text).map_or_else(|| self.with_year(text, weekday > 0), |found| Ok(Some(found)))
+            }
+            _ => self.without_year(text),
         };
-        Some((at, start + length))
+        let (at, length) = found?.ok_or(NO_TIME)?;
+        Ok((at, start + weekday + length))
     }
 
     /// Reads a time with a year: `2026-03-01T10:00:00.25+01:00 `, or in the form of Exim: `2026-03-01 10:00:00.250
-    /// +0100 `.
-    fn with_year(&self, text: &str) -> Option<(Timestamp, usize)> {
+    /// +0100 `. After a day of the week, an abbreviation of the time zone follows: `2026-03-01 10:00:00 CET `. `None`
+    /// means that the text has not this form.
+    fn with_year(&self, text: &str, has_zone: bool) -> Result<Option<(Timestamp, usize)>, String> {
         let bytes = text.as_bytes();
-        if !matches!(bytes.get(10), Some(b'T' | b' ')) || !text.is_char_boundary(11) {
-            return None;
+        if !is_date(text)
+            || !matches!(bytes.get(10), Some(b'T' | b' '))
+            || !bytes.get(11).is_some_and(u8::is_ascii_digit)
+        {
+            return Ok(None);
         }
         let end = 11 + text[11..].find(' ').unwrap_or(text.len() - 11);
-        let offset = text[end..].strip_prefix(' ').and_then(|rest| rest.split(' ').next());
-        let offset = offset.filter(|offset| bytes[10] == b' ' && is_offset(offset));
-        let (time, end) = match offset {
+        let next = text[end..].strip_prefix(' ').and_then(|rest| rest.split(' ').next());
+        let offset = next.filter(|offset| bytes[10] == b' ' && is_offset(offset));
+        let (time, mut after) = match offset {
             Some(offset) => (format!("{}{offset}", &text[..end]), end + 1 + offset.len()),
             None => (text[..end].to_owned(), end),
         };
-        let at = match time.parse::<jiff::Timestamp>() {
-            Ok(at) => at,
-            Err(_) => time.parse::<DateTime>().ok()?.to_zoned(self.zone.clone()).ok()?.timestamp(),
-        };
-        Some((Timestamp::from_micros(at.as_microsecond()), end))
+        let zone = next.filter(|_| has_zone && offset.is_none());
+        after += zone.map_or(0, |zone| 1 + zone.len());
+        let civil = || time.parse::<DateTime>().ok()?.to_zoned(self.zone_of(zone)).ok();
+        let at = time.parse::<jiff::Timestamp>().ok().or_else(|| Some(civil()?.timestamp()));
+        let at = at.ok_or_else(|| impossible(&text[..10], text[..10].parse::<Date>().is_ok(), &time[11..]))?;
+        Ok(Some((Timestamp::from_micros(at.as_microsecond()), after)))
     }
 
-    /// Reads a time without a year: `Mar  1 10:00:00 `; some programs write the year after the day.
-    fn without_year(&mut self, text: &str) -> Option<(Timestamp, usize)> {
-        let mut words = text.split(' ').filter(|word| !word.is_empty());
-        let month = words.next().and_then(|word| MONTHS.iter().position(|month| *month == word))?;
-        let month = i8::try_from(month + 1).ok()?;
-        let day: i8 = words.next()?.parse().ok()?;
-        let word = words.next()?;
-        let (year, clock) = match word.parse::<i16>() {
-            Ok(year) => (Some(year), words.next()?),
-            Err(_) => (None, word),
-        };
-        let time: jiff::civil::Time = clock.parse().ok()?;
-        let length = clock.as_ptr().addr() - text.as_ptr().addr() + clock.len();
-        let with = |year| Some(Date::new(year, month, day).ok()?.to_datetime(time));
-        let found = match year {
-            Some(year) => with(year)?,
-            None => self.guess(with)?,
-        };
-        self.is_without_year |= year.is_none();
+    /// Returns UTC for its name, and the time zone of the log for other abbreviations, as these are ambiguous.
+    fn zone_of(&self, abbreviation: Option<&str>) -> TimeZone {
+        if abbreviation == Some("UTC") { TimeZone::UTC } else { self.zone.clone() }
+    }
+
+    /// Reads a time without a year: `Mar  1 10:00:00 `; some programs write the year before or after the time. `None`
+    /// means that the text has not this form.
+    fn without_year(&mut self, text: &str) -> Result<Option<(Timestamp, usize)>, String> {
+        let Some(form) = YearlessForm::parse(text) else { return Ok(None) };
+        let date = format!("{} {}", MONTHS[form.month - 1], form.day);
+        let is_date_possible = form.date(form.year.unwrap_or(LEAP_YEAR)).is_some();
+        let time = form.clock.parse::<jiff::civil::Time>().ok().filter(|_| is_date_possible);
+        let time = time.ok_or_else(|| impossible(&date, is_date_possible, form.clock))?;
+        let with = |year| Some(form.date(year)?.to_datetime(time));
+        let found = form.year.map_or_else(|| self.guess(with), with);
+        let found = found.ok_or_else(|| format!("its date is impossible in the year of --year: {date}"))?;
+        self.is_without_year |= form.year.is_none();
         self.previous = Some(found);
-        let at = found.to_zoned(self.zone.clone()).ok()?.timestamp();
-        Some((Timestamp::from_micros(at.as_microsecond()), length))
+        let at = found.to_zoned(self.zone.clone()).map_err(|_| impossible(&date, false, form.clock))?.timestamp();
+        Ok(Some((Timestamp::from_micros(at.as_microsecond()), form.length)))
     }
 
     /// Returns the time in the most likely year.
@@ -102,12 +117,83 @@ impl Stamps {
     }
 }
 
+/// Parts of a time that may have no year: `Mar  1 10:00:00`, `Mar  1 2026 10:00:00`, `Mar  1 10:00:00 2026`.
+struct YearlessForm<'a> {
+    /// Number from 1 to 12.
+    month: usize,
+    day: i8,
+    clock: &'a str,
+    year: Option<i16>,
+    /// Length of the time in the text.
+    length: usize,
+}
+
+impl<'a> YearlessForm<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut words = text.split(' ').filter(|word| !word.is_empty());
+        let month = words.next().and_then(|word| MONTHS.iter().position(|month| *month == word))? + 1;
+        let day = words.next()?.parse().ok()?;
+        let word = words.next()?;
+        let (mut year, clock) = match is_year(word) {
+            true => (word.parse().ok(), words.next()?),
+            false => (None, word),
+        };
+        if !clock.starts_with(|c: char| c.is_ascii_digit()) || !clock.contains(':') {
+            return None;
+        }
+        // RFC 3164 forbids a host name of digits only, so that four digits after the time are a year.
+        let last = words.next().filter(|word| year.is_none() && is_year(word));
+        year = year.or(last.and_then(|word| word.parse().ok()));
+        let end = last.unwrap_or(clock);
+        let length = end.as_ptr().addr() - text.as_ptr().addr() + end.len();
+        Some(Self { month, day, clock, year, length })
+    }
+
+    fn date(&self, year: i16) -> Option<Date> {
+        Date::new(year, i8::try_from(self.month).ok()?, self.day).ok()
+    }
+}
+
+/// Says which part of a time is impossible.
+fn impossible(date: &str, is_date_possible: bool, clock: &str) -> String {
+    let time = clock.trim_end_matches('Z').split(['+', '-']).next().unwrap_or_default();
+    match time.parse::<jiff::civil::Time>() {
+        _ if !is_date_possible => format!("its date is impossible: {date}"),
+        Ok(_) => format!("its offset from UTC is impossible: {clock}"),
+        Err(_) => format!("its time of day is impossible: {time}"),
+    }
+}
+
+fn is_year(word: &str) -> bool {
+    word.len() == 4 && word.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Returns whether a text begins with ten characters in the form of `2026-03-01`.
+pub fn is_date(text: &str) -> bool {
+    let is_form = |(at, b): (usize, u8)| if matches!(at, 4 | 7) { b == b'-' } else { b.is_ascii_digit() };
+    text.len() >= 10 && text.bytes().take(10).enumerate().all(is_form)
+}
+
+/// Returns the length of a day of the week before a time, as `journalctl -o short-full` writes: `Sun 2026-03-01`.
+fn weekday(text: &str) -> usize {
+    let is_weekday = ["Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun "].iter().any(|day| text.starts_with(day));
+    if is_weekday { 4 } else { 0 }
+}
+
+/// Reads a time in seconds since 1970, as `journalctl -o short-unix` writes: `1772355600.125000 `.
+fn seconds(text: &str) -> Option<(Timestamp, usize)> {
+    let (whole, fraction) = text.split(' ').next()?.split_once('.')?;
+    let is_form = whole.len() >= 9 && fraction.len() == 6 && fraction.bytes().all(|b| b.is_ascii_digit());
+    let micros = whole.parse::<i64>().ok()?.checked_mul(1_000_000)?.checked_add(fraction.parse().ok()?)?;
+    is_form.then(|| (Timestamp::from_micros(micros), whole.len() + 7))
+}
+
 fn distance(a: DateTime, b: DateTime) -> i64 {
     a.duration_since(b).as_secs().abs()
 }
 
 /// Returns the length of the priority and the version before a time, as in RFC 5424 §6.2: `<22>`, `<22>1 `.
-fn priority(line: &str) -> usize {
+fn after_priority(line: &str) -> usize {
     let Some((digits, rest)) = line.strip_prefix('<').and_then(|rest| rest.split_once('>')) else { return 0 };
     match digits.len() {
         1..=3 if digits.bytes().all(|b| b.is_ascii_digit()) => {
@@ -144,15 +230,41 @@ mod tests {
             ("2026-07-01 10:00:00 mx1 postfix", "2026-07-01T08:00:00Z"),
             ("2026-07-01 10:00:00.125 mx1 postfix", "2026-07-01T08:00:00.125Z"),
             ("2026-07-01 10:00:00 -0500 mx1 postfix", "2026-07-01T15:00:00Z"),
+            // OpenWrt's logread, and journalctl with -o short-precise, short-full and short-unix.
+            ("Sun Mar  1 10:00:00 2026 mx1 postfix", "2026-03-01T09:00:00Z"),
+            ("Mar 01 10:00:00.125000 mx1 postfix", "2026-03-01T09:00:00.125Z"),
+            ("Sun 2026-03-01 10:00:00 CET mx1 postfix", "2026-03-01T09:00:00Z"),
+            ("Sun 2026-03-01 10:00:00 UTC mx1 postfix", "2026-03-01T10:00:00Z"),
+            ("1772355600.125000 mx1 postfix", "2026-03-01T09:00:00.125Z"),
         ] {
-            let (at, end) = stamps("2026-08-01T00:00:00Z", None).read(line).unwrap_or_else(|| panic!("{line}"));
+            let (at, end) = stamps("2026-08-01T00:00:00Z", None).read(line).unwrap_or_else(|_| panic!("{line}"));
             assert_eq!((at.rfc3339_exact(), &line[end..]), (expected.to_owned(), " mx1 postfix"), "{line}");
         }
         for line in
-            ["", "2026", "2026-13-01T10:00:00Z x", "Mar 32 10:00:00 x", "-- Boot --", "<x>Mar 1 10:00:00", "Märzé 1"]
+            ["", "2026", "-- Boot --", "<x>Mar 1 10:00:00", "Märzé 1", "May I ask", "Mar 1 to 2", "2026-03-01 is"]
         {
-            assert_eq!(stamps("2026-08-01T00:00:00Z", None).read(line), None, "{line}");
+            assert_eq!(stamps("2026-08-01T00:00:00Z", None).read(line), Err(NO_TIME), "{line}");
         }
+    }
+
+    #[test]
+    fn an_impossible_time_is_named() {
+        for (line, expected) in [
+            ("2026-02-30T10:00:00Z x", "its date is impossible: 2026-02-30"),
+            ("2026-03-01T10:00:00+99:00 x", "its offset from UTC is impossible: 10:00:00+99:00"),
+            ("2026-02-30 10:00:00 x", "its date is impossible: 2026-02-30"),
+            ("2026-13-01 10:00:00 x", "its date is impossible: 2026-13-01"),
+            ("2026-03-01 25:61:00 +0100 x", "its time of day is impossible: 25:61:00"),
+            ("2026-03-01T25:61:00Z x", "its time of day is impossible: 25:61:00"),
+            ("Feb 30 10:00:00 x", "its date is impossible: Feb 30"),
+            ("Mar 32 10:00:00 x", "its date is impossible: Mar 32"),
+            ("Mar  1 25:61:00 x", "its time of day is impossible: 25:61:00"),
+            ("Feb 29 2025 10:00:00 x", "its date is impossible: Feb 29"),
+        ] {
+            assert_eq!(stamps("2026-08-01T00:00:00Z", None).read(line), Err(expected.into()), "{line}");
+        }
+        let found = stamps("2026-08-01T00:00:00Z", Some(2025)).read("Feb 29 10:00:00 x");
+        assert_eq!(found, Err("its date is impossible in the year of --year: Feb 29".into()));
     }
 
     #[test]

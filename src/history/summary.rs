@@ -1,7 +1,7 @@
 //! Summary of a history: counts of lines and messages, and examples of lines that were not understood.
 
 use super::Program;
-use super::entry::Outcome;
+use super::entry::{LeftOut, Outcome};
 use super::line::Line;
 use crate::time::Timestamp;
 use std::fmt::Write as _;
@@ -18,6 +18,8 @@ pub struct FileReport {
     pub is_without_year: bool,
     /// Modification time of the file, from which the year follows; `None` if the administrator gave the year.
     pub modified: Option<Timestamp>,
+    /// Number of lines that another log has, too, so that they are left out.
+    pub repeated: u64,
     /// Error because of which the rest of the log was not read.
     pub error: Option<io::Error>,
 }
@@ -29,6 +31,8 @@ pub struct Summary {
     pub lines: u64,
     /// Number of lines that the program itself wrote.
     pub of_program: u64,
+    /// Number of lines that several logs have, without the first of each.
+    pub repeated: u64,
     pub messages: u64,
     /// Number of recipients that were written to the history, by outcome.
     outcomes: [u64; Outcome::ALL.len()],
@@ -39,9 +43,19 @@ pub struct Summary {
     /// Messages left out, by reason.
     pub made_by_server: u64,
     pub continuations: u64,
-    pub without_beginning: u64,
     pub without_recipient: u64,
+    pub without_sender: u64,
     pub without_login: u64,
+    /// Messages left out as the line of their arrival is not in the logs, and their recipients by outcome.
+    pub older: u64,
+    older_outcomes: [u64; Outcome::ALL.len()],
+    /// Number of refusals left out, by reason.
+    refused_before_recipient: u64,
+    not_logged: u64,
+    /// Number of lines of any program that syslog did not write, as they equal the line before.
+    not_written: u64,
+    /// Number of second lines about the same refusal.
+    pub refusal_copies: u64,
     /// Number of messages that were written before they left the queue, because too many were in memory.
     pub written_early: u64,
     misunderstood: u64,
@@ -57,7 +71,7 @@ const MAX_EXAMPLE_LENGTH: usize = 160;
 
 impl FileReport {
     pub fn new(name: Arc<str>, modified: Option<Timestamp>) -> Self {
-        Self { name, lines: 0, span: None, is_without_year: false, modified, error: None }
+        Self { name, lines: 0, span: None, is_without_year: false, modified, repeated: 0, error: None }
     }
 
     /// Extends the span so that it contains this time.
@@ -74,15 +88,22 @@ impl Summary {
             files: Vec::new(),
             lines: 0,
             of_program: 0,
+            repeated: 0,
             messages: 0,
             outcomes: [0; Outcome::ALL.len()],
             refused: 0,
             unnamed: 0,
             made_by_server: 0,
             continuations: 0,
-            without_beginning: 0,
             without_recipient: 0,
+            without_sender: 0,
             without_login: 0,
+            older: 0,
+            older_outcomes: [0; Outcome::ALL.len()],
+            refused_before_recipient: 0,
+            not_logged: 0,
+            not_written: 0,
+            refusal_copies: 0,
             written_early: 0,
             misunderstood: 0,
             examples: Vec::new(),
@@ -93,6 +114,21 @@ impl Summary {
     /// Counts a recipient that is written to the history.
     pub fn count(&mut self, outcome: Outcome) {
         self.outcomes[outcome as usize] += 1;
+    }
+
+    /// Counts a message that is left out because the line of its arrival is not in the logs.
+    pub fn leave_out_older(&mut self, outcomes: impl Iterator<Item = Outcome>) {
+        self.older += 1;
+        outcomes.for_each(|outcome| self.older_outcomes[outcome as usize] += 1);
+    }
+
+    /// Counts the refusals of a line that is left out.
+    pub fn leave_out(&mut self, reason: LeftOut) {
+        match reason {
+            LeftOut::RefusedBeforeRecipient => self.refused_before_recipient += 1,
+            LeftOut::NotLogged(refusals) => self.not_logged += refusals,
+            LeftOut::NotWritten(lines) => self.not_written += lines,
+        }
     }
 
     /// Counts a line that is not understood, and keeps it as an example if it is one of the first.
@@ -133,10 +169,11 @@ impl Summary {
     pub fn text(&self) -> String {
         let mut text: String = self.files.iter().map(file_text).collect();
         let name = self.program.name();
-        let others = self.lines - self.of_program - self.misunderstood;
+        let others = self.lines - self.of_program - self.misunderstood - self.repeated;
+        let repeated = if self.repeated > 0 { format!(", {} repeated", self.repeated) } else { String::new() };
         let _ = writeln!(
             text,
-            "{} read: {} of {name}, {others} of other programs, {} not understood",
+            "{} read: {} of {name}, {others} of other programs, {} not understood{repeated}",
             counted(self.lines, "line"),
             self.of_program,
             self.misunderstood
@@ -145,12 +182,14 @@ impl Summary {
             let _ = writeln!(text, "  {example}");
         }
         let recipients: u64 = self.outcomes.iter().sum();
-        let outcomes = Outcome::ALL.into_iter().filter(|outcome| self.outcomes[*outcome as usize] > 0);
-        let outcomes: Vec<String> =
-            outcomes.map(|outcome| format!("{} {}", self.outcomes[outcome as usize], outcome.name())).collect();
-        let colon = if outcomes.is_empty() { "" } else { ": " };
+        let colon = if recipients > 0 { ": " } else { "" };
         let (messages, recipients) = (counted(self.messages, "message"), counted(recipients, "recipient"));
-        let _ = writeln!(text, "{messages} to {recipients} written{colon}{}", outcomes.join(", "));
+        let _ = writeln!(text, "{messages} to {recipients} written{colon}{}", outcomes_text(&self.outcomes));
+        let (older, outcomes) = (counted(self.older, "message"), outcomes_text(&self.older_outcomes));
+        if self.older > 0 {
+            let recipients = if outcomes.is_empty() { String::new() } else { format!(" (recipients: {outcomes})") };
+            let _ = writeln!(text, "  {older} left out: the line of the arrival is not in the logs{recipients}");
+        }
         for (count, noun, what) in self.remarks() {
             let _ = writeln!(text, "  {} {what}", counted(count, noun));
         }
@@ -168,9 +207,25 @@ impl Summary {
             (self.written_early, "message", "written before leaving the queue: too many were in it at once"),
             (self.refused, "recipient", "left out: refused by the server (--refused writes them)"),
             (self.without_login, "message", "left out: sent without a login (--authenticated)"),
-            (self.made_by_server, "message", "left out: made by the server itself, as bounces are"),
+            (
+                self.made_by_server,
+                "message",
+                "left out: made by the server itself, as bounces are: no line names a client",
+            ),
             (self.continuations, "message", "left out: counted already, before a content filter or on another host"),
-            (self.without_beginning, "message", "left out: the beginning is not in the logs"),
+            (
+                self.refused_before_recipient,
+                "refusal",
+                "left out: no recipient was known yet (at connection, greeting, login or MAIL)",
+            ),
+            (
+                self.refusal_copies,
+                "line",
+                "left out: second copies of refusals, which Exim writes to syslog (syslog_duplication)",
+            ),
+            (self.not_written, "line", "left out: syslog wrote only \"last message repeated\", of any program"),
+            (self.not_logged, "refusal", "left out: Weir counted them, but did not log them one by one"),
+            (self.without_sender, "message", "left out: neither the sender nor a login is in the logs"),
             (self.without_recipient, "message", "left out: no recipient is in the logs, not queued or not tried yet"),
         ]
         .into_iter()
@@ -181,6 +236,14 @@ impl Summary {
 /// Returns a number with its noun: `1 message`, `2 messages`.
 fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Returns the numbers of recipients by outcome: `3 sent, 1 bounced`.
+fn outcomes_text(outcomes: &[u64; Outcome::ALL.len()]) -> String {
+    let found = Outcome::ALL.into_iter().filter(|outcome| outcomes[*outcome as usize] > 0);
+    let texts: Vec<String> =
+        found.map(|outcome| format!("{} {}", outcomes[outcome as usize], outcome.name())).collect();
+    texts.join(", ")
 }
 
 fn file_text(file: &FileReport) -> String {
@@ -195,6 +258,9 @@ fn file_text(file: &FileReport) -> String {
         }
         None if file.is_without_year => text.push_str("; without a year: that of --year"),
         None => {}
+    }
+    if file.repeated > 0 {
+        let _ = write!(text, "; {} of them left out: another log has them, too", file.repeated);
     }
     if let Some(error) = &file.error {
         let _ = write!(text, "; read no further: {error}");
