@@ -32,6 +32,18 @@ pub struct Revoke {
 }
 
 #[derive(Args)]
+pub struct Reset {
+    #[command(flatten)]
+    budget: Budget,
+    #[command(flatten)]
+    because: Because,
+    #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Args)]
 pub struct Suspend {
     /// The user, client, sender or domain: alice or user=alice, client=192.0.2.7, sender=bob@example.org,
     /// user-domain=example.org
@@ -91,7 +103,7 @@ struct Term {
 
 #[derive(Args)]
 struct Force {
-    /// Do it also for a name that no account, no budget and no audit record has
+    /// Do it also if it looks like a mistake: Weir does not know the name, or the limit does not apply to it
     #[arg(long)]
     force: bool,
 }
@@ -113,8 +125,8 @@ pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), Command
     ask(config, ExceptionCommand::Revoke, &on_budget(budget, because))
 }
 
-pub fn reset(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::Reset, &on_budget(budget, because))
+pub fn reset(Reset { budget, because, force, config }: &Reset) -> Result<(), CommandError> {
+    ask_checked(config, ExceptionCommand::Reset, on_budget(budget, because), force)
 }
 
 fn on_budget(budget: &Budget, because: &Because) -> Value {
@@ -138,8 +150,8 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandErro
     ask(config, ExceptionCommand::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
-/// Posts a command that names an owner. If the running Weir does not know the name, asks the administrator for a
-/// confirmation; without a terminal, the command fails.
+/// Posts a command that names an owner. If the running Weir takes the command for a mistake, as it does not know the
+/// name, asks the administrator for a confirmation; without a terminal, the command fails.
 fn ask_checked(
     config: &ConfigArgument,
     command: ExceptionCommand,

@@ -83,7 +83,7 @@ enum Command {
     Release(exceptions::Release),
     /// Empty one budget, as if it had never been charged
     #[command(after_help = "Example:\n  weir reset user-recipients alice")]
-    Reset(exceptions::Revoke),
+    Reset(exceptions::Reset),
     /// List the grants and suspensions in force, or the audit trail
     #[command(after_help = "Example:\n  weir exceptions --audit --last 20")]
     Exceptions(exceptions::List),
