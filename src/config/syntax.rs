@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml::de::{DeTable, Error};
 
 /// Beginnings of the TOML parser's messages, each with a plainer message.
-const MESSAGES: [(&str, &str); 21] = [
+const MESSAGES: [(&str, &str); 22] = [
     ("invalid basic string, expected `\"`", "the closing \" is missing"),
     ("invalid multi-line basic string", "the closing \"\"\" is missing"),
     ("invalid literal string, expected `'`", "the closing ' is missing"),
@@ -24,6 +24,7 @@ const MESSAGES: [(&str, &str); 21] = [
     ("invalid literal string, expected non-single-quote", "a text has no control characters"),
     ("invalid unquoted key", "a key has only letters, digits, - and _, or stands in quotes"),
     ("unquoted keys cannot be empty", "the name is missing"),
+    ("invalid key-value pair, expected key", "a line is a key with its value, or a section, as in [section]"),
     ("unexpected leading zero", "a number does not begin with 0"),
     ("extra comma in array", "there is a comma too many"),
     ("too few unicode value digits", "\\ begins an escape: write \\\\, or the text in single quotes"),
@@ -116,6 +117,9 @@ fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<St
         _ if is_unquoted && found.starts_with(TYPOGRAPHIC) => ("these are typographic quotes: write \"…\"", None),
         "=" if is_unquoted => ("there is no value after the =", None),
         ":" if message.starts_with("invalid unquoted key") => ("= stands between a key and its value, not :", None),
+        _ if found.starts_with(is_invisible) => {
+            ("there is an invisible character here: delete it, or write a space", None)
+        }
         "//" | ";" | "--" if message.starts_with("invalid unquoted key") => ("a comment begins with #", None),
         _ if message.starts_with("unexpected key or value") => ("the line should end here", Some(LINE)),
         _ => ("", None),
@@ -125,6 +129,13 @@ fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<St
     }
     let plain = MESSAGES.iter().find(|(begin, _)| message.starts_with(begin)).map(|(_, plain)| (*plain).to_owned());
     (plain.unwrap_or_else(|| message.to_owned()), None)
+}
+
+/// Returns whether a character looks like a space, or like nothing, and is no white space of TOML.
+fn is_invisible(c: char) -> bool {
+    c.is_control() && !"\t\r\n".contains(c)
+        || c.is_whitespace() && !c.is_ascii()
+        || "\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}".contains(c)
 }
 
 /// Explains a key that the file has twice, or that is used as a table though it is none; names the line of the first
@@ -213,6 +224,9 @@ mod tests {
             ("a = 1\n// b\nc = 2\n", 2, "a comment begins with #"),
             ("a = 1\nb = \"x\";\n", 2, "the line should end here"),
             ("a = 1\n[b", 2, "the closing ] is missing"),
+            ("a = 1\nb\u{a0}= 2\nc = 2\n", 2, "an invisible character"),
+            ("a = 1\nb = 2\n\0", 3, "an invisible character"),
+            ("{\"a\": 1}\n", 1, "a line is a key with its value"),
             ("a = 1\nb = 2\na = 3\n", 3, "duplicate key \"a\": line 1 has it already"),
             ("[t]\na = 1\n[u]\n[t]\na = 1\n[v]\n", 4, "duplicate key \"t\": line 1 has it already"),
             ("[[t]]\na = 1\n[[t]]\na = 1\n\"a\" = 2\n", 5, "duplicate key \"a\": line 4 has it already"),
