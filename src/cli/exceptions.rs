@@ -166,21 +166,25 @@ fn ask_checked(
     if status != StatusCode::CONFLICT {
         return answered(status, &words);
     }
-    let warning = words.trim_end();
-    if !confirmed(warning)? {
+    let doubts: Vec<&str> = words.lines().collect();
+    if !confirmed(&doubts)? {
         let remedy = "nothing was changed; --force does it all the same";
-        return Err(CommandError::new(exit::NO_USER, format!("{warning}; {remedy}")));
+        return Err(CommandError::new(exit::NO_USER, format!("{}; {remedy}", doubts.join("; "))));
     }
     body["force"] = true.into();
-    ask(config, command, &body)
+    let (status, words) = post(config, command, &body)?;
+    // The administrator has read these warnings.
+    let is_new = |line: &&str| line.trim_end().strip_prefix("warning: ").is_none_or(|doubt| !doubts.contains(&doubt));
+    answered(status, &words.split_inclusive('\n').filter(is_new).collect::<String>())
 }
 
 /// Asks on the terminal for a confirmation. Returns false if standard input or standard error is no terminal.
-fn confirmed(warning: &str) -> Result<bool, CommandError> {
+fn confirmed(doubts: &[&str]) -> Result<bool, CommandError> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);
     }
-    complain(&format!("weir: warning: {warning}\nDo it all the same? [y/N] "));
+    let warnings: String = doubts.iter().map(|doubt| format!("weir: warning: {doubt}\n")).collect();
+    complain(&format!("{warnings}Do it all the same? [y/N] "));
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|error| CommandError::new(exit::IO, format!("standard input: {error}")))?;

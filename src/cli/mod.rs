@@ -8,6 +8,7 @@ mod exceptions;
 mod history;
 mod import;
 mod manual;
+mod password;
 mod rehearse;
 mod serve;
 mod simulate;

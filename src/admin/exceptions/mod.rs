@@ -102,7 +102,7 @@ async fn grant(store: &Store, accounts: &Accounts, body: &str, now: Timestamp) -
     Ok(said + &format::kept(&kept))
 }
 
-/// Returns the remarks of checks, for the answer. A doubt is an error without `force`.
+/// Returns the remarks of checks, for the answer. Without `force`, doubts are an error, one on each line.
 fn remarks<const N: usize>(checks: [Checked; N], body: &Body) -> Result<String, Outcome> {
     let is_forced = body.flag("force")?;
     let (mut remarks, mut doubts) = (String::new(), Vec::new());
@@ -115,7 +115,7 @@ fn remarks<const N: usize>(checks: [Checked; N], body: &Body) -> Result<String, 
     }
     match doubts.is_empty() {
         true => Ok(remarks),
-        false => Err(Outcome::Doubtful(doubts.join("; ") + "\n")),
+        false => Err(Outcome::Doubtful(doubts.join("\n") + "\n")),
     }
 }
 
