@@ -5,13 +5,16 @@ use std::ops::Range;
 use toml::de::{DeTable, Error};
 
 /// Beginnings of the TOML parser's messages, each with a plainer message.
-const MESSAGES: [(&str, &str); 22] = [
+const MESSAGES: [(&str, &str); 25] = [
     ("invalid basic string, expected `\"`", "the closing \" is missing"),
     ("invalid multi-line basic string", "the closing \"\"\" is missing"),
     ("invalid literal string, expected `'`", "the closing ' is missing"),
     ("invalid multi-line literal string", "the closing ''' is missing"),
     ("missing opening quote", "the opening quote is missing"),
     ("string values must be quoted", "text needs quotes, as in \"text\""),
+    // The parser takes `none` for the beginning of `nan`, `implicit` for `inf`, `tls` for `true`.
+    ("invalid float", "text needs quotes, as in \"text\""),
+    ("invalid boolean", "text needs quotes, as in \"text\""),
     ("unclosed table", "the closing ] is missing"),
     ("unclosed array table", "the closing ]] is missing"),
     ("key with no value", "= is missing after the key"),
@@ -27,6 +30,7 @@ const MESSAGES: [(&str, &str); 22] = [
     ("invalid key-value pair, expected key", "a line is a key with its value, or a section, as in [section]"),
     ("unexpected leading zero", "a number does not begin with 0"),
     ("extra comma in array", "there is a comma too many"),
+    ("missing escaped value", "\\ begins an escape: write \\\\, or the text in single quotes"),
     ("too few unicode value digits", "\\ begins an escape: write \\\\, or the text in single quotes"),
 ];
 
@@ -101,7 +105,7 @@ fn leaves_open(text: &str, span: &Range<usize>, error: &Error) -> bool {
 /// about repeated keys below the same repeated section header.
 fn is_follow_up(text: &str, last: &Range<usize>, cause: &Error, span: &Range<usize>, error: &Error) -> bool {
     let is_repeated = |error: &Error| error.message().starts_with("duplicate key");
-    let is_header = text[..last.start].trim_end_matches([' ', '\t']).ends_with('[');
+    let is_header = line_before(text, last.start).trim_start().starts_with('[');
     let is_below = || !text[last.start..span.start].contains("\n[");
     line_of(text, span.start) == line_of(text, last.start)
         || is_header && is_repeated(cause) && is_repeated(error) && is_below()
@@ -114,6 +118,7 @@ fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<St
     }
     let is_unquoted = message.starts_with("string values must be quoted");
     let (plain, help) = match found {
+        _ if ["true", "false"].contains(&&*found.to_lowercase()) => ("write true or false, in lower case", None),
         _ if is_unquoted && found.starts_with(TYPOGRAPHIC) => ("these are typographic quotes: write \"…\"", None),
         "=" if is_unquoted => ("there is no value after the =", None),
         ":" if message.starts_with("invalid unquoted key") => ("= stands between a key and its value, not :", None),
@@ -148,8 +153,7 @@ fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<S
         true => format!("duplicate key \"{key}\": line {line} has it already"),
         false => format!("\"{key}\" cannot be a table: line {line} gives it a value ({message})"),
     };
-    let is_header =
-        |span: &Range<usize>| text[..span.start].rsplit('\n').next().is_some_and(|line| line.trim().starts_with('['));
+    let is_header = |span: &Range<usize>| line_before(text, span.start).trim().starts_with('[');
     let help = (is_header(span) && !is_header(&first))
         .then(|| format!("write the one in line {line} with a header of its own, too, instead of {key} = …"));
     (said, help)
@@ -185,6 +189,11 @@ fn within(value: &toml::de::DeValue<'_>, other: &str, name: &str) -> Option<Rang
     }
 }
 
+/// Returns the part of a line that stands before a position.
+fn line_before(text: &str, at: usize) -> &str {
+    text[..at].rsplit('\n').next().unwrap_or_default()
+}
+
 fn line_of(text: &str, at: usize) -> usize {
     1 + text[..at].matches('\n').count()
 }
@@ -209,6 +218,14 @@ mod tests {
             ("a = 1\nb = x\"\nc = 2\n", 2, "the opening quote is missing"),
             ("a = 1\nb = 'x\nc = 2\n", 2, "the closing ' is missing"),
             ("a = 1\nb = x\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = none\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = implicit\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = tls\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = 1.2.3\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = True\nc = 2\n", 2, "write true or false, in lower case"),
+            ("a = 1\nb = FALSE\nc = 2\n", 2, "write true or false, in lower case"),
+            ("a = 1\nb = \"C:\\state\"\n", 2, "\\ begins an escape"),
+            ("[a.b]\nc = 1\n[d]\n[a.b]\nc = 2\n", 4, "duplicate key \"b\": line 1 has it already"),
             ("a = 1\nb = \u{201c}x\u{201d}\nc = 2\n", 2, "typographic quotes"),
             ("a = 1\nb =\nc = 2\n", 2, "there is no value after the ="),
             ("a = 1\nb \"x\"\nc = 2\n", 2, "= is missing after the key"),

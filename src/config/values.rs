@@ -137,7 +137,7 @@ pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
 /// Parses a host name.
 pub fn host_name(name: &str) -> Result<String, String> {
     let good = crate::smtp::address::is_domain(name);
-    good.then(|| name.to_owned()).ok_or_else(|| format!("\"{name}\" is not a host name"))
+    good.then(|| name.to_owned()).ok_or_else(|| format!("\"{}\" is not a host name", name.escape_debug()))
 }
 
 /// Parses a network in CIDR notation without bits beyond its prefix, or one address.
