@@ -263,9 +263,12 @@ fn a_grant_for_a_limit_that_does_not_apply_needs_force() {
     let term = ["--for", "8h", "--reason", "x"];
     let grant = |arguments: &[&str]| order_without_force(&site, &[&["grant"], arguments, &term[..]].concat());
     for (arguments, words) in [
-        (["staff", "alice", "99 / 1d"], "limit \"staff\" does not apply to user=alice, by its \"match\" (group)"),
-        (["rest", "alice", "99 / 1d"], "limit \"rest\" does not apply to user=alice, by its \"except\" (user)"),
-        (["web", "127.2.0.2", "99 / 1d"], "does not apply to client=127.2.0.2, by its \"match\" (client)"),
+        (
+            ["staff", "alice", "99 / 1d"],
+            "limit \"staff\" does not apply to user=alice: its \"match\" does not hold (group)",
+        ),
+        (["rest", "alice", "99 / 1d"], "limit \"rest\" does not apply to user=alice: its \"except\" holds (user)"),
+        (["web", "127.2.0.2", "99 / 1d"], "does not apply to client=127.2.0.2: its \"match\" does not hold (client)"),
     ] {
         let Outcome { code, out, err } = grant(&arguments);
         assert_eq!((code, out.as_str()), (Some(67), ""), "{arguments:?}: {err}");

@@ -20,17 +20,17 @@ struct Subject<'a> {
 pub fn check(limit: &Limit, owner: &Owner, accounts: &Accounts, normalizer: &AddressNormalizer) -> Checked {
     let subject = Subject::new(owner, accounts, normalizer);
     let name = &limit.name;
-    let inert = |key: &str, keys: String| {
-        Checked::Doubtful(format!("limit \"{name}\" does not apply to {owner}, by its \"{key}\" ({keys})"))
+    let inert = |why: &str, keys: String| {
+        Checked::Doubtful(format!("limit \"{name}\" does not apply to {owner}: its {why} ({keys})"))
     };
     let (matches, except) = (&limit.matcher.matches, &limit.matcher.except);
     if let Some(excepted) = except.iter().find(|table| subject.meets(table) == Some(true)) {
-        return inert("except", keys(excepted.0.iter()));
+        return inert("\"except\" holds", keys(excepted.0.iter()));
     }
     let is_missed = |table: &AllOf| subject.meets(table) == Some(false);
     if !matches.is_empty() && matches.iter().all(is_missed) {
         let of_all = matches.iter().flat_map(|table| &table.0);
-        return inert("match", keys(of_all.filter(|one| subject.holds(one) == Some(false))));
+        return inert("\"match\" does not hold", keys(of_all.filter(|one| subject.holds(one) == Some(false))));
     }
     // A table of `match` that holds decides, as the others are alternatives.
     let is_met = matches.iter().any(|table| subject.meets(table) == Some(true));
@@ -148,22 +148,22 @@ mod tests {
         for (owner, matches, except, inert, open) in [
             ("user=alice", "", "", None, ""),
             ("user=alice", "user=alice", "", None, ""),
-            ("user=alice", "user=b*", "", Some("\"match\" (user)"), ""),
+            ("user=alice", "user=b*", "", Some("\"match\" does not hold (user)"), ""),
             ("user=alice", "user=b*;group=staff", "", None, ""),
-            ("user=alice", "group=students", "", Some("\"match\" (group)"), ""),
+            ("user=alice", "group=students", "", Some("\"match\" does not hold (group)"), ""),
             ("user=bob@d", "group=students", "", None, ""),
             ("user=carol", "group=students", "", None, "group"),
-            ("user=alice", "", "group=staff", Some("\"except\" (group)"), ""),
-            ("user=alice", "listener=a user=b", "", Some("\"match\" (user)"), ""),
+            ("user=alice", "", "group=staff", Some("\"except\" holds (group)"), ""),
+            ("user=alice", "listener=a user=b", "", Some("\"match\" does not hold (user)"), ""),
             ("user=alice", "listener=a user=alice", "", None, "listener"),
             ("user=alice", "user=alice;listener=a", "recipients=5", None, "message-recipients"),
-            ("user=alice", "user-domain=d", "", Some("\"match\" (user-domain)"), ""),
-            ("user=bob@d", "", "user-domain=d", Some("\"except\" (user-domain)"), ""),
+            ("user=alice", "user-domain=d", "", Some("\"match\" does not hold (user-domain)"), ""),
+            ("user=bob@d", "", "user-domain=d", Some("\"except\" holds (user-domain)"), ""),
             ("user=alice", "authenticated=true", "", None, ""),
-            ("user=alice", "", "authenticated=true", Some("\"except\" (authenticated)"), ""),
+            ("user=alice", "", "authenticated=true", Some("\"except\" holds (authenticated)"), ""),
             ("sender=a@d", "", "authenticated=true", None, "authenticated"),
             ("client=192.0.2.7", "client=192.0.2.0/24", "", None, ""),
-            ("client=192.0.3.7", "client=192.0.2.0/24", "", Some("\"match\" (client)"), ""),
+            ("client=192.0.3.7", "client=192.0.2.0/24", "", Some("\"match\" does not hold (client)"), ""),
             ("client=2001:db8::/64", "client=2001:db8::1/128", "", None, "client"),
             ("", "user=b", "", None, "user"),
         ] {
