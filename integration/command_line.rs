@@ -43,6 +43,10 @@ fn the_configuration_may_be_named_before_the_command_and_check_takes_it_alone() 
     let refused = run(weir().args(["-c", file, "completions", "bash"]), "");
     assert_eq!(refused, failure(64, "weir: this command reads no configuration: leave --config out\n"));
     assert_eq!(run(weir().args(["check", file, "-c", file]), "").code, Some(64));
+    for arguments in [["-c", file, "check", "-c", file], ["--config", file, "reload", "--config", file]] {
+        let twice = run(weir().args(arguments), "");
+        assert_eq!(twice, failure(64, "weir: name the configuration once, before the command or after it\n"));
+    }
     let twice = run(weir().args(["-c", file, "check", file]), "");
     assert_eq!(twice, failure(64, "weir: name the configuration once, with --config or without\n"));
 }
@@ -461,14 +465,6 @@ fn an_error_shows_no_secret_of_a_file_that_is_no_configuration() {
     let Outcome { code, err, .. } = run(weir().args(["check", "-c"]).arg(site.path("users")), "");
     assert_eq!(code, Some(78), "{err}");
     assert!(err.contains("alice:") && !err.contains(hash), "{err}");
-}
-
-#[test]
-fn a_state_file_that_is_not_there_exits_66() {
-    let site = Site::new(MINIMAL);
-    for command in ["info", "dump"] {
-        assert_eq!(site.run(&["state", command], "").code, Some(66), "{command}");
-    }
 }
 
 #[test]
