@@ -68,6 +68,7 @@ pub fn check(s: &Section<'_>, limit: &Limit, rates: &Placed<Vec<Quota>>, table: 
         let severity = if is_error { Severity::Error } else { Severity::Warning };
         s.source().problem(severity, &rates.span, message, Some(&help));
     }
+    warn_of_repeated_period(s, rates);
     let Some(Table { overrides, column, file }) = table else { return };
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
     for (index, row) in file.rows.iter().enumerate() {
@@ -82,6 +83,16 @@ pub fn check(s: &Section<'_>, limit: &Limit, rates: &Placed<Vec<Quota>>, table: 
     }
     first_few(errors).into_iter().for_each(|why| s.error(&column.span, why, None));
     first_few(warnings).into_iter().for_each(|why| s.warn(&column.span, why, None));
+}
+
+/// Warns of two rates for one period: the lower one is always exceeded first.
+fn warn_of_repeated_period(s: &Section<'_>, rates: &Placed<Vec<Quota>>) {
+    let mut periods: Vec<_> = rates.value.iter().map(Quota::period).collect();
+    periods.sort_unstable();
+    if let Some(pair) = periods.windows(2).find(|pair| pair[0] == pair[1]) {
+        let message = format!("two rates have the period {}: only the lower one has an effect", pair[0]);
+        s.warn(&rates.span, message, Some("leave the higher one out"));
+    }
 }
 
 /// Returns the texts of the rates, as they are in the file.
