@@ -1,7 +1,11 @@
 //! Tests of the commands, as an administrator runs them in a terminal.
 
-use crate::harness::{Outcome, PASSWORD, Running, Site, run, weir};
+use crate::harness::{Outcome, PASSWORD, Running, Site, run, wait_for, weir};
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 const MINIMAL: &str = "listener.s = { address = \"127.0.0.1:0\" }\nupstream = [{ address = \"127.0.0.1:2525\" }]\n";
@@ -39,6 +43,10 @@ fn the_configuration_may_be_named_before_the_command_and_check_takes_it_alone() 
     let refused = run(weir().args(["-c", file, "completions", "bash"]), "");
     assert_eq!(refused, failure(64, "weir: this command reads no configuration: leave --config out\n"));
     assert_eq!(run(weir().args(["check", file, "-c", file]), "").code, Some(64));
+    for arguments in [["-c", file, "check", "-c", file], ["--config", file, "reload", "--config", file]] {
+        let twice = run(weir().args(arguments), "");
+        assert_eq!(twice, failure(64, "weir: name the configuration once, before the command or after it\n"));
+    }
     let twice = run(weir().args(["-c", file, "check", file]), "");
     assert_eq!(twice, failure(64, "weir: name the configuration once, with --config or without\n"));
 }
@@ -401,6 +409,62 @@ fn user_add_reads_the_password_from_standard_input_and_refuses_invalid_names() {
     assert_eq!(site.run(&["user", "list"], "").out, "alice\nbob\n");
     let users = std::fs::read_to_string(site.path("users")).unwrap();
     assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(PASSWORD));
+}
+
+/// Begins a command whose terminal is a pseudo-terminal; returns the other side of this terminal.
+fn at_a_terminal(site: &Site, arguments: &[&str]) -> (Running, OwnedFd) {
+    let other_side = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&other_side).unwrap();
+    unlockpt(&other_side).unwrap();
+    let name = ptsname(&other_side, Vec::new()).unwrap();
+    let terminal = rustix::fs::open(&*name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    let command = site.command(arguments);
+    let mut child = Command::new("setsid");
+    child.arg("--ctty").arg(command.get_program()).args(command.get_args());
+    child.stdin(terminal.try_clone().unwrap()).stdout(terminal.try_clone().unwrap()).stderr(terminal);
+    (Running(child.spawn().unwrap()), other_side)
+}
+
+#[test]
+fn ctrl_c_at_a_password_leaves_the_terminal_as_it_was() {
+    let site = Site::new(MINIMAL);
+    let (mut child, terminal) = at_a_terminal(&site, &["user", "add", "carol"]);
+    let shows_input = || tcgetattr(&terminal).unwrap().local_modes.contains(LocalModes::ECHO);
+    wait_for("a terminal that shows no input", || (!shows_input()).then_some(()));
+    rustix::io::write(&terminal, b"\x03").unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(74));
+    assert!(shows_input());
+    assert_eq!(site.run(&["user", "list"], "").out, "alice\n");
+}
+
+#[test]
+fn a_confirmed_doubt_is_named_once() {
+    let site = Site::new(MINIMAL);
+    let _weir = site.start();
+    let suspend = ["suspend", "alcie", "--for", "1d", "--reason", "x"];
+    let (mut child, terminal) = at_a_terminal(&site, &suspend);
+    let (mut said, mut is_answered) = (String::new(), false);
+    let mut buffer = [0; 4096];
+    // The terminal cannot be read any more after the command has ended.
+    while let Ok(length @ 1..) = rustix::io::read(&terminal, &mut buffer) {
+        said += &String::from_utf8_lossy(&buffer[..length]);
+        if said.contains("[y/N]") && !is_answered {
+            rustix::io::write(&terminal, b"y\n").unwrap();
+            is_answered = true;
+        }
+    }
+    assert_eq!(child.0.wait().unwrap().code(), Some(0), "{said}");
+    assert!(said.contains("suspended: user=alcie") && said.matches("has user=alcie").count() == 1, "{said}");
+}
+
+#[test]
+fn an_error_shows_no_secret_of_a_file_that_is_no_configuration() {
+    let site = Site::new(MINIMAL);
+    let users = std::fs::read_to_string(site.path("users")).unwrap();
+    let hash = users.trim().rsplit('$').next().unwrap();
+    let Outcome { code, err, .. } = run(weir().args(["check", "-c"]).arg(site.path("users")), "");
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("alice:") && !err.contains(hash), "{err}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ const KINDS: &str = "\
 /// Runs a control command as the system user `night-shift`, with `--force` where the command has it: Weir has no record
 /// of most names in these tests.
 fn order(site: &Site, arguments: &[&str]) -> Outcome {
-    let force: &[&str] = if ["grant", "suspend"].contains(&arguments[0]) { &["--force"] } else { &[] };
+    let force: &[&str] = if ["grant", "suspend", "reset"].contains(&arguments[0]) { &["--force"] } else { &[] };
     order_without_force(site, &[arguments, force].concat())
 }
 
@@ -121,6 +121,7 @@ fn invalid_commands_are_refused_without_effect() {
         (&["grant", "new", "127.2.0.1", "1G / 1d"], "\"1G / 1d\" is too much to remember"),
         (&["suspend", "127.2.0.1"], "is an address: write client=127.2.0.1"),
         (&["suspend", "helo=x"], "\"helo\" is not who sends"),
+        (&["suspend", "usr=alice"], "there is no \"usr\": did you mean user=alice?"),
         (&["suspend", "a\u{1f}b"], "control character"),
     ] {
         let Outcome { code, out, err } = order(&site, &[arguments, &term[..]].concat());
@@ -190,15 +191,20 @@ fn a_name_that_weir_does_not_know_needs_force() {
     assert!(guesser.try_log_in("root", "guess").starts_with("535"));
     let term = ["--for", "8h", "--reason", "x"];
     for (arguments, words) in [
-        (&["suspend", "alcie"][..], "no account, no budget and no audit record has user=alcie (did you mean alice?)"),
+        (
+            &["suspend", "alcie"][..],
+            "no account, no budget, no grant and no suspension has user=alcie (did you mean alice?)",
+        ),
         // A failed login as "root" does not make this name known: attackers can guess any name.
-        (&["suspend", "root"], "no account, no budget and no audit record has user=root"),
-        (&["suspend", "user-domain=example.org"], "no account, no budget and no audit record has user-domain="),
-        (&["suspend", "client=127.2.0.9"], "no budget and no audit record has client=127.2.0.9"),
-        (&["grant", "ten", "127.2.0.9", "9 / 1d"], "no budget and no audit record has client=127.2.0.9"),
-        (&["grant", "both", "user=alice,client=127.9.0.1", "9 / 1d"], "no audit record has client=127.9.0.0/24"),
+        (&["suspend", "root"], "no account, no budget, no grant and no suspension has user=root"),
+        (&["suspend", "user-domain=example.org"], "no account, no budget, no grant and no suspension has user-domain="),
+        (&["suspend", "client=127.2.0.9"], "no budget, no grant and no suspension has client=127.2.0.9"),
+        (&["grant", "ten", "127.2.0.9", "9 / 1d"], "no budget, no grant and no suspension has client=127.2.0.9"),
+        (&["reset", "ten", "127.2.0.9"], "no budget, no grant and no suspension has client=127.2.0.9"),
+        (&["grant", "both", "user=alice,client=127.9.0.1", "9 / 1d"], "no suspension has client=127.9.0.0/24"),
     ] {
-        let Outcome { code, out, err } = order_without_force(&site, &[arguments, &term[..]].concat());
+        let term: &[&str] = if arguments[0] == "reset" { &[] } else { &term };
+        let Outcome { code, out, err } = order_without_force(&site, &[arguments, term].concat());
         assert_eq!((code, out.as_str()), (Some(67), ""), "{arguments:?}: {err}");
         assert!(err.contains(words) && err.ends_with("; nothing was changed; --force does it all the same\n"), "{err}");
     }
@@ -218,22 +224,85 @@ fn a_name_that_weir_does_not_know_needs_force() {
     let out = done(&site, &[&["suspend", "sender=bob@example.org"], &term[..]].concat());
     assert!(out.contains("cannot tell whether sender=bob@example.org is right"), "{out}");
     let out = done(&site, &[&["suspend", "alcie"], &term[..]].concat());
-    assert!(out.contains("warning: no account, no budget and no audit record has user=alcie"), "{out}");
+    assert!(out.contains("warning: no account, no budget, no grant and no suspension has user=alcie"), "{out}");
 }
 
 #[test]
 fn a_name_is_known_from_the_state_file_alone() {
     let (_upstream, site, weir) = running(TEN);
     assert_eq!(accepted(&weir, ALICE, 1), 1);
-    done(&site, &["suspend", "carol", "--for", "1s", "--reason", "x"]);
-    weir.logged("suspension ended");
     assert_eq!(weir.terminate(), Some(0));
     let _weir = site.start();
-    for name in ["client=127.2.0.1", "carol"] {
-        let arguments = ["suspend", name, "--for", "1d", "--reason", "x"];
-        let Outcome { code, out, err } = order_without_force(&site, &arguments);
-        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let arguments = ["suspend", "client=127.2.0.1", "--for", "1d", "--reason", "x"];
+    let Outcome { code, out, err } = order_without_force(&site, &arguments);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+}
+
+#[test]
+fn an_audit_record_alone_makes_no_name_known() {
+    let (_upstream, site, weir) = running(TEN);
+    done(&site, &["reset", "ten", "127.2.0.9"]);
+    done(&site, &["suspend", "carol", "--for", "1d", "--reason", "x"]);
+    let suspend = |name: &str| order_without_force(&site, &["suspend", name, "--for", "1d", "--reason", "x"]).code;
+    assert_eq!(suspend("carol"), Some(0), "a suspension in force is confirmed already");
+    done(&site, &["release", "carol"]);
+    assert_eq!((suspend("carol"), suspend("client=127.2.0.9")), (Some(67), Some(67)));
+    assert_eq!(weir.terminate(), Some(0));
+    let _weir = site.start();
+    assert_eq!((suspend("carol"), suspend("client=127.2.0.9")), (Some(67), Some(67)));
+}
+
+#[test]
+fn a_grant_for_a_limit_that_does_not_apply_needs_force() {
+    let (_upstream, site, _weir) = running(
+        "{ name = \"web\", count = \"recipients\", per = [\"client\"], rate = \"50 / 1d\", match = { client = \"127.2.0.1\" } }, \
+         { name = \"staff\", count = \"recipients\", per = [\"user\"], rate = \"50 / 1d\", \
+           match = { group = \"staff\", listener = \"s\" } }, \
+         { name = \"rest\", count = \"recipients\", per = [\"user\"], rate = \"50 / 1d\", except = { user = \"al*\" } }",
+    );
+    let term = ["--for", "8h", "--reason", "x"];
+    let grant = |arguments: &[&str]| order_without_force(&site, &[&["grant"], arguments, &term[..]].concat());
+    for (arguments, words) in [
+        (
+            ["staff", "alice", "99 / 1d"],
+            "limit \"staff\" does not apply to user=alice: its \"match\" does not hold (group)",
+        ),
+        (["rest", "alice", "99 / 1d"], "limit \"rest\" does not apply to user=alice: its \"except\" holds (user)"),
+        (["web", "127.2.0.2", "99 / 1d"], "does not apply to client=127.2.0.2: its \"match\" does not hold (client)"),
+    ] {
+        let Outcome { code, out, err } = grant(&arguments);
+        assert_eq!((code, out.as_str()), (Some(67), ""), "{arguments:?}: {err}");
+        assert!(err.contains(words) && err.ends_with("; nothing was changed; --force does it all the same\n"), "{err}");
     }
+    assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
+    let out = done(&site, &[&["grant", "rest", "alice", "99 / 1d"], &term[..]].concat());
+    assert!(out.contains("warning: limit \"rest\" does not apply to user=alice"), "{out}");
+    let groups = site.run(&["user", "groups", "alice", "staff"], "");
+    assert_eq!(groups.code, Some(0), "{}", groups.err);
+    done(&site, &["reload"]);
+    let Outcome { code, out, err } = grant(&["staff", "alice", "99 / 1d"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.contains("applies only under its conditions (listener), and so does the grant\n"), "{out}");
+}
+
+#[test]
+fn a_granted_rate_that_refuses_everything_is_treated_as_in_a_limit() {
+    let (_upstream, site, _weir) = running(
+        "{ name = \"average\", count = \"recipients\", per = [\"user\"], rate = \"50 / 1d\" }, \
+         { name = \"shadow\", count = \"recipients\", per = [\"user\"], rate = \"50 / 1d\", mode = \"shadow\" }, \
+         { name = \"bytes\", count = \"bytes\", per = [\"user\"], rate = \"50M / 1d\" }",
+    );
+    let grant = |limit, rate| order(&site, &["grant", limit, "alice", rate, "--for", "8h", "--reason", "x"]);
+    let words = "\"1 / 1h\": this rate refuses everything, as it does in Exim; the average of a single event is 1 already: \
+                 2 / 2h lets one pass at a time";
+    let Outcome { code, out, err } = grant("average", "1 / 1h");
+    assert_eq!((code, out.as_str()), (Some(65), ""), "{err}");
+    assert!(err.contains(words), "{err}");
+    let Outcome { code, out, .. } = grant("shadow", "1 / 1h");
+    assert!(code == Some(0) && out.contains(&format!("warning: {words}")), "{out}");
+    let Outcome { code, out, .. } = grant("bytes", "500 / 1d");
+    assert!(code == Some(0) && out.contains("this rate has no unit: it counts single bytes"), "{out}");
+    assert_eq!(grant("average", "0").code, Some(0));
 }
 
 #[test]

@@ -101,6 +101,19 @@ mod on_a_disk {
     }
 
     #[test]
+    fn a_backup_names_the_copy_for_which_the_disk_has_no_room() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        let site = site_with_limits(&upstream, TEN).build();
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 4);
+        disk.fill();
+        let copy = disk.path("copy.db");
+        let Outcome { code, err, .. } = site.run(&["state", "backup", copy.to_str().unwrap()], "");
+        assert_eq!((code, err), (Some(73), format!("weir: {}: no storage space\n", copy.display())));
+        assert!(!copy.exists());
+    }
+
+    #[test]
     fn a_full_disk_makes_mail_wait_where_the_configuration_says_so() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
         let site = site_with_limits(&upstream, TEN).state(&on(&disk, ", on-failure = \"defer\"")).build();

@@ -109,7 +109,7 @@ fn a_missing_state_file_is_reported() {
     let upstream = Upstream::start();
     let site = site_with_limits(&upstream, TEN).build();
     for arguments in [&["info"][..], &["dump"], &["backup", "copy.db"]] {
-        let err = refused(&site, arguments, "", 74);
+        let err = refused(&site, arguments, "", 66);
         assert!(err.contains("state.db: No such file"), "{err}");
     }
     std::fs::write(site.path("state.db"), "x".repeat(5000)).unwrap();

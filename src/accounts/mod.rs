@@ -91,10 +91,11 @@ impl Accounts {
         tokio::task::spawn_blocking(move || passwords.users.snapshot().users.user(&name).cloned()).await.ok()?
     }
 
-    /// Returns the names of all users.
-    pub async fn names(&self) -> Vec<String> {
+    /// Returns the names of all users, each with the user's groups.
+    pub async fn names(&self) -> Vec<(String, Arc<[Box<str>]>)> {
         let passwords = self.passwords.clone();
-        let names = move || passwords.users.snapshot().users.iter().map(|user| user.name.clone()).collect();
+        let named = |user: &User| (user.name.clone(), user.shared_groups());
+        let names = move || passwords.users.snapshot().users.iter().map(named).collect();
         tokio::task::spawn_blocking(names).await.unwrap_or_default()
     }
 

@@ -32,6 +32,18 @@ pub struct Revoke {
 }
 
 #[derive(Args)]
+pub struct Reset {
+    #[command(flatten)]
+    budget: Budget,
+    #[command(flatten)]
+    because: Because,
+    #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Args)]
 pub struct Suspend {
     /// The user, client, sender or domain: alice or user=alice, client=192.0.2.7, sender=bob@example.org,
     /// user-domain=example.org
@@ -91,7 +103,7 @@ struct Term {
 
 #[derive(Args)]
 struct Force {
-    /// Do it also for a name that no account, no budget and no audit record has
+    /// Do it also if it looks like a mistake: Weir does not know the name, or the limit does not apply to it
     #[arg(long)]
     force: bool,
 }
@@ -113,8 +125,8 @@ pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), Command
     ask(config, ExceptionCommand::Revoke, &on_budget(budget, because))
 }
 
-pub fn reset(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::Reset, &on_budget(budget, because))
+pub fn reset(Reset { budget, because, force, config }: &Reset) -> Result<(), CommandError> {
+    ask_checked(config, ExceptionCommand::Reset, on_budget(budget, because), force)
 }
 
 fn on_budget(budget: &Budget, because: &Because) -> Value {
@@ -138,8 +150,8 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandErro
     ask(config, ExceptionCommand::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
-/// Posts a command that names an owner. If the running Weir does not know the name, asks the administrator for a
-/// confirmation; without a terminal, the command fails.
+/// Posts a command that names an owner. If the running Weir takes the command for a mistake, as it does not know the
+/// name, asks the administrator for a confirmation; without a terminal, the command fails.
 fn ask_checked(
     config: &ConfigArgument,
     command: ExceptionCommand,
@@ -154,21 +166,25 @@ fn ask_checked(
     if status != StatusCode::CONFLICT {
         return answered(status, &words);
     }
-    let warning = words.trim_end();
-    if !confirmed(warning)? {
+    let doubts: Vec<&str> = words.lines().collect();
+    if !confirmed(&doubts)? {
         let remedy = "nothing was changed; --force does it all the same";
-        return Err(CommandError::new(exit::NO_USER, format!("{warning}; {remedy}")));
+        return Err(CommandError::new(exit::NO_USER, format!("{}; {remedy}", doubts.join("; "))));
     }
     body["force"] = true.into();
-    ask(config, command, &body)
+    let (status, words) = post(config, command, &body)?;
+    // The administrator has read these warnings.
+    let is_new = |line: &&str| line.trim_end().strip_prefix("warning: ").is_none_or(|doubt| !doubts.contains(&doubt));
+    answered(status, &words.split_inclusive('\n').filter(is_new).collect::<String>())
 }
 
 /// Asks on the terminal for a confirmation. Returns false if standard input or standard error is no terminal.
-fn confirmed(warning: &str) -> Result<bool, CommandError> {
+fn confirmed(doubts: &[&str]) -> Result<bool, CommandError> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);
     }
-    complain(&format!("weir: warning: {warning}\nDo it all the same? [y/N] "));
+    let warnings: String = doubts.iter().map(|doubt| format!("weir: warning: {doubt}\n")).collect();
+    complain(&format!("{warnings}Do it all the same? [y/N] "));
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|error| CommandError::new(exit::IO, format!("standard input: {error}")))?;

@@ -8,6 +8,7 @@ mod exceptions;
 mod history;
 mod import;
 mod manual;
+mod password;
 mod rehearse;
 mod serve;
 mod simulate;
@@ -17,6 +18,7 @@ mod user;
 use crate::config::{self, Config, ConfigError, Diagnostics};
 use crate::daemon::StartError;
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -83,7 +85,7 @@ enum Command {
     Release(exceptions::Release),
     /// Empty one budget, as if it had never been charged
     #[command(after_help = "Example:\n  weir reset user-recipients alice")]
-    Reset(exceptions::Revoke),
+    Reset(exceptions::Reset),
     /// List the grants and suspensions in force, or the audit trail
     #[command(after_help = "Example:\n  weir exceptions --audit --last 20")]
     Exceptions(exceptions::List),
@@ -149,6 +151,9 @@ impl Arguments {
         // A command that reads the configuration hands its own --config, or the default, on to here.
         let is_given = self.config.as_deref().is_some_and(|config| config != Path::new(DEFAULT_CONFIG));
         match &self.command {
+            _ if is_config_repeated(std::env::args_os()) => {
+                Some("name the configuration once, before the command or after it")
+            }
             Command::Import { .. } | Command::Demo | Command::Completions { .. } | Command::Man { .. } if is_given => {
                 Some("this command reads no configuration: leave --config out")
             }
@@ -158,6 +163,15 @@ impl Arguments {
             _ => None,
         }
     }
+}
+
+/// Returns whether `--config` stands both before and after the command. clap takes the latter without a word.
+fn is_config_repeated(arguments: impl Iterator<Item = OsString>) -> bool {
+    let is_config = |argument: &OsString| {
+        let text = argument.to_string_lossy();
+        text == "--config" || text.starts_with("--config=") || text.starts_with("-c")
+    };
+    arguments.take_while(|argument| argument != "--").filter(is_config).count() > 1
 }
 
 const DEFAULT_CONFIG: &str = "/etc/weir/weir.toml";

@@ -1,10 +1,11 @@
 //! `weir state`: describes, dumps, loads and copies the state file.
 
 use super::{CommandError, ConfigArgument, counted, exit, print, read_config};
+use crate::store::OpenError;
 use crate::store::dump::{self, DumpError, Info};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
-use std::io::{BufReader, BufWriter};
+use std::io::{BufReader, BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -60,6 +61,7 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
 
 fn failure(error: DumpError) -> CommandError {
     let code = match error {
+        DumpError::Open(OpenError::Io(_, ref error)) if error.kind() == ErrorKind::NotFound => exit::NO_INPUT,
         DumpError::Open(_) | DumpError::Sqlite(..) | DumpError::Input(_) | DumpError::Output(_) => exit::IO,
         DumpError::Damaged { .. } | DumpError::Line(..) => exit::DATA,
         DumpError::Target(..) => exit::CANNOT_CREATE,

@@ -1,9 +1,8 @@
 //! `weir user`: manages the users who may log in.
 
-use super::{CommandError, ConfigArgument, exit, print, read_config};
+use super::{CommandError, ConfigArgument, exit, password, print, read_config};
 use crate::accounts::users_file::{EditError, User, Users};
 use clap::{Args, Subcommand};
-use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -64,9 +63,9 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
     let path = users_file(config)?;
     let (done, what) = match command {
         Command::List(_) => return list(&path),
-        Command::Add { group, .. } => (Users::add(&path, name, &read_password()?, group), "added"),
+        Command::Add { group, .. } => (Users::add(&path, name, &password::read()?, group), "added"),
         Command::Groups { groups, .. } => (Users::set_groups(&path, name, groups), "has other groups"),
-        Command::Passwd(_) => (Users::set_password(&path, name, &read_password()?), "has a new password"),
+        Command::Passwd(_) => (Users::set_password(&path, name, &password::read()?), "has a new password"),
         Command::Delete(_) => (Users::delete(&path, name), "deleted"),
         Command::Disable(_) => (Users::set_disabled(&path, name, true), "disabled"),
         Command::Enable(_) => (Users::set_disabled(&path, name, false), "enabled"),
@@ -102,19 +101,4 @@ fn list(path: &Path) -> Result<(), CommandError> {
         format!("{}{groups}{}\n", user.name, if user.disabled { "  (disabled)" } else { "" })
     };
     print(&users.iter().map(line).collect::<String>())
-}
-
-/// Prompts for the password twice if standard input is a terminal; otherwise reads the first line of standard input.
-fn read_password() -> Result<String, CommandError> {
-    let fail = |why: String| CommandError::new(exit::IO, why);
-    if !std::io::stdin().is_terminal() {
-        let mut line = String::new();
-        let read = std::io::stdin().lock().read_line(&mut line);
-        read.map_err(|error| fail(format!("standard input: {error}")))?;
-        let password = line.strip_suffix('\n').unwrap_or(&line);
-        return Ok(password.strip_suffix('\r').unwrap_or(password).to_owned());
-    }
-    let ask = |prompt: &str| rpassword::prompt_password(prompt).map_err(|error| fail(error.to_string()));
-    let (first, second) = (ask("Password: ")?, ask("Once more: ")?);
-    if first == second { Ok(first) } else { Err(fail("the two passwords differ; nothing was changed".to_owned())) }
 }

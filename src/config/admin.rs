@@ -1,6 +1,7 @@
 //! `[admin]`: the HTTP address for metrics and health, and the control socket.
 
 use super::exposure;
+use super::listeners::overlap;
 use super::section::{Placed, Section};
 use super::values::{quoted, socket_address, text};
 use crate::admin::Options;
@@ -12,14 +13,15 @@ use std::path::Path;
 /// Maximum length in octets: the path of a Unix socket has room for 108, including the final NUL (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Reads the section. By default the control socket is in the folder of the state file, `state`.
+/// Reads the section. By default the control socket is in the folder of the state file, `state`. The position is that of
+/// the key that decides where the socket is.
 pub fn read(
     mut s: Section<'_>,
     folder: &Path,
     state: &Path,
     state_place: &Range<usize>,
     listeners: &[ListenerOptions],
-) -> Options {
+) -> Placed<Options> {
     let address = s.optional("address", |value| socket_address(&text(value)?));
     if let Some(address) = &address {
         exposure::warn_of_admin(&s, address);
@@ -44,24 +46,18 @@ pub fn read(
         s.error(&place, format!("{} cannot be both state file and socket", socket.display()), Some(help));
     }
     s.finish();
-    Options { address: address.map(|address| address.value), socket }
+    Placed { value: Options { address: address.map(|address| address.value), socket }, span: place }
 }
 
 /// Checks that no listener uses the address and port of `[admin]`: only one socket can be bound to them.
 fn check_port(s: &Section<'_>, address: &Placed<SocketAddr>, listeners: &[ListenerOptions]) {
     let Placed { value: own, span } = address;
-    let is_same_port = |other: &&ListenerOptions| other.address.port() == own.port() && own.port() != 0;
     let help = "give [admin] a port of its own, as in \"127.0.0.1:9587\"";
-    for other in listeners.iter().filter(is_same_port) {
+    for other in listeners.iter().filter(|other| overlap(*own, other.address)) {
         let message = format!("[admin] and listener \"{}\" have the same port, {}", other.name, own.port());
-        // A socket bound to 0.0.0.0 takes its port on every IPv4 address of the machine; one bound to [::] takes it on
-        // every address, also of IPv4.
-        let has_all =
-            |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
-        if other.address == *own {
-            s.error(span, message, Some(help));
-        } else if has_all(own, &other.address) || has_all(&other.address, own) {
-            s.warn(span, message, Some(help));
+        match other.address == *own {
+            true => s.error(span, message, Some(help)),
+            false => s.warn(span, message, Some(help)),
         }
     }
 }

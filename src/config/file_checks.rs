@@ -6,6 +6,7 @@ use super::service_user::{Obstacle, ServiceUser};
 use super::{Config, certificates};
 use crate::time::Timestamp;
 use crate::{accounts, relay, server};
+use std::io::Read as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,6 +78,16 @@ impl Config {
             let help = format!("path = \"{}\"", path.join("state.db").display());
             // A warning only: Weir serves mail even if it cannot use its state file.
             found.push(problem(Severity::Warning, &self.places.state_path, message, Some(&help)));
+        } else if path.exists() && !is_database(path) {
+            let message = format!("{} is no state file: the state would be in memory alone", path.display());
+            let help = "move it away, and Weir makes a new one; or \"path\" of [state] names another";
+            found.push(problem(Severity::Warning, &self.places.state_path, message, Some(help)));
+        }
+        let socket_folder = self.admin.socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = socket_folder.filter(|folder| Some(*folder) != self.state_folder() && !folder.is_dir()) {
+            let message = format!("there is no folder {} for the socket: no commands are taken", folder.display());
+            let help = "make it, for the user that Weir runs as alone; \"socket\" of [admin] names another";
+            found.push(problem(Severity::Warning, &self.places.socket, message, Some(help)));
         }
         if let Some(folder) = self.state_folder().filter(|folder| !folder.is_dir()) {
             let message = format!("there is no folder {} for the state of the limits", folder.display());
@@ -91,7 +102,8 @@ impl Config {
     }
 
     fn check_secrets(&self, found: &mut Vec<Diagnostic>) {
-        for (path, span) in self.secrets().into_iter().filter(|(path, _)| accounts::file_state::is_exposed(path)) {
+        let is_exposed = |path: &Path| path.is_file() && accounts::file_state::is_exposed(path);
+        for (path, span) in self.secrets().into_iter().filter(|(path, _)| is_exposed(path)) {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found.push(problem(Severity::Warning, span, message, None));
         }
@@ -139,6 +151,14 @@ impl Config {
             found.push(problem(Severity::Warning, &self.places.state_path, message, Some(&help)));
         }
     }
+}
+
+/// Returns whether a file is a database of SQLite, or empty. A file that cannot be read is reported elsewhere.
+fn is_database(path: &Path) -> bool {
+    let Ok(metadata) = std::fs::metadata(path) else { return true };
+    let mut begin = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(16).read_to_end(&mut begin));
+    metadata.is_file() && (read.is_err() || begin.is_empty() || begin == b"SQLite format 3\0")
 }
 
 fn problem(severity: Severity, span: &Range<usize>, message: String, help: Option<&str>) -> Diagnostic {

@@ -6,6 +6,7 @@ use super::{certificates, exposure};
 use crate::server;
 use crate::session::{self, Requirement, Security};
 use ipnet::IpNet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeValue;
@@ -29,7 +30,13 @@ pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared
     // Nine tenths of all connections, so that no single client can use up all of them.
     let of_trusted = (max_connections * 9 / 10).max(1);
     let of_one = of_trusted.min(CONNECTIONS_PER_CLIENT).to_string();
-    let max_connections_per_client = s.value("max-connections-per-client", &of_one, count(1..=1_000_000));
+    let per_client = s.placed("max-connections-per-client", &of_one, count(1..=1_000_000));
+    if per_client.value > max_connections {
+        let message =
+            format!("one client never has {} connections: max-connections is {max_connections}", per_client.value);
+        s.warn_unless(&["max-connections"], &per_client.span, message, None);
+    }
+    let max_connections_per_client = per_client.value;
     let of_trusted = of_trusted.max(max_connections_per_client).to_string();
     let options = server::Options {
         max_connections,
@@ -50,13 +57,23 @@ pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared
     };
     let shared = Shared {
         hostname,
-        max_message_size: s.value("max-message-size", "\"50M\"", octets),
+        max_message_size: max_message_size(&mut s),
         max_recipients: s.value("max-recipients", "1000", count(1..=100_000)),
         upstream_timeout: s.value("upstream-timeout", "\"20s\"", upstream_timeout),
         upstream_data_timeout: s.value("upstream-data-timeout", "\"2m\"", upstream_timeout),
     };
     s.finish();
     (options, shared)
+}
+
+/// Reads the maximum size of a message. Servers take messages of 64 K at least (RFC 5321 §4.5.3.1.7).
+fn max_message_size(s: &mut Section<'_>) -> u64 {
+    let size = s.placed("max-message-size", "\"50M\"", octets);
+    if size.value < 65_536 {
+        let message = format!("max-message-size: {} octets are too few for ordinary messages", size.value);
+        s.warn(&size.span, message, Some("sizes have a unit, as in \"50M\""));
+    }
+    size.value
 }
 
 /// Reads a timeout for answers of the upstream. Clients wait 5 min for most replies (RFC 5321 §4.5.3.2), and the
@@ -94,14 +111,41 @@ pub fn listeners(
             let message = format!("listener \"{}\" asks for logins, and there are no accounts", name.value);
             root.error_unless(&["accounts", &auth], &name.span, message, Some(help));
         }
-        let same = |other: &&server::ListenerOptions| other.address == listener.address && other.address.port() != 0;
-        if let Some(other) = listeners.iter().find(same) {
-            let message = format!("listeners \"{}\" and \"{}\" have the same address", other.name, name.value);
-            root.error(&name.span, message, None);
+        for other in &listeners {
+            check_pair(root, &name, &listener, other);
         }
         listeners.push(listener);
     }
     (listeners, names)
+}
+
+/// Checks that a listener has an address and a name that no other listener has.
+fn check_pair(
+    root: &Section<'_>,
+    name: &Placed<&str>,
+    listener: &server::ListenerOptions,
+    other: &server::ListenerOptions,
+) {
+    let both = format!("listeners \"{}\" and \"{}\"", other.name, name.value);
+    if other.address == listener.address && other.address.port() != 0 {
+        root.error(&name.span, format!("{both} have the same address"), None);
+    } else if overlap(other.address, listener.address) {
+        let message = format!(
+            "{both} have the same port, {}, and one of them takes it on all addresses",
+            listener.address.port()
+        );
+        root.warn(&name.span, message, Some("leave one of them out: \"[::]\" is every address, also of IPv4"));
+    }
+    if other.name.eq_ignore_ascii_case(name.value) {
+        root.warn(&name.span, format!("{both} differ only in case: match takes them for one"), None);
+    }
+}
+
+/// Returns whether sockets bound to both addresses would need the same port of one address. A socket bound to 0.0.0.0
+/// takes its port on every IPv4 address of the machine; one bound to [::] takes it on every address, also of IPv4.
+pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let has_all = |all: SocketAddr, one: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    one.port() == other.port() && one.port() != 0 && (one == other || has_all(one, other) || has_all(other, one))
 }
 
 fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<server::ListenerOptions> {

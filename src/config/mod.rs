@@ -13,6 +13,7 @@ mod files;
 mod limit;
 mod list;
 mod listeners;
+mod mail_loop;
 mod notify;
 mod overrides;
 mod redact;
@@ -33,10 +34,11 @@ use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
 use crate::{accounts, log, relay, server, store};
 pub use diff::needs_restart;
-use section::Section;
+use section::{Placed, Section};
 pub use source::Setting;
 use source::Source;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
@@ -75,6 +77,8 @@ struct Places {
     state: Range<usize>,
     /// Position of the key `path` of `[state]`.
     state_path: Range<usize>,
+    /// Position of the name of the control socket, or of the section that decides it.
+    socket: Range<usize>,
     /// Names of the notifications that limits use, with the positions of these notifications.
     notifications: Vec<(String, Range<usize>)>,
 }
@@ -119,7 +123,7 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     let (mut root, mut places) = (Section::root(&document, &source), Places::default());
     let reader = Reader { folder: path.parent().unwrap_or(Path::new("")).to_owned() };
     let (state, _) = reader.state(root.section("state"), &mut places);
-    Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state, &[]).socket)
+    Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state, &[]).value.socket)
 }
 
 /// Parses the text of a configuration file, and reads the lists that the text names. `path` names the file in messages;
@@ -186,8 +190,7 @@ struct Reader {
 impl Reader {
     /// Reads the whole file. Returns `None` if something required is missing.
     fn read(&self, mut root: Section<'_>) -> Option<Config> {
-        let hostname = root.optional("hostname", |value| host_name(&text(value)?));
-        let hostname = hostname.map_or_else(listeners::system_hostname, |name| name.value);
+        let hostname = own_name(&mut root);
         let help_url = delay::help_url(&mut root);
         let zone = addresses::zone(&mut root);
         let mut places = Places::default();
@@ -206,8 +209,11 @@ impl Reader {
             dns,
             listening: listeners.iter().map(|listener| listener.address).collect(),
         };
+        mail_loop::warn(&root, &relay, &places.upstreams, &listeners);
         let (state, max_new_budgets) = self.state(root.section("state"), &mut places);
-        let admin = admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
+        let Placed { value: admin, span: socket } =
+            admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
+        places.socket = socket;
         let log = log_format(root.section("log"));
         let normalizer = addresses::normalizer(root.section("addresses"));
         let mut files = Files::new(&self.folder);
@@ -286,6 +292,19 @@ impl Reader {
         let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
         (store::Options { path: self.folder.join(path), durability, on_failure }, max_new_budgets)
     }
+}
+
+/// Returns Weir's own name, with which it greets clients and upstreams: by default the name of this machine. Warns of an
+/// address: RFC 5321 §4.1.3 writes an address in brackets, and many servers refuse it as a name.
+fn own_name(root: &mut Section<'_>) -> String {
+    let Some(name) = root.optional("hostname", |value| host_name(&text(value)?)) else {
+        return listeners::system_hostname();
+    };
+    if name.value.parse::<IpAddr>().is_ok() {
+        let message = format!("\"{}\" is an address: other servers may refuse it as a name", name.value);
+        root.warn(&name.span, message, Some("write a name, as in \"smtp.example.org\""));
+    }
+    name.value
 }
 
 fn log_format(mut s: Section<'_>) -> log::Format {

@@ -2,8 +2,35 @@
 //! `weir.toml` by mistake must not appear in the system journal.
 
 /// Replaces each octet of a value that may be a secret by a star, so that positions in the text stay the same. The
-/// value of a key that ends in "file" is a file's name, and no secret.
+/// value of a key that ends in "file" is a file's name, and no secret. The text may be another file, which was named as
+/// the configuration by mistake: one with the hashes of passwords, or a private key.
 pub fn redact(text: &str) -> String {
+    redact_hashes(&redact_keys(&redact_values(text)))
+}
+
+fn starred(secret: &str) -> impl Iterator<Item = char> {
+    secret.bytes().map(|b| if b.is_ascii_whitespace() { char::from(b) } else { '*' })
+}
+
+/// Replaces private keys in PEM.
+fn redact_keys(text: &str) -> String {
+    let Some((before, rest)) = text.split_once("PRIVATE KEY-----") else { return text.to_owned() };
+    let (secret, after) = rest.split_at(rest.find("-----END").unwrap_or(rest.len()));
+    before.chars().chain("PRIVATE KEY-----".chars()).chain(starred(secret)).chain(after.chars()).collect()
+}
+
+/// Replaces hashes of passwords in the forms `$argon2id$…` and `$6$…`.
+fn redact_hashes(text: &str) -> String {
+    let is_hash = |word: &str| {
+        let kind = word.strip_prefix('$').and_then(|rest| rest.split_once('$')).map(|(kind, _)| kind);
+        kind.is_some_and(|kind| !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
+    };
+    let words = text.split_inclusive(|c: char| c.is_whitespace() || "\"':!".contains(c));
+    words.map(|word| if is_hash(word) { starred(word).collect() } else { word.to_owned() }).collect()
+}
+
+/// Replaces the values of keys that may be secrets.
+fn redact_values(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['=', ':']) {
@@ -13,7 +40,7 @@ pub fn redact(text: &str) -> String {
         if is_secret(before.trim_end_matches(['=', ':'])) {
             let secret = value_end(rest);
             let (value, left) = rest.split_at(secret);
-            shown.extend(value.bytes().map(|b| if b.is_ascii_whitespace() { char::from(b) } else { '*' }));
+            shown.extend(starred(value));
             rest = left;
         }
     }
@@ -73,6 +100,10 @@ mod tests {
             ("password-file = \"p\"\ntoken-file = \"t\"", "password-file = \"p\"\ntoken-file = \"t\""),
             ("algorithm = \"token-bucket\"\naddress = \"a:25\"", "algorithm = \"token-bucket\"\naddress = \"a:25\""),
             ("password =", "password ="),
+            ("alice:$argon2id$v=19$m=1,t=2$ab:staff\n", "alice:**************************staff\n"),
+            ("root:!$6$ab$cd:1:", "root:!*********1:"),
+            ("x = \"$5 and 6$\"", "x = \"$5 and 6$\""),
+            ("-----BEGIN PRIVATE KEY-----\nab+/\ncd\n-----END P", "-----BEGIN PRIVATE KEY-----\n****\n**\n-----END P"),
             ("", ""),
         ] {
             let redacted = redact(text);

@@ -197,7 +197,8 @@ impl<'a> Section<'a> {
 
     /// Returns the sub-tables `[key.NAME]` with their names.
     pub fn named(&mut self, key: &'static str) -> Vec<(Placed<&'a str>, Section<'a>)> {
-        let table = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("tables with names", value)));
+        let table = self
+            .table_of(key, |value| value.as_table().ok_or_else(|| format!("write [{key}.NAME], a table with a name")));
         let Some(table) = table else { return Vec::new() };
         let mut named = Vec::new();
         for (name, value) in table.value.iter() {
@@ -275,10 +276,11 @@ impl<'a> Section<'a> {
             if self.asked.contains(&name) {
                 continue;
             }
-            let meant = closest(name, self.asked.iter().copied()).or(synonyms::key(name, &self.asked));
+            let meant = synonyms::key(name, &self.asked).or(closest(name, self.asked.iter().copied()));
             let help = match (meant, synonyms::setting(name)) {
                 (Some(meant), _) => format!("did you mean \"{meant}\"?"),
                 (None, Some(setting)) if self.asked.contains(&setting.key) => setting.help(),
+                (None, _) if TOP_KEYS.contains(&name) => format!("write {name} above the first section, [...]"),
                 (None, _) => format!("its keys are {}", self.asked.join(", ")),
             };
             if let Some(meant) = meant {
@@ -331,6 +333,9 @@ impl<'a> Section<'a> {
         }
     }
 }
+
+/// Keys that stand above all sections. Below a section header they would belong to that section.
+const TOP_KEYS: [&str; 3] = ["hostname", "help-url", "timezone"];
 
 /// Returns the path under which a missing key is marked as wrong if another key is a misspelling of it.
 fn misspelt(path: &str) -> String {

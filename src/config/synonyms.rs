@@ -2,7 +2,7 @@
 //! an unknown word can suggest the right one.
 
 /// Words of Weir's configuration, each with the words that other programs have for it, in lower case and with hyphens.
-const SYNONYMS: [(&str, &[&str]); 22] = [
+const SYNONYMS: [(&str, &[&str]); 23] = [
     (
         "client",
         &[
@@ -25,6 +25,7 @@ const SYNONYMS: [(&str, &[&str]); 22] = [
         "user",
         &["username", "user-name", "sasl-username", "sasl-user", "login", "account", "authenticated-id", "auth-user"],
     ),
+    ("password-file", &["password", "pass", "secret"]),
     ("group", &["groups", "role", "class"]),
     ("sender", &["from", "mail-from", "mailfrom", "sender-address", "envelope-from", "return-path", "senders"]),
     ("recipient", &["rcpt", "to", "rcpt-to", "recipient-address", "local-part"]),

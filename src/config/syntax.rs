@@ -5,13 +5,16 @@ use std::ops::Range;
 use toml::de::{DeTable, Error};
 
 /// Beginnings of the TOML parser's messages, each with a plainer message.
-const MESSAGES: [(&str, &str); 21] = [
+const MESSAGES: [(&str, &str); 25] = [
     ("invalid basic string, expected `\"`", "the closing \" is missing"),
     ("invalid multi-line basic string", "the closing \"\"\" is missing"),
     ("invalid literal string, expected `'`", "the closing ' is missing"),
     ("invalid multi-line literal string", "the closing ''' is missing"),
     ("missing opening quote", "the opening quote is missing"),
     ("string values must be quoted", "text needs quotes, as in \"text\""),
+    // The parser takes `none` for the beginning of `nan`, `implicit` for `inf`, `tls` for `true`.
+    ("invalid float", "text needs quotes, as in \"text\""),
+    ("invalid boolean", "text needs quotes, as in \"text\""),
     ("unclosed table", "the closing ] is missing"),
     ("unclosed array table", "the closing ]] is missing"),
     ("key with no value", "= is missing after the key"),
@@ -24,8 +27,10 @@ const MESSAGES: [(&str, &str); 21] = [
     ("invalid literal string, expected non-single-quote", "a text has no control characters"),
     ("invalid unquoted key", "a key has only letters, digits, - and _, or stands in quotes"),
     ("unquoted keys cannot be empty", "the name is missing"),
+    ("invalid key-value pair, expected key", "a line is a key with its value, or a section, as in [section]"),
     ("unexpected leading zero", "a number does not begin with 0"),
     ("extra comma in array", "there is a comma too many"),
+    ("missing escaped value", "\\ begins an escape: write \\\\, or the text in single quotes"),
     ("too few unicode value digits", "\\ begins an escape: write \\\\, or the text in single quotes"),
 ];
 
@@ -100,7 +105,7 @@ fn leaves_open(text: &str, span: &Range<usize>, error: &Error) -> bool {
 /// about repeated keys below the same repeated section header.
 fn is_follow_up(text: &str, last: &Range<usize>, cause: &Error, span: &Range<usize>, error: &Error) -> bool {
     let is_repeated = |error: &Error| error.message().starts_with("duplicate key");
-    let is_header = text[..last.start].trim_end_matches([' ', '\t']).ends_with('[');
+    let is_header = line_before(text, last.start).trim_start().starts_with('[');
     let is_below = || !text[last.start..span.start].contains("\n[");
     line_of(text, span.start) == line_of(text, last.start)
         || is_header && is_repeated(cause) && is_repeated(error) && is_below()
@@ -113,9 +118,13 @@ fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<St
     }
     let is_unquoted = message.starts_with("string values must be quoted");
     let (plain, help) = match found {
+        _ if ["true", "false"].contains(&&*found.to_lowercase()) => ("write true or false, in lower case", None),
         _ if is_unquoted && found.starts_with(TYPOGRAPHIC) => ("these are typographic quotes: write \"…\"", None),
         "=" if is_unquoted => ("there is no value after the =", None),
         ":" if message.starts_with("invalid unquoted key") => ("= stands between a key and its value, not :", None),
+        _ if found.starts_with(is_invisible) => {
+            ("there is an invisible character here: delete it, or write a space", None)
+        }
         "//" | ";" | "--" if message.starts_with("invalid unquoted key") => ("a comment begins with #", None),
         _ if message.starts_with("unexpected key or value") => ("the line should end here", Some(LINE)),
         _ => ("", None),
@@ -125,6 +134,13 @@ fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<St
     }
     let plain = MESSAGES.iter().find(|(begin, _)| message.starts_with(begin)).map(|(_, plain)| (*plain).to_owned());
     (plain.unwrap_or_else(|| message.to_owned()), None)
+}
+
+/// Returns whether a character looks like a space, or like nothing, and is no white space of TOML.
+fn is_invisible(c: char) -> bool {
+    c.is_control() && !"\t\r\n".contains(c)
+        || c.is_whitespace() && !c.is_ascii()
+        || "\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}".contains(c)
 }
 
 /// Explains a key that the file has twice, or that is used as a table though it is none; names the line of the first
@@ -137,8 +153,7 @@ fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<S
         true => format!("duplicate key \"{key}\": line {line} has it already"),
         false => format!("\"{key}\" cannot be a table: line {line} gives it a value ({message})"),
     };
-    let is_header =
-        |span: &Range<usize>| text[..span.start].rsplit('\n').next().is_some_and(|line| line.trim().starts_with('['));
+    let is_header = |span: &Range<usize>| line_before(text, span.start).trim().starts_with('[');
     let help = (is_header(span) && !is_header(&first))
         .then(|| format!("write the one in line {line} with a header of its own, too, instead of {key} = …"));
     (said, help)
@@ -174,6 +189,11 @@ fn within(value: &toml::de::DeValue<'_>, other: &str, name: &str) -> Option<Rang
     }
 }
 
+/// Returns the part of a line that stands before a position.
+fn line_before(text: &str, at: usize) -> &str {
+    text[..at].rsplit('\n').next().unwrap_or_default()
+}
+
 fn line_of(text: &str, at: usize) -> usize {
     1 + text[..at].matches('\n').count()
 }
@@ -198,6 +218,14 @@ mod tests {
             ("a = 1\nb = x\"\nc = 2\n", 2, "the opening quote is missing"),
             ("a = 1\nb = 'x\nc = 2\n", 2, "the closing ' is missing"),
             ("a = 1\nb = x\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = none\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = implicit\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = tls\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = 1.2.3\nc = 2\n", 2, "text needs quotes"),
+            ("a = 1\nb = True\nc = 2\n", 2, "write true or false, in lower case"),
+            ("a = 1\nb = FALSE\nc = 2\n", 2, "write true or false, in lower case"),
+            ("a = 1\nb = \"C:\\state\"\n", 2, "\\ begins an escape"),
+            ("[a.b]\nc = 1\n[d]\n[a.b]\nc = 2\n", 4, "duplicate key \"b\": line 1 has it already"),
             ("a = 1\nb = \u{201c}x\u{201d}\nc = 2\n", 2, "typographic quotes"),
             ("a = 1\nb =\nc = 2\n", 2, "there is no value after the ="),
             ("a = 1\nb \"x\"\nc = 2\n", 2, "= is missing after the key"),
@@ -213,6 +241,9 @@ mod tests {
             ("a = 1\n// b\nc = 2\n", 2, "a comment begins with #"),
             ("a = 1\nb = \"x\";\n", 2, "the line should end here"),
             ("a = 1\n[b", 2, "the closing ] is missing"),
+            ("a = 1\nb\u{a0}= 2\nc = 2\n", 2, "an invisible character"),
+            ("a = 1\nb = 2\n\0", 3, "an invisible character"),
+            ("{\"a\": 1}\n", 1, "a line is a key with its value"),
             ("a = 1\nb = 2\na = 3\n", 3, "duplicate key \"a\": line 1 has it already"),
             ("[t]\na = 1\n[u]\n[t]\na = 1\n[v]\n", 4, "duplicate key \"t\": line 1 has it already"),
             ("[[t]]\na = 1\n[[t]]\na = 1\n\"a\" = 2\n", 5, "duplicate key \"a\": line 4 has it already"),

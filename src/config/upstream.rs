@@ -200,7 +200,7 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let help = "add user = \"weir\" and password-file = \"upstream-password\"";
     if given.is_empty() || !s.has("user") {
         let message = "auth = \"fixed\" needs a user and a password-file, password-env, token-file or token-env";
-        s.error(&s.span(), message, Some(help));
+        s.error_unless(&["user", keys[0], keys[1], keys[2], keys[3]], &s.span(), message, Some(help));
     } else if given.len() > 1 {
         s.error(&s.span(), format!("only one of {} can be used", given.join(", ")), None);
     } else if token.is_some() && mechanism != Mechanism::Any {

@@ -2,7 +2,7 @@
 
 use super::synonyms;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     let names: Vec<String> = words.iter().map(|(known, _)| format!("\"{known}\"")).collect();
     let meant = closest(word, words.iter().map(|(known, _)| *known));
     let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
-    let hint = match (meant.or(synonyms::key(word, &known)), synonyms::setting(word)) {
+    let hint = match (synonyms::key(word, &known).or(meant), synonyms::setting(word)) {
         (Some(meant), _) => format!("; did you mean \"{meant}\"?"),
         (None, Some(setting)) => format!("; {}", setting.help()),
         (None, None) => String::new(),
@@ -137,26 +137,70 @@ pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
 /// Parses a host name.
 pub fn host_name(name: &str) -> Result<String, String> {
     let good = crate::smtp::address::is_domain(name);
-    good.then(|| name.to_owned()).ok_or_else(|| format!("\"{name}\" is not a host name"))
+    good.then(|| name.to_owned()).ok_or_else(|| format!("\"{}\" is not a host name", name.escape_debug()))
+}
+
+/// Parses a network in CIDR notation without bits beyond its prefix, or one address.
+pub fn network(text: &str) -> Result<IpNet, String> {
+    let network = any_network(text)?;
+    match network == network.trunc() {
+        true => Ok(network),
+        false => Err(format!("\"{text}\" has bits beyond its prefix; did you mean \"{}\"?", network.trunc())),
+    }
 }
 
 /// Parses a network in CIDR notation, or one address.
-pub fn network(text: &str) -> Result<IpNet, String> {
-    let bad = || format!("\"{text}\" is not a network: write \"192.0.2.0/24\", \"2001:db8::/32\" or one address");
-    let network = match text.parse::<IpNet>() {
-        Ok(network) => network,
-        Err(_) => text.parse::<IpAddr>().map(IpNet::from).map_err(|_| bad())?,
-    };
-    if network != network.trunc() {
-        return Err(format!("\"{text}\" has bits beyond its prefix; did you mean \"{}\"?", network.trunc()));
+pub fn any_network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let network = text.parse::<IpNet>().ok().or_else(address);
+    network.ok_or_else(|| {
+        let remedy = match (meant_network(text), crate::smtp::address::is_domain(text)) {
+            (Some(meant), _) => format!("did you mean \"{meant}\"?"),
+            (None, _) if text == "*" => "\"0.0.0.0/0\" and \"::/0\" are all addresses".to_owned(),
+            (None, true) if text.contains(|c: char| c.is_ascii_alphabetic()) => {
+                "write addresses, as Weir does not look up the names of clients".to_owned()
+            }
+            _ => "write \"192.0.2.0/24\", \"2001:db8::/32\" or one address".to_owned(),
+        };
+        format!("\"{text}\" is not a network: {remedy}")
+    })
+}
+
+/// Returns the network for `192.0.2.0/255.255.255.0`, `192.0.2.*` and `192.0.2.`, as other programs write it.
+fn meant_network(text: &str) -> Option<Ipv4Net> {
+    if let Some((address, mask)) = text.split_once('/') {
+        return Ipv4Net::with_netmask(address.parse().ok()?, mask.parse().ok()?).ok();
     }
-    Ok(network)
+    let octets = text.strip_suffix('*').unwrap_or(text).strip_suffix('.')?.split('.');
+    let octets = octets.map(|octet| octet.parse::<u8>().ok()).collect::<Option<Vec<u8>>>()?;
+    let length = u8::try_from(octets.len() * 8).ok().filter(|length| *length < 32)?;
+    let mut address = [0; 4];
+    address[..octets.len()].copy_from_slice(&octets);
+    Ipv4Net::new(address.into(), length).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use toml::de::DeTable;
+
+    #[test]
+    fn a_network_in_the_notation_of_another_program_leads_to_its_own() {
+        for (text, words) in [
+            ("192.0.2.0/255.255.255.0", "did you mean \"192.0.2.0/24\"?"),
+            ("192.0.2.*", "did you mean \"192.0.2.0/24\"?"),
+            ("10.", "did you mean \"10.0.0.0/8\"?"),
+            ("*", "are all addresses"),
+            ("mx.example.org", "does not look up the names"),
+            ("192.0.2.0/33", "write \"192.0.2.0/24\""),
+            ("192.0.2", "write \"192.0.2.0/24\""),
+            ("1.2.3.4.*", "write \"192.0.2.0/24\""),
+            ("192.0.2.7/24", "bits beyond its prefix; did you mean \"192.0.2.0/24\"?"),
+        ] {
+            let said = network(text).unwrap_err();
+            assert!(said.contains(words), "{text}: {said}");
+        }
+    }
 
     #[test]
     fn toml_reads_every_written_key_again() {

@@ -1,7 +1,8 @@
 //! Handlers of administrators' commands: reload, test, exceptions.
 
 use super::reloader::ReloadHandle;
-use crate::admin::exceptions::ExceptionCommand;
+use crate::accounts::Accounts;
+use crate::admin::exceptions::{self, ExceptionCommand};
 use crate::admin::{BodyHandler, ControlHandlers, Outcome, OutcomeFuture};
 use crate::clock;
 use crate::rehearse::live::{self, AnswerError, Posted};
@@ -29,7 +30,7 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
         let handler = of_server(server, move |server, body| {
             Box::pin(async move {
                 let accounts = match &server.accounts {
-                    Some(accounts) if command.is_checked() => Some(accounts.names().await),
+                    Some(accounts) if command.is_checked() => Some(all(accounts).await),
                     _ => None,
                 };
                 command.answer(&server.store, &accounts, &body).await
@@ -39,6 +40,11 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
     };
     let exceptions = ExceptionCommand::ALL.into_iter().map(exception).collect();
     ControlHandlers { reload: Box::new(reload), test, exceptions }
+}
+
+/// Returns all accounts, with what commands on exceptions check.
+async fn all(accounts: &Accounts) -> Vec<exceptions::Account> {
+    accounts.names().await.into_iter().map(|(name, groups)| exceptions::Account { name, groups }).collect()
 }
 
 /// Answers `weir test --live`.

@@ -349,7 +349,11 @@ pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
     file::create_private(&half).map_err(wrong)?;
     if let Err(error) = file.copy_to(&half) {
         let _ = std::fs::remove_file(&half);
-        return Err(DumpError::Sqlite(path.to_owned(), error));
+        // The state file is only read: a full disk is that of the copy.
+        return Err(match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => wrong(std::io::ErrorKind::StorageFull.into()),
+            _ => DumpError::Sqlite(path.to_owned(), error),
+        });
     }
     std::fs::rename(&half, target).map_err(wrong)
 }

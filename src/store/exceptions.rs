@@ -271,11 +271,11 @@ impl Store {
         Ok(trail.split_off(trail.len().saturating_sub(last)))
     }
 
-    /// Searches for names among all budgets and in the audit trail. If the state file cannot be read, returns an error
-    /// with the reason. In this case, the budgets and records in memory have been searched.
+    /// Searches for names among all budgets. If the state file cannot be read, returns an error with the reason. In this
+    /// case, the budgets in memory have been searched. The audit trail is not searched, because it also has the names
+    /// that an administrator mistyped.
     pub async fn search_names(&self, search: &mut NameSearch) -> Result<(), String> {
         self.core.cache.for_each_key(|key| search.see_key(key));
-        self.core.pending_exceptions.batch().records.iter().for_each(|record| search.see_owner(&record.owner));
         if search.is_done() {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! Commands on exceptions (grants and suspensions) in the running Weir: checks the request, changes the store, and answers.
 
+mod applicability;
 mod body;
 mod format;
 mod names;
@@ -9,12 +10,12 @@ use super::Outcome;
 use crate::clock;
 use crate::policy::budgets::{Loaded, Owner};
 use crate::policy::exception::{By, Grant, Suspension, Term};
-use crate::policy::limit::{Limit, RateTerms};
+use crate::policy::limit::{Limit, RateDoubt, RateTerms};
 use crate::store::{Store, jsonl};
 use crate::time::Timestamp;
 use body::Body;
-pub use names::Accounts;
 use names::Checked;
+pub use names::{Account, Accounts};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ impl ExceptionCommand {
 
     /// Returns whether the command names an owner whom Weir may not know.
     pub fn is_checked(self) -> bool {
-        matches!(self, Self::Grant | Self::Suspend)
+        matches!(self, Self::Grant | Self::Suspend | Self::Reset)
     }
 
     /// Runs the command on the store. `accounts` are needed if the command [is checked](Self::is_checked).
@@ -57,7 +58,7 @@ impl ExceptionCommand {
             Self::Suspend => suspend(store, accounts, body, now).await,
             Self::Revoke => revoke(store, body, now).await.map_err(Outcome::from),
             Self::Release => release(store, body, now).await.map_err(Outcome::from),
-            Self::Reset => return reset(store, body, now).await,
+            Self::Reset => reset(store, accounts, body, now).await,
             Self::List => return list(store, body, now).await,
         };
         answer.map_or_else(|outcome| outcome, Outcome::Done)
@@ -85,9 +86,11 @@ async fn grant(store: &Store, accounts: &Accounts, body: &str, now: Timestamp) -
     let policy = store.policy();
     let limit = policy.limit(body.text("limit")?)?;
     let owner = limit.owner(body.text("key")?, &policy.normalizer)?;
-    let rate = checked_rate(limit, body.text("rate")?)?;
+    let (rate, doubtful) = checked_rate(limit, body.text("rate")?)?;
     let grant = Grant { limit: limit.name.clone(), owner, rate, term: term(&body, now)? };
-    let mut said = format::granted(&grant) + &remark(store, &grant.owner, accounts, &body).await?;
+    let is_known = names::check(store, &grant.owner, accounts, now).await;
+    let applies = applicability::check(limit, &grant.owner, accounts, &policy.normalizer);
+    let mut said = format::granted(&grant) + &doubtful + &remarks([is_known, applies], &body)?;
     let (former, kept) = store.grant(grant).await;
     if let Some(former) = former {
         let _ = writeln!(said, "it takes the place of {} until {}", former.rate, former.term.until.rfc3339());
@@ -99,18 +102,25 @@ async fn grant(store: &Store, accounts: &Accounts, body: &str, now: Timestamp) -
     Ok(said + &format::kept(&kept))
 }
 
-/// Checks the names of an owner. Returns a remark for the answer; an unknown name is an error without `force`.
-async fn remark(store: &Store, owner: &Owner, accounts: &Accounts, body: &Body) -> Result<String, Outcome> {
+/// Returns the remarks of checks, for the answer. Without `force`, doubts are an error, one on each line.
+fn remarks<const N: usize>(checks: [Checked; N], body: &Body) -> Result<String, Outcome> {
     let is_forced = body.flag("force")?;
-    match names::check(store, owner, accounts).await {
-        Checked::Fine(remark) => Ok(remark),
-        Checked::Unknown(warning) if is_forced => Ok(format!("warning: {warning}\n")),
-        Checked::Unknown(warning) => Err(Outcome::Doubtful(format!("{warning}\n"))),
+    let (mut remarks, mut doubts) = (String::new(), Vec::new());
+    for check in checks {
+        match check {
+            Checked::Fine(remark) => remarks += &remark,
+            Checked::Doubtful(warning) if is_forced => remarks += &format!("warning: {warning}\n"),
+            Checked::Doubtful(warning) => doubts.push(warning),
+        }
+    }
+    match doubts.is_empty() {
+        true => Ok(remarks),
+        false => Err(Outcome::Doubtful(doubts.join("\n") + "\n")),
     }
 }
 
-/// Checks a rate: its form must fit the limit.
-fn checked_rate(limit: &Limit, text: &str) -> Result<Arc<str>, String> {
+/// Checks a rate: its form must fit the limit, and it must let something pass. Returns it with a warning, or none.
+fn checked_rate(limit: &Limit, text: &str) -> Result<(Arc<str>, String), String> {
     let text = text.trim();
     let quota = RateTerms::of(limit).quota(text)?;
     if !quota.is_like(&limit.quota) {
@@ -123,9 +133,13 @@ fn checked_rate(limit: &Limit, text: &str) -> Result<Arc<str>, String> {
     let is_too_large = quota.may_be_rate()
         && quota.rule().is_some()
         && limit.distinct.is_some_and(|distinct| distinct.filter(&quota).is_none());
-    match is_too_large {
-        true => Err(format!("\"{text}\" is too much to remember all that was seen: write less, or unlimited")),
-        false => Ok(text.into()),
+    if is_too_large {
+        return Err(format!("\"{text}\" is too much to remember all that was seen: write less, or unlimited"));
+    }
+    match limit.rate_doubt(&quota, text) {
+        Some(RateDoubt { is_error: true, message, help }) => Err(format!("\"{text}\": {message}; {help}")),
+        Some(doubt) => Ok((text.into(), format!("warning: \"{text}\": {}; {}\n", doubt.message, doubt.help))),
+        None => Ok((text.into(), String::new())),
     }
 }
 
@@ -151,7 +165,8 @@ async fn suspend(store: &Store, accounts: &Accounts, body: &str, now: Timestamp)
     let body = Body::read(body, &["whom", "for", "reason", "by", "force"])?;
     let owner = Owner::of_sender(body.text("whom")?, &store.policy().normalizer)?;
     let suspension = Suspension { owner, term: term(&body, now)? };
-    let mut said = format::suspended(&suspension) + &remark(store, &suspension.owner, accounts, &body).await?;
+    let is_known = names::check(store, &suspension.owner, accounts, now).await;
+    let mut said = format::suspended(&suspension) + &remarks([is_known], &body)?;
     let (former, kept) = store.suspend(suspension).await;
     if let Some(former) = former {
         let _ = writeln!(said, "before that it was until {}, by {}", former.term.until.rfc3339(), former.term.by);
@@ -170,23 +185,17 @@ async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     released.ok_or_else(|| format!("{whom} is not suspended: weir exceptions lists the suspensions"))
 }
 
-async fn reset(store: &Store, body: &str, now: Timestamp) -> Outcome {
-    let read = || {
-        let body = Body::read(body, &["limit", "key", "reason", "by"])?;
-        let policy = store.policy();
-        let limit = policy.limit(body.text("limit")?)?;
-        let owner = limit.owner(body.text("key")?, &policy.normalizer)?;
-        policy.budgets_of(&limit.name, &owner, now)?;
-        Ok::<_, String>((limit.name.clone(), owner, because(&body)?))
-    };
-    let (limit, owner, because) = match read() {
-        Ok(read) => read,
-        Err(why) => return Outcome::from(why),
-    };
-    match store.reset((&limit, &owner), Loaded::reset, because, now).await {
-        Ok((was, kept)) => Outcome::Done(format::reset(&limit, &owner, &was) + &format::kept(&kept)),
-        Err(why) => Outcome::Unavailable(format!("{why}; nothing was reset\n")),
-    }
+async fn reset(store: &Store, accounts: &Accounts, body: &str, now: Timestamp) -> Result<String, Outcome> {
+    let body = Body::read(body, &["limit", "key", "reason", "by", "force"])?;
+    let policy = store.policy();
+    let limit = policy.limit(body.text("limit")?)?;
+    let owner = limit.owner(body.text("key")?, &policy.normalizer)?;
+    policy.budgets_of(&limit.name, &owner, now)?;
+    let because = because(&body)?;
+    let remarks = remarks([names::check(store, &owner, accounts, now).await], &body)?;
+    let done = store.reset((&limit.name, &owner), Loaded::reset, because, now).await;
+    let (was, kept) = done.map_err(|why| Outcome::Unavailable(format!("{why}; nothing was reset\n")))?;
+    Ok(format::reset(&limit.name, &owner, &was) + &remarks + &format::kept(&kept))
 }
 
 async fn list(store: &Store, body: &str, now: Timestamp) -> Outcome {

@@ -1,30 +1,40 @@
-//! Check of the names in a grant or suspension: one with a typo would have no effect, and nobody would notice.
+//! Check of the names in a command: one with a typo would have no effect, and nobody would notice.
 
 use crate::policy::budgets::Owner;
 use crate::policy::{NameSearch, Policy};
 use crate::store::Store;
+use crate::time::Timestamp;
+use std::sync::Arc;
 
-/// Names of all accounts; `None` if Weir has no accounts.
-pub type Accounts = Option<Vec<String>>;
+/// All accounts; `None` if Weir has no accounts.
+pub type Accounts = Option<Vec<Account>>;
 
-/// Result of the check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Checked {
-    /// All names are known, or Weir cannot know them: then with a remark.
-    Fine(String),
-    /// The warning, without a full stop.
-    Unknown(String),
+/// Account of a user.
+pub struct Account {
+    pub name: String,
+    /// Groups in lower case.
+    pub groups: Arc<[Box<str>]>,
 }
 
-/// Looks for the names of an owner among the accounts, in all budgets and in the audit trail.
-pub async fn check(store: &Store, owner: &Owner, accounts: &Accounts) -> Checked {
+/// Result of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// Nothing speaks against the command. The text is a remark for the answer, or empty.
+    Fine(String),
+    /// The command is probably a mistake. The text is the warning, without a full stop.
+    Doubtful(String),
+}
+
+/// Looks for the names of an owner among the accounts, in all budgets, and in the exceptions that hold at `now`.
+pub async fn check(store: &Store, owner: &Owner, accounts: &Accounts, now: Timestamp) -> Checked {
     let policy = store.policy();
     let mut search = NameSearch::new(owner, &policy, accounts.is_some());
     let exceptions = &policy.exceptions;
-    exceptions.suspensions().for_each(|one| search.see_owner(&one.owner));
-    exceptions.grants().for_each(|one| search.see_owner(&one.owner));
+    let suspensions = exceptions.suspensions().filter(|one| one.term.holds(now)).map(|one| &one.owner);
+    let grants = exceptions.grants().filter(|one| one.term.holds(now)).map(|one| &one.owner);
+    suspensions.chain(grants).for_each(|owner| search.see_owner(owner));
     for account in accounts.iter().flatten() {
-        search.see_account(&policy.normalizer.user(account));
+        search.see_account(&policy.normalizer.user(&account.name));
     }
     let unread = match store.search_names(&mut search).await {
         Ok(()) => String::new(),
@@ -34,9 +44,9 @@ pub async fn check(store: &Store, owner: &Owner, accounts: &Accounts) -> Checked
     if !unknown.is_empty() {
         let no_account = if accounts.is_some() && search.is_any_user_unknown() { "no account, " } else { "" };
         let meant = search.unknown_user().and_then(|user| similar(user, &policy, accounts.iter().flatten()));
-        let meant = meant.map_or(String::new(), |meant| format!(" (did you mean {meant}?)"));
-        return Checked::Unknown(format!(
-            "{no_account}no budget and no audit record{unread} has {}{meant}",
+        let meant = meant.map_or(String::new(), |meant| format!(" (did you mean {}?)", meant.name));
+        return Checked::Doubtful(format!(
+            "{no_account}no budget, no grant and no suspension{unread} has {}{meant}",
             unknown.join(" or ")
         ));
     }
@@ -49,7 +59,7 @@ pub async fn check(store: &Store, owner: &Owner, accounts: &Accounts) -> Checked
 }
 
 /// Returns the account that a mistyped user name probably means.
-fn similar<'a>(user: &str, policy: &Policy, accounts: impl Iterator<Item = &'a String>) -> Option<&'a String> {
-    let distance = |account: &&String| strsim::damerau_levenshtein(&policy.normalizer.user(account), user);
+fn similar<'a>(user: &str, policy: &Policy, accounts: impl Iterator<Item = &'a Account>) -> Option<&'a Account> {
+    let distance = |account: &&Account| strsim::damerau_levenshtein(&policy.normalizer.user(&account.name), user);
     accounts.min_by_key(distance).filter(|account| distance(account) <= 2)
 }

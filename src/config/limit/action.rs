@@ -24,11 +24,12 @@ pub fn mode(s: &mut Section<'_>) -> Mode {
 /// Reads all rungs of a limit (`limit` itself has none yet). `is_climbed`: the level of a budget goes on rising while
 /// the limit refuses attempts.
 pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context<'_>) -> Ladder {
-    let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(|table| rung(table, limit, cx)).collect();
+    let (levels, rungs): (Vec<_>, Vec<_>) = s.tables("action").into_iter().map(|table| rung(table, limit, cx)).unzip();
+    let mut rungs: Vec<Placed> = rungs.into_iter().flatten().collect();
     rungs.sort_by(|(a, _), (b, _)| a.at.total_cmp(&b.at));
-    if !is_climbed {
-        check_order(s, &rungs);
-    }
+    let refusing = rungs.iter().find(|(rung, _)| rung.action.refuses() && !is_climbed).map(|(rung, _)| rung.at);
+    check_order(s, &rungs, refusing);
+    warn_of_percents(s, &levels, refusing);
     check_duplicates(s, &rungs);
     check_verbs(s, &rungs);
     check_delays(s, &rungs, limit, cx);
@@ -36,9 +37,10 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
 }
 
-/// Reads the actions of one table `[[limit.action]]`; all of them apply from the same level.
-fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
-    let at = s.value("at", "1.0", times);
+/// Reads the actions of one table `[[limit.action]]`; all of them apply from the same level, which is returned first.
+fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed<f64>, Vec<Placed>) {
+    let level = s.placed("at", "1.0", times);
+    let at = level.value;
     let mut actions: Vec<(Action, Range<usize>)> = Vec::new();
     let mut add = |read: Option<section::Placed<Action>>| actions.extend(read.map(|read| (read.value, read.span)));
     add(s.optional("warn", |value| match flag(value)? {
@@ -68,7 +70,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
         s.error_unless(&VERBS, &s.span(), "this rung has no action", Some(help));
     }
     s.finish();
-    actions.into_iter().map(|(action, span)| (Rung { at, action }, span)).collect()
+    (level, actions.into_iter().map(|(action, span)| (Rung { at, action }, span)).collect())
 }
 
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
@@ -105,6 +107,11 @@ fn times(value: &DeValue<'_>) -> Result<f64, String> {
     let written = match value {
         DeValue::Float(number) => number.as_str().to_owned(),
         DeValue::Integer(number) => number.to_string(),
+        DeValue::String(text) if text.trim_end().ends_with('%') => {
+            let share = text.trim_end_matches(['%', ' ']).parse::<f64>();
+            let example = share.map_or("0.8".to_owned(), |share| format!("{:?}", share / 100.0));
+            return Err(format!("write the level as a number of times the limit: {example} for \"{text}\""));
+        }
         _ => return Err("write the level as a number of times the limit, as in 0.8".to_owned()),
     };
     let number = written.replace('_', "").parse().ok().filter(|at| (0.01..=1000.0).contains(at));
@@ -168,21 +175,35 @@ fn delay(text: &str, count: Count) -> Result<Delay, String> {
 }
 
 /// Reports rungs that are never reached: if refused attempts are not charged, the level does not rise beyond the lowest
-/// rung that refuses.
-fn check_order(s: &Section<'_>, rungs: &[Placed]) {
-    let Some((refusing, _)) = rungs.iter().find(|(rung, _)| rung.action.refuses()) else { return };
-    for (rung, span) in rungs.iter().filter(|(rung, _)| rung.at > refusing.at) {
+/// rung that refuses, `refusing`.
+fn check_order(s: &Section<'_>, rungs: &[Placed], refusing: Option<f64>) {
+    let Some(refusing) = refusing else { return };
+    for (rung, span) in rungs.iter().filter(|(rung, _)| rung.at > refusing) {
         let message = format!(
-            "the level {} is never reached: from {} on attempts are refused, and refused attempts are not charged",
-            rung.at, refusing.at
+            "the level {} is never reached: from {refusing} on attempts are refused, and refused attempts are not charged",
+            rung.at
         );
-        s.error_unless(
-            &["charge"],
-            span,
-            message,
-            Some("use a lower level; or charge = \"attempts\", which does not work with buckets"),
-        );
+        let lower = if rung.at >= PERCENT { in_percent(rung.at) } else { "use a lower level".to_owned() };
+        let help = format!("{lower}; or charge = \"attempts\", which does not work with buckets");
+        s.error_unless(&["charge"], span, message, Some(&help));
     }
+}
+
+/// Level from which a number is probably meant in per cent.
+const PERCENT: f64 = 50.0;
+
+/// Warns of levels that are probably meant in per cent. Levels above `refusing` are reported as never reached.
+fn warn_of_percents(s: &Section<'_>, levels: &[section::Placed<f64>], refusing: Option<f64>) {
+    let is_reached = |at: f64| refusing.is_none_or(|refusing| at <= refusing);
+    for section::Placed { value: at, span } in levels.iter().filter(|level| level.value >= PERCENT) {
+        if is_reached(*at) {
+            s.warn(span, format!("at = {at} is {at} times the limit"), Some(&in_percent(*at)));
+        }
+    }
+}
+
+fn in_percent(at: f64) -> String {
+    format!("at = {} is {at} % of the limit", at / 100.0)
 }
 
 /// Reports two rungs with the same action at the same level: of several rungs with the same action only the highest

@@ -1,11 +1,10 @@
 //! Checks a limit for keys that contradict each other, and for conditions that can never be true.
 
-use super::{Context, rate};
+use super::Context;
 use crate::config::section::{Placed, Section};
-use crate::engine::Rule;
 use crate::engine::distinct::MAX_OCTETS;
-use crate::policy::limit::{Charge, Count, Distinct, Ladder, Limit, Mode, Quota, Scope};
-use crate::policy::matching::Field;
+use crate::policy::limit::{Charge, Count, Distinct, Limit, Quota, Scope};
+use crate::policy::matching::{AllOf, Condition, Field};
 use crate::policy::request::Stage;
 use crate::time::{format_amount, format_duration};
 use std::ops::Range;
@@ -54,7 +53,10 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     check_stage(s, draft);
     if !cx.has_logins() {
         warn_of_users(s, draft);
-    } else if !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
+    } else {
+        warn_of_nobody(s, draft);
+    }
+    if cx.has_logins() && !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
         let message = "nothing is counted: no listener has logins";
         s.source().warn_unless(&["listener"], &draft.count.span, message, Some(NO_AUTH));
     }
@@ -62,20 +64,6 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
         check_distinct(s, draft, distinct);
         check_filter(s, draft, distinct);
         warn_of_chosen_keys(s, draft, distinct);
-    }
-}
-
-/// Reports a rate so low that it refuses every event: most probably a mistake, as rate = "0" would say the same
-/// plainly.
-pub fn check_refusing_all(s: &Section<'_>, draft: &Draft<'_>, ladder: &Ladder) {
-    let Some(from) = ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at) else { return };
-    let fault = draft.quotas().iter().find_map(|quota| rate::refuses_all(quota, draft.limit.count, from));
-    let Some(((message, help), rates)) = fault.zip(draft.rates) else { return };
-    let help = format!("{help}; rate = \"0\" if everything is to be refused");
-    let is_average = draft.quotas().iter().any(|quota| matches!(quota, Quota::Rate { rule: Rule::Ewma(_), .. }));
-    match draft.limit.mode {
-        Mode::Enforce if is_average => s.error(&rates.span, message, Some(&help)),
-        _ => s.warn(&rates.span, message, Some(&help)),
     }
 }
 
@@ -212,6 +200,19 @@ impl Moment {
             Some(Count::Recipients) => "recipients are known one by one at rcpt: leave stage and partial out",
             _ => "leave it out, or count something else",
         }
+    }
+}
+
+/// Warns if `match` demands that no user has logged in, and the limit is for users.
+fn warn_of_nobody(s: &Section<'_>, draft: &Draft<'_>) {
+    let (matches, Some(per)) = (&draft.limit.matcher.matches, &draft.per) else { return };
+    let is_anonymous = |table: &AllOf| table.0.contains(&Condition::Authenticated(false));
+    let key = draft.keys.iter().find(|key| key.value == "authenticated");
+    if let Some(key) = key.filter(|_| !matches.is_empty() && matches.iter().all(is_anonymous))
+        && let Some(field) = per.value.iter().find(|field| field.is_of_user())
+    {
+        let message = format!("this limit never applies: it is per {}, and match wants no user", field.name());
+        s.warn(&key.span, message, Some("per = [\"client\"], or authenticated = true"));
     }
 }
 

@@ -8,7 +8,8 @@ use super::super::notify::Notifications;
 use super::super::overrides as table;
 use super::super::section::Section;
 use super::super::source::Source;
-use super::key::{Key, network, put};
+use super::super::values::any_network;
+use super::key::{Key, put};
 use super::pattern_hints;
 use super::references::{Reference, References};
 use crate::policy::Lateness;
@@ -71,7 +72,7 @@ impl Context<'_> {
         }
         let mut networks = Networks::default();
         self.compile(s, span, name, Key::Client, |item| {
-            networks.insert(network(item)?, ()).map_err(|error| error.to_string())
+            networks.insert(any_network(item)?, ()).map_err(|error| error.to_string())
         })?;
         let networks = Arc::new(networks);
         self.compiled.networks.insert(name.to_owned(), networks.clone());

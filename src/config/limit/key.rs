@@ -1,11 +1,10 @@
 //! Keys of `match` and columns of override tables: the fields that they compare, and how their patterns are normalized.
 
+use crate::config::values::any_network;
 use crate::policy::address::{AddressNormalizer, domain};
 use crate::policy::limit::{OverrideRow, OverrideRows};
 use crate::policy::matching::{BadPattern, Field, PatternTable, Shape};
-use ipnet::IpNet;
 use std::borrow::Cow;
-use std::net::IpAddr;
 
 /// The field of a key in `match`, or of a column in an override table.
 #[derive(Clone, Copy)]
@@ -77,13 +76,6 @@ pub(super) const KEYS: [Key; 10] = [
     Key::Field(Field::Helo, "helo"),
 ];
 
-/// Reads a network in CIDR notation, or one address.
-pub(super) fn network(text: &str) -> Result<IpNet, String> {
-    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    let network = text.parse::<IpNet>().ok().or_else(address);
-    network.ok_or_else(|| format!("\"{text}\" is not a network: write 192.0.2.0/24 or 2001:db8::/32"))
-}
-
 /// Adds the pattern of one row of an override table to the matchers.
 pub(super) fn put(
     rows: &mut OverrideRows,
@@ -93,7 +85,9 @@ pub(super) fn put(
     normalizer: &AddressNormalizer,
 ) -> Result<(), String> {
     match rows {
-        OverrideRows::Client(networks) => networks.insert(network(pattern)?, row).map_err(|error| error.to_string()),
+        OverrideRows::Client(networks) => {
+            networks.insert(any_network(pattern)?, row).map_err(|error| error.to_string())
+        }
         OverrideRows::Field(_, table) | OverrideRows::Group(table) => key.insert(table, normalizer, pattern, row),
     }
 }

@@ -1,16 +1,16 @@
 //! `match`, `except` and `overrides`: which sessions and recipients a limit applies to, and which of them have other
 //! rates.
 
-use super::key::{KEYS, Key, network};
-use super::rate::refuses_all;
+use super::contradiction::{self, Written, WrittenKey};
+use super::key::{KEYS, Key};
 use super::{Context, unsupported};
 use crate::config::diagnostic::Severity;
 use crate::config::files::first_few;
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section};
-use crate::config::values::{flag, text};
+use crate::config::values::{any_network, flag, text};
 use crate::policy::limit::{Overrides, Quota, RateTerms};
-use crate::policy::matching::{AllOf, Comparison, Condition, Hours, Matcher, Networks, PatternTable};
+use crate::policy::matching::{AllOf, Comparison, Condition, Hours, Matcher, Networks, PatternTable, Shape};
 use std::ops::Range;
 use std::sync::Arc;
 use toml::Spanned;
@@ -25,11 +25,14 @@ pub struct Read {
 
 /// Reads `match` and `except`.
 pub fn matcher(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
-    let mut keys = Vec::new();
     let empty = s.is_empty_list("match");
-    let mut read = |key| s.table_or_tables(key).into_iter().map(|one| conditions(one, cx, &mut keys)).collect();
-    let matches = read("match");
-    let except = read("except");
+    let mut read =
+        |key| s.table_or_tables(key).into_iter().map(|one| conditions(one, cx)).unzip::<_, _, Vec<_>, Vec<_>>();
+    let (matches, written) = read("match");
+    let (except, excepted) = read("except");
+    contradiction::check(s, &written, &excepted, cx.lists);
+    let of_both = written.into_iter().chain(excepted).flat_map(|table| table.keys);
+    let keys = of_both.map(|key| Placed { value: key.name, span: key.span }).collect();
     if let Some(span) = empty {
         s.error(&span, "match: an empty list would match nothing; leave match out to match everything", None);
     }
@@ -37,10 +40,12 @@ pub fn matcher(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
 }
 
 /// Reads one table of `match` or `except`; the table matches if all of its keys match.
-fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'static str>>) -> AllOf {
-    let mut conditions = Vec::new();
-    let mut add = |key, span, condition: Option<Condition>| {
-        keys.push(Placed { value: key, span });
+fn conditions(mut s: Section<'_>, cx: &mut Context<'_>) -> (AllOf, Written) {
+    let (mut conditions, mut written) = (Vec::new(), Written::default());
+    let source = s.source();
+    let as_written = |span: &Range<usize>| source.text.get(span.clone()).map(str::to_owned).into_iter().collect();
+    let mut add = |name, span, values, condition: Option<Condition>| {
+        written.keys.push(WrittenKey { name, values, span });
         conditions.extend(condition);
     };
     // Conditions that are cheap to check come first.
@@ -49,20 +54,20 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
         [("tls", tls), ("authenticated", Condition::Authenticated), ("own-sender", Condition::OwnSender)]
     {
         if let Some(Placed { value, span }) = s.optional(key, flag) {
-            add(key, span, Some(condition(value)));
+            add(key, span.clone(), as_written(&span), Some(condition(value)));
         }
     }
     for key in KEYS {
         if let Some(Placed { value, span }) = s.optional(key.name(), texts) {
             let condition = values_of(&s, key, &value, &span, cx);
-            add(key.name(), span, condition);
+            add(key.name(), span, value, condition);
         }
     }
     if let Some(Placed { value, span }) = s.optional("message-recipients", |value| each(value, comparison)) {
-        add("message-recipients", span, Some(Condition::MessageRecipients(value)));
+        add("message-recipients", span.clone(), as_written(&span), Some(Condition::MessageRecipients(value)));
     }
     if let Some(Placed { value, span }) = s.optional("time", |value| each(value, hours)) {
-        add("time", span, Some(Condition::Time(value)));
+        add("time", span.clone(), as_written(&span), Some(Condition::Time(value)));
     }
     for key in unsupported::FIELDS {
         s.optional(key, |_| Err::<(), _>(unsupported::field(key)));
@@ -71,7 +76,7 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
         s.error(&s.span(), "an empty table has no effect", Some("add a condition, as in { user = \"*\" }"));
     }
     s.finish();
-    AllOf(conditions)
+    (AllOf(conditions), written)
 }
 
 /// Reads one text, or a list of texts.
@@ -105,11 +110,16 @@ fn values_of(
 ) -> Option<Condition> {
     let (lists, own): (Vec<_>, Vec<_>) = values.iter().partition(|value| value.starts_with("list:"));
     let lists = lists.into_iter().filter_map(|value| value.strip_prefix("list:"));
-    let mut wrong = |why: String| s.error(span, format!("{}: {why}", key.name()), None);
+    let wrong = |why: String| s.error(span, format!("{}: {why}", key.name()), None);
     if let Key::Client = key {
         let mut networks = Networks::default();
-        let mut put = |value: &str| networks.insert(network(value)?, ()).map_err(|error| error.to_string());
-        own.into_iter().filter_map(|value| put(value).err()).for_each(&mut wrong);
+        let mut put = |value: &str| networks.insert(any_network(value)?, ()).map_err(|error| error.to_string());
+        for value in own {
+            match put(value) {
+                Ok(()) => cx.check_name(Severity::Error, span, key, value, String::new),
+                Err(why) => wrong(why),
+            }
+        }
         let mut tables: Vec<_> = lists.filter_map(|name| cx.networks(s, span, name)).collect();
         tables.push(Arc::new(networks));
         tables.retain(|networks| !networks.is_empty());
@@ -119,6 +129,9 @@ fn values_of(
     for value in own {
         match key.insert(&mut table, cx.normalizer, value, ()) {
             Ok(()) => cx.check_name(Severity::Error, span, key, value, String::new),
+            Err(why) if value.is_empty() && key.shape() == Shape::Address => {
+                wrong(format!("{why}; \"<>\" is the sender of bounces"));
+            }
             Err(why) => wrong(why),
         }
     }
@@ -131,45 +144,48 @@ fn values_of(
     })
 }
 
-/// Reads `overrides`: each row of the table has one quota for each quota of the limit. Returns also the column that its
-/// rows match by.
-pub fn overrides(
-    s: &mut Section<'_>,
-    cx: &mut Context<'_>,
-    terms: RateTerms,
-    own: &[Quota],
-) -> Option<(Arc<Overrides>, Placed<&'static str>)> {
+/// Override table of a limit, as read.
+pub struct Table {
+    pub overrides: Arc<Overrides>,
+    /// The column that its rows match by.
+    pub column: Placed<&'static str>,
+    /// The rows as written.
+    pub file: table::Overrides,
+}
+
+/// Reads `overrides`: each row of the table has one quota for each quota of the limit.
+pub fn overrides(s: &mut Section<'_>, cx: &mut Context<'_>, terms: RateTerms, own: &[Quota]) -> Option<Table> {
     let Placed { value: name, span } = s.optional("overrides", text)?;
-    let table = match table::Overrides::read(&name, cx.files) {
-        Ok(table) => table,
+    let file = match table::Overrides::read(&name, cx.files) {
+        Ok(file) => file,
         Err(wrong) => {
             wrong.into_iter().for_each(|why| s.error(&span, format!("overrides: {why}"), None));
             return None;
         }
     };
-    if table.rows.is_empty() {
+    if file.rows.is_empty() {
         s.warn(&span, format!("{name} has no rows: no override applies"), None);
     }
-    let key = Key::named(table.field)?;
+    let key = Key::named(file.field)?;
     if own.is_empty() {
         // The limit's own rate is wrong, and the rates of the rows cannot be read without it.
         return None;
     }
-    let (rows, mut for_nobody) = cx.rows(&name, key, &table);
-    let (mut quotas, mut wrong) = (Vec::with_capacity(table.rows.len() * own.len()), Vec::new());
-    for (place, row) in table.rows.iter().enumerate() {
-        let numbers = terms.numbers(row, own).and_then(|numbers| {
-            if let Some((why, _)) = numbers.iter().find_map(|quota| refuses_all(quota, terms.count, 1.0)) {
-                s.warn(&span, table.wrong(row, why), None);
-            }
-            for_nobody.remove(&place).map_or(Ok(numbers), Err)
-        });
+    let (rows, mut for_nobody) = cx.rows(&name, key, &file);
+    let (mut quotas, mut wrong) = (Vec::with_capacity(file.rows.len() * own.len()), Vec::new());
+    for (place, row) in file.rows.iter().enumerate() {
+        let numbers = terms.numbers(row, own);
+        let numbers = numbers.and_then(|numbers| for_nobody.remove(&place).map_or(Ok(numbers), Err));
         match numbers {
             Ok(numbers) => {
                 quotas.extend(numbers);
-                cx.check_name(Severity::Warning, &span, key, &row.pattern, || table.wrong(row, ""));
+                cx.check_name(Severity::Warning, &span, key, &row.pattern, || file.wrong(row, ""));
             }
-            Err(why) => wrong.push(table.wrong(row, &why)),
+            Err(why) => {
+                // The quotas of the other rows keep their places.
+                quotas.extend(own.iter().map(|_| Quota::Unlimited));
+                wrong.push(file.wrong(row, &why));
+            }
         }
     }
     // If the rate of the limit is wrong, an error in a row may be a consequence of that.
@@ -177,5 +193,5 @@ pub fn overrides(
         s.error_unless(&["count", "rate", "algorithm", "burst"], &span, why, None);
     }
     let overrides = cx.share(Overrides::new(&name, rows, quotas, own.len()));
-    Some((overrides, Placed { value: key.name(), span }))
+    Some(Table { overrides, column: Placed { value: key.name(), span }, file })
 }

@@ -3,6 +3,7 @@
 mod action;
 mod check;
 mod context;
+mod contradiction;
 mod key;
 mod matching;
 mod pattern_hints;
@@ -78,15 +79,14 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let stage = stage(&mut s, known);
     let (distinct, remember) = distinct(&mut s).unzip();
     // Keys are read before sub-tables, because the effective configuration prints the settings in the order of reading.
-    let overrides = matching::overrides(&mut s, cx, terms, if known.is_some() { quotas } else { &[] });
+    let table = matching::overrides(&mut s, cx, terms, if known.is_some() { quotas } else { &[] });
     let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
     let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
     let mut limit = Limit::new(name.as_deref().unwrap_or_default(), terms.count, fields, Quota::Unlimited);
     (limit.algorithm, limit.charge, limit.mode) = (terms.algorithm, charge.value, mode);
     (limit.matcher, limit.distinct) = (matcher, distinct.as_ref().map(|distinct| distinct.value));
     limit.stage = limit.stage_for(stage.as_ref().map_or(limit.stage, |stage| stage.value));
-    let (overrides, column) = overrides.unzip();
-    limit.overrides = overrides;
+    limit.overrides = table.as_ref().map(|table| table.overrides.clone());
     let Some(count) = count else {
         // The actions are read only to report their own errors; errors that may follow from the unknown count are not
         // reported.
@@ -94,12 +94,15 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
         s.finish();
         return None;
     };
+    let column = table.as_ref().map(|table| table.column.clone());
     let draft = Draft { limit, rates: rates.as_ref(), count, stage, charge, per, keys, column, distinct, remember };
     check::check(&s, &draft, cx);
     let ladder = action::ladder(&mut s, &draft.limit, draft.is_climbed(), cx);
-    check::check_refusing_all(&s, &draft, &ladder);
-    s.finish();
     let limit = Limit { ladder, ..draft.limit };
+    if let Some(rates) = &rates {
+        rate::check(&s, &limit, rates, table.as_ref());
+    }
+    s.finish();
     let (_, _, rates) = (name?, draft.per?, rates?);
     Some(limit.with_rates(&rates.value))
 }
@@ -190,7 +193,7 @@ fn number(value: &DeValue<'_>) -> Result<String, String> {
 
 /// Reads one rate or several.
 fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
-    if value.is_integer() {
+    if value.is_integer() || value.is_float() {
         return Err("a rate is text in quotes, as in \"100 / 1d\"".to_owned());
     }
     let Some(items) = value.as_array() else { return Ok(vec![terms.quota(&text(value)?)?]) };

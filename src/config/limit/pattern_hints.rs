@@ -1,18 +1,24 @@
 //! Patterns that most probably mean something else than Weir takes them for: regular expressions, names of files,
 //! networks.
 
-use super::key::{Key, network};
+use super::key::Key;
+use crate::config::values::any_network;
 use crate::policy::matching::{Field, Shape};
 
 /// Returns a warning and a remedy for a pattern that does not match the values that its author most probably has in
 /// mind.
 pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
+    if let Key::Client = key {
+        let network = any_network(pattern).ok().filter(|network| *network != network.trunc())?;
+        let why = format!("\"{pattern}\" has bits beyond its prefix: it is the whole network {}", network.trunc());
+        return Some((why, format!("write \"{}\", or \"{}\" for one address", network.trunc(), network.addr())));
+    }
     let Key::Field(field, name) = key else { return None };
     if field == Field::Listener {
         return None;
     }
     // The client's name in EHLO may be an IP address, but only in brackets.
-    if network(pattern).is_ok() {
+    if any_network(pattern).is_ok() {
         let kind = if pattern.contains('/') { "a network" } else { "the address of a client" };
         let why = format!("\"{pattern}\" is {kind}, and is compared with the {name}");
         return Some((why, "did you mean \"client\"?".to_owned()));
@@ -30,10 +36,41 @@ pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
         let help = "[list.NAME] with file = \"…\" reads a file; name it here as \"list:NAME\"";
         return Some((why, help.to_owned()));
     }
-    pattern.starts_with('!').then(|| {
+    if pattern.starts_with('!') {
         let why = format!("\"{pattern}\" negates nothing: it is a plain pattern for the {name}");
-        (why, "\"except\" has the events to which the limit does not apply".to_owned())
+        return Some((why, "\"except\" has the events to which the limit does not apply".to_owned()));
+    }
+    // A user name with a dot is usual, and is looked up in the users file.
+    (matches!(field, Field::Sender | Field::Recipient) && is_domain(pattern)).then(|| {
+        let why = format!("\"{pattern}\" has no @: it is compared with the local part of the {name}");
+        (why, format!("did you mean \"*@{pattern}\"? {name}-domain = \"{pattern}\" says the same"))
     })
+}
+
+/// Last labels of usual domains, besides those of countries, which have two letters.
+const TOP_DOMAINS: [&str; 14] = [
+    "com",
+    "org",
+    "net",
+    "edu",
+    "gov",
+    "mil",
+    "int",
+    "info",
+    "biz",
+    "example",
+    "test",
+    "local",
+    "localdomain",
+    "internal",
+];
+
+/// Returns whether a pattern without `@` looks like a domain.
+fn is_domain(pattern: &str) -> bool {
+    let Some((before, last)) = pattern.rsplit_once('.').filter(|_| !pattern.contains('@')) else { return false };
+    let last = last.to_ascii_lowercase();
+    let is_country = last.len() == 2 && last.bytes().all(|b| b.is_ascii_lowercase());
+    !before.is_empty() && (is_country || TOP_DOMAINS.contains(&&*last))
 }
 
 fn example(key: Key) -> String {
@@ -52,7 +89,7 @@ fn is_expression(pattern: &str) -> bool {
     // An IP address in brackets (RFC 5321 §4.1.3), as the domain of a mail address or as the name in EHLO.
     let is_literal = |part: &str| {
         let inner = part.strip_prefix('[').and_then(|part| part.strip_suffix(']'));
-        inner.is_some_and(|inner| network(inner.trim_start_matches("IPv6:")).is_ok())
+        inner.is_some_and(|inner| any_network(inner.trim_start_matches("IPv6:")).is_ok())
     };
     let begins = pattern.starts_with(['^', '~']) || pattern.starts_with(".*") || pattern.starts_with("regex:");
     let ends =
@@ -94,7 +131,16 @@ mod tests {
             ("sender", "/etc/weir/senders", Some("name of a file")),
             ("user", "users.txt", Some("name of a file")),
             ("sender", "!bob@example.org", Some("negates nothing")),
+            ("sender", "example.org", Some("has no @")),
+            ("sender", "*.example.org", Some("has no @")),
+            ("recipient", "Students.Example.AT", Some("has no @")),
+            ("sender", "first.last", None),
+            ("sender", "postmaster", None),
+            ("user", "li.an", None),
+            ("sender-domain", "example.org", None),
             ("client", "192.0.2.0/24", None),
+            ("client", "192.0.2.7", None),
+            ("client", "192.0.2.7/24", Some("the whole network 192.0.2.0/24")),
             ("listener", "a|b", None),
             ("group", "a|b", None),
             ("sender", "*", None),

@@ -1,10 +1,14 @@
-//! Rates in the rows of override tables, and a check for rates that refuse every event.
+//! Rates in the rows of override tables, and the check for rates that are probably mistakes.
 
+use super::matching::Table;
+use crate::config::diagnostic::Severity;
+use crate::config::files::first_few;
 use crate::config::overrides::Override;
-use crate::engine::Rule;
-use crate::policy::limit::{Count, LONGEST_PERIOD, Quota, RateTerms};
-use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount};
-use std::time::Duration;
+use crate::config::section::{Placed, Section};
+use crate::policy::limit::{Limit, OverrideRow, Quota, RateDoubt, RateTerms};
+use crate::time::{Units, parse_amount};
+use toml::Spanned;
+use toml::de::DeValue;
 
 impl RateTerms {
     /// Reads the rates of an override row, one for each rate of the limit (`own`); semicolons separate several.
@@ -56,39 +60,56 @@ impl RateTerms {
     }
 }
 
-/// Checks whether a rate other than "0" refuses every event, if the limit refuses attempts from the level `from` (a
-/// multiple of the rate) on. Returns the message and the remedy.
-pub fn refuses_all(quota: &Quota, count: Count, from: f64) -> Option<(&'static str, String)> {
-    let rule = quota.rule()?.at(from);
-    // The check is left out for bytes, as a message may have only one octet, and for a share, which one event cannot
-    // exceed.
-    if count == Count::Bytes
-        || matches!(quota, Quota::Share(_))
-        || !rule.step(None, Timestamp::from_micros(0), 1.0).1.over
-    {
-        return None;
+/// Reports the rates of a limit, and of the rows of its override table, that are probably mistakes.
+pub fn check(s: &Section<'_>, limit: &Limit, rates: &Placed<Vec<Quota>>, table: Option<&Table>) {
+    let texts = written(s, rates);
+    let doubts = rates.value.iter().zip(&texts).find_map(|(quota, text)| limit.rate_doubt(quota, text));
+    if let Some(RateDoubt { is_error, message, help }) = doubts {
+        let severity = if is_error { Severity::Error } else { Severity::Warning };
+        s.source().problem(severity, &rates.span, message, Some(&help));
     }
-    Some(match quota {
-        Quota::Rate { rate, rule: Rule::Ewma(_) } => {
-            // The smallest multiple of the period in which the rate lets one event pass.
-            let times = (1.0 / (rate.amount * from)).floor() + 1.0;
-            let period = Duration::try_from_secs_f64(rate.period.as_secs_f64() * times).unwrap_or(LONGEST_PERIOD);
-            let (amount, period) = (format_amount(rate.amount * times), format_duration(period));
-            let help =
-                format!("the average of a single event is 1 already: {amount} / {period} lets one pass at a time");
-            ("this rate refuses everything, as it does in Exim", help)
+    warn_of_repeated_period(s, rates);
+    let Some(Table { overrides, column, file }) = table else { return };
+    let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    for (index, row) in file.rows.iter().enumerate() {
+        let place = OverrideRow { index, line: row.line };
+        let quotas = (0..rates.value.len()).filter_map(|ordinal| overrides.quota(place, ordinal));
+        let texts = row.rate.iter().flat_map(|rate| rate.split(';')).chain(std::iter::repeat("x1"));
+        let doubt = quotas.zip(texts).find_map(|(quota, text)| limit.rate_doubt(quota, text));
+        if let Some(RateDoubt { is_error, message, help }) = doubt {
+            let found = if is_error { &mut errors } else { &mut warnings };
+            found.push(file.wrong(row, &format!("{message}; {help}")));
         }
-        Quota::Rate { .. } => {
-            ("a bucket that holds less than 1 refuses everything", "add burst = 1, or more".to_owned())
-        }
-        _ => ("less than 1 refuses everything", "write 1, or more".to_owned()),
-    })
+    }
+    first_few(errors).into_iter().for_each(|why| s.error(&column.span, why, None));
+    first_few(warnings).into_iter().for_each(|why| s.warn(&column.span, why, None));
+}
+
+/// Warns of two rates for one period: the lower one is always exceeded first.
+fn warn_of_repeated_period(s: &Section<'_>, rates: &Placed<Vec<Quota>>) {
+    let mut periods: Vec<_> = rates.value.iter().map(Quota::period).collect();
+    periods.sort_unstable();
+    if let Some(pair) = periods.windows(2).find(|pair| pair[0] == pair[1]) {
+        let message = format!("two rates have the period {}: only the lower one has an effect", pair[0]);
+        s.warn(&rates.span, message, Some("leave the higher one out"));
+    }
+}
+
+/// Returns the texts of the rates, as they are in the file.
+fn written(s: &Section<'_>, rates: &Placed<Vec<Quota>>) -> Vec<String> {
+    let text = s.source().text.get(rates.span.clone()).unwrap_or_default();
+    let Ok(value) = DeValue::parse(text) else { return Vec::new() };
+    let texts = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
+    match value.get_ref().as_array() {
+        Some(items) => items.iter().map(Spanned::get_ref).filter_map(texts).collect(),
+        None => texts(value.get_ref()).into_iter().collect(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::limit::Algorithm;
+    use crate::policy::limit::{Algorithm, Count};
 
     fn terms(count: Count, algorithm: Algorithm, burst: Option<f64>) -> RateTerms {
         RateTerms { count, algorithm, burst, of: Count::Recipients, at_least: 20.0 }
@@ -117,24 +138,5 @@ mod tests {
         }
         let bytes = terms(Count::Bytes, Algorithm::LeakyBucket, None);
         assert_eq!(numbers(bytes, "1K / 1s", "", "2M"), (2.0 * 1024.0 * 1024.0, 1024.0));
-    }
-
-    #[test]
-    fn a_rate_that_refuses_everything_is_distinguished_from_one_that_does_not() {
-        let average = terms(Count::Recipients, Algorithm::Ewma, None);
-        let bucket = terms(Count::Recipients, Algorithm::TokenBucket, None);
-        for (terms, rate, help) in [
-            (average, "1 / 15m", Some("2 / 30m")),
-            (average, "0.4 / 1h", Some("1.2 / 3h")),
-            (average, "1.1 / 15m", None),
-            (average, "0.5 / message", Some("write 1, or more")),
-            (bucket, "0.9 / 1h", Some("burst = 1")),
-            (bucket, "1 / 15m", None),
-            (bucket, "0", None),
-        ] {
-            let said = refuses_all(&terms.quota(rate).unwrap(), Count::Recipients, 1.0);
-            assert_eq!(said.is_some(), help.is_some(), "{rate}: {said:?}");
-            assert!(said.is_none_or(|(_, said)| said.contains(help.unwrap())), "{rate}");
-        }
     }
 }

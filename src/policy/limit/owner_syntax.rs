@@ -110,6 +110,7 @@ fn check(text: &str) -> Result<(), String> {
 /// Splits a text such as `user=alice,client=192.0.2.7` into the values of its fields; `None` if the text names no
 /// field. An address can also contain a comma.
 fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
+    check_words(text)?;
     let mut said: Vec<(&'static str, String)> = Vec::new();
     for piece in text.split(',') {
         let field =
@@ -127,6 +128,20 @@ fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
         }
     }
     Ok(Some(values))
+}
+
+/// Refuses a text such as `usr=alice`, which would be a user of this name: the word is probably a misspelt field. Then
+/// `user=usr=alice` is the user. A text in quotes may contain anything.
+fn check_words(text: &str) -> Result<(), String> {
+    let pairs = text.split(',').filter_map(|piece| piece.trim_start().split_once('='));
+    for (word, value) in pairs.filter(|(word, _)| Field::parse(word).is_none() && !text.contains('"')) {
+        let distance = |field: &Field| strsim::damerau_levenshtein(&word.to_lowercase(), field.word());
+        let meant = Field::ALL.into_iter().min_by_key(distance);
+        if let Some(field) = meant.filter(|field| distance(field) <= field.word().len() / 3) {
+            return Err(format!("there is no \"{word}\": did you mean {}={value}?", field.word()));
+        }
+    }
+    Ok(())
 }
 
 /// Normalizes a value of this field.
@@ -200,6 +215,8 @@ mod tests {
             (&[Field::Sender], "<>", "sender=<>"),
             (&[Field::Sender], "a=b@d", "sender=a=b@d"),
             (&[Field::Sender], "\"a,b\"@d", "sender=\"a,b\"@d"),
+            (&[Field::Sender], "prvs=12=a@d", "sender=prvs=12=a@d"),
+            (&[Field::Sender], "sender=sendr=a@d", "sender=sendr=a@d"),
             (&[Field::Helo], "MX.example", "helo=mx.example"),
             (&[usual], "192.0.2.7", "client=192.0.2.7"),
             (&[usual], "::ffff:192.0.2.7", "client=192.0.2.7"),
@@ -233,6 +250,9 @@ mod tests {
             (&[], "alice", "one budget for all: write all, and not \"alice\""),
             (&[Field::User, usual], "alice", "counts per client and user: write client=…,user=…, and not \"alice\""),
             (&[Field::User, usual], "user=alice", "\"user=alice\" has no client"),
+            (&[Field::User], "usr=alice", "there is no \"usr\": did you mean user=alice?"),
+            (&[Field::User], "User=alice", "did you mean user=alice?"),
+            (&[Field::User, usual], "user=alice,cleint=192.0.2.7", "did you mean client=192.0.2.7?"),
             (&[usual], "alice", "\"alice\" is no address of a client"),
             (&[usual], "192.0.2.7/x", "\"192.0.2.7/x\" is no address of a client"),
             (&[usual], "192.0.2.0/24", "that would be 192.0.2.0"),
@@ -253,6 +273,8 @@ mod tests {
             ("user-domain=D", Ok("user-domain=d")),
             ("192.0.2.7", Err("\"192.0.2.7\" is an address: write client=192.0.2.7")),
             ("all", Err("\"all\" is nobody")),
+            ("usr=alice", Err("there is no \"usr\": did you mean user=alice?")),
+            ("sendre=a@d", Err("did you mean sender=a@d?")),
             ("helo=x", Err("\"helo\" is not who sends")),
             ("user=a,client=192.0.2.7", Err("is not one")),
             ("client=192.0.2.7/33", Err("\"192.0.2.7/33\" is no network")),

@@ -104,7 +104,7 @@ impl fmt::Display for SkipExplanation {
 
 impl Condition {
     /// Returns the key in the configuration.
-    fn name(&self) -> Cow<'static, str> {
+    pub fn name(&self) -> Cow<'static, str> {
         match self {
             Self::Field(field, _) => field.name(),
             Self::Client(_) => "client".into(),

@@ -1,0 +1,129 @@
+//! Doubts about a rate, wherever it is written: in a limit, in a row of its override table, or in a grant.
+
+use super::count::Count;
+use super::quota::Quota;
+use super::rate_syntax::LONGEST_PERIOD;
+use super::{Limit, Mode};
+use crate::engine::Rule;
+use crate::time::{Timestamp, format_amount, format_duration};
+use std::time::Duration;
+
+/// Reason why a valid rate is probably a mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateDoubt {
+    /// The rate is an error. Otherwise it is accepted with a warning.
+    pub is_error: bool,
+    pub message: &'static str,
+    /// The remedy.
+    pub help: String,
+}
+
+/// Amount in octets from which a rate of bytes is plausible without a unit.
+const PLAUSIBLE_OCTETS: f64 = 1_048_576.0;
+
+impl Limit {
+    /// Returns the doubt about a rate for this limit, if there is one. `text` is the rate as written.
+    pub fn rate_doubt(&self, quota: &Quota, text: &str) -> Option<RateDoubt> {
+        self.refuses_all(quota).or_else(|| self.lacks_unit(quota, text))
+    }
+
+    /// Reports a rate so low that it refuses every event. `0` would say the same plainly.
+    fn refuses_all(&self, quota: &Quota) -> Option<RateDoubt> {
+        let from = self.ladder.rungs().iter().find(|rung| rung.action.refuses())?.at;
+        let rule = quota.rule()?.at(from);
+        // The check is left out for bytes, as a message may have only one octet, and for a share, which one event
+        // cannot exceed.
+        if self.count == Count::Bytes
+            || matches!(quota, Quota::Share(_))
+            || !rule.step(None, Timestamp::from_micros(0), 1.0).1.over
+        {
+            return None;
+        }
+        let (is_average, message, help) = match quota {
+            Quota::Rate { rate, rule: Rule::Ewma(_) } => {
+                // The smallest multiple of the period in which the rate lets one event pass.
+                let times = (1.0 / (rate.amount * from)).floor() + 1.0;
+                let period = Duration::try_from_secs_f64(rate.period.as_secs_f64() * times).unwrap_or(LONGEST_PERIOD);
+                let (amount, period) = (format_amount(rate.amount * times), format_duration(period));
+                let help =
+                    format!("the average of a single event is 1 already: {amount} / {period} lets one pass at a time");
+                (true, "this rate refuses everything, as it does in Exim", help)
+            }
+            Quota::Rate { .. } => {
+                (false, "a bucket that holds less than 1 refuses everything", "add burst = 1, or more".to_owned())
+            }
+            _ => (false, "less than 1 refuses everything", "write 1, or more".to_owned()),
+        };
+        let help = format!("{help}; write \"0\" to refuse everything");
+        Some(RateDoubt { is_error: is_average && self.mode == Mode::Enforce, message, help })
+    }
+
+    /// Reports a small number of bytes without a unit.
+    fn lacks_unit(&self, quota: &Quota, text: &str) -> Option<RateDoubt> {
+        let amount = match quota {
+            Quota::Rate { rate, .. } => rate.amount,
+            Quota::Counter { most, .. } => *most,
+            Quota::Never | Quota::Unlimited | Quota::Share(_) => return None,
+        };
+        let written = text.split('/').next().unwrap_or_default().trim();
+        let is_bare = written.ends_with(|c: char| c.is_ascii_digit()) && !written.starts_with('x');
+        (self.count == Count::Bytes && is_bare && amount < PLAUSIBLE_OCTETS).then(|| RateDoubt {
+            is_error: false,
+            message: "this rate has no unit: it counts single bytes",
+            help: format!("write \"{written}K\", \"{written}M\" or \"{written}G\""),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::limit::{Algorithm, RateTerms};
+
+    fn doubt(count: Count, algorithm: Algorithm, mode: Mode, text: &str) -> Option<RateDoubt> {
+        let terms = RateTerms { count, algorithm, burst: None, of: Count::Recipients, at_least: 20.0 };
+        let quota = terms.quota(text).unwrap();
+        let limit = Limit { mode, ..Limit::new("l", count, Vec::new(), quota) };
+        limit.rate_doubt(&quota, text)
+    }
+
+    #[test]
+    fn a_rate_that_refuses_everything_is_distinguished_from_one_that_does_not() {
+        for (algorithm, rate, help) in [
+            (Algorithm::Ewma, "1 / 15m", Some("2 / 30m")),
+            (Algorithm::Ewma, "0.4 / 1h", Some("1.2 / 3h")),
+            (Algorithm::Ewma, "1.1 / 15m", None),
+            (Algorithm::Ewma, "0.5 / message", Some("write 1, or more")),
+            (Algorithm::TokenBucket, "0.9 / 1h", Some("burst = 1")),
+            (Algorithm::TokenBucket, "1 / 15m", None),
+            (Algorithm::TokenBucket, "0", None),
+        ] {
+            let said = doubt(Count::Recipients, algorithm, Mode::Enforce, rate);
+            assert_eq!(said.is_some(), help.is_some(), "{rate}: {said:?}");
+            assert!(said.is_none_or(|said| said.help.contains(help.unwrap())), "{rate}");
+        }
+    }
+
+    #[test]
+    fn only_an_enforced_average_that_refuses_everything_is_an_error() {
+        for (algorithm, mode, rate, is_error) in [
+            (Algorithm::Ewma, Mode::Enforce, "1 / 1h", true),
+            (Algorithm::Ewma, Mode::Shadow, "1 / 1h", false),
+            (Algorithm::Ewma, Mode::Enforce, "0.5 / message", false),
+            (Algorithm::TokenBucket, Mode::Enforce, "0.5 / 1h", false),
+        ] {
+            let said = doubt(Count::Recipients, algorithm, mode, rate).unwrap();
+            assert_eq!(said.is_error, is_error, "{rate} {mode:?}");
+        }
+    }
+
+    #[test]
+    fn a_small_number_of_bytes_needs_a_unit() {
+        for (rate, is_doubtful) in
+            [("500 / 1d", true), ("9 / message", true), ("5K / 1d", false), ("2000000 / 1d", false), ("0", false)]
+        {
+            let said = doubt(Count::Bytes, Algorithm::Ewma, Mode::Enforce, rate);
+            assert_eq!(said.is_some(), is_doubtful, "{rate}: {said:?}");
+        }
+    }
+}
