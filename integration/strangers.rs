@@ -251,7 +251,7 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
         let lines_said = lines.len();
         assert!((fewest..=events).contains(&counted), "{message}: {lines_said} lines, {left_out} left out");
         // Of each message Weir logs at most 50 lines at once, then 10 a second. For one network, as in most floods
-        // here, it logs at most 20 at once, then one a second.
+        // here, it logs at most 20 at the same instant, then one a second.
         assert!((1..=60 + 10 * seconds).contains(&(lines.len() as u64)), "{message}: {} lines", lines.len());
     }
 }

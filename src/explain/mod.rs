@@ -224,7 +224,7 @@ impl Explained<'_> {
     }
 }
 
-/// Describes a rate: `100 recipients in 1d, 99 of them at once`, if the limit refuses from its rate on; for a bucket
+/// Describes a rate: `100 recipients in 1d, 99 of them at the same instant`, if the limit refuses from its rate on; for a bucket
 /// `50 messages at once, then 30 in 1h`.
 fn rate(limit: &Limit, is_refused: bool) -> String {
     let Quota::Rate { rate, rule } = limit.quota else { return String::new() };
@@ -232,12 +232,13 @@ fn rate(limit: &Limit, is_refused: bool) -> String {
     let number = amount(limit.count, rate.amount);
     match rule {
         Rule::Bucket(_) => format!("{} at once, then {number} in {period}", things(limit.thing(), at_once)),
-        Rule::Ewma(_) if at_once == rate.amount || !is_refused => {
+        // Where nothing passes, the bounds below say so.
+        Rule::Ewma(_) if at_once == rate.amount || at_once == 0.0 || !is_refused => {
             format!("{} in {period}", things(limit.thing(), rate.amount))
         }
         Rule::Ewma(_) => {
             let at_once = amount(limit.count, at_once);
-            format!("{} in {period}, {at_once} of them at once", things(limit.thing(), rate.amount))
+            format!("{} in {period}, {at_once} of them at the same instant", things(limit.thing(), rate.amount))
         }
     }
 }
