@@ -399,6 +399,21 @@ fn the_users_file_gives_the_groups_of_users_and_mail_without_a_user_has_no_login
 }
 
 #[test]
+fn mail_that_a_suspension_refuses_is_counted_for_the_limit_that_suspended() {
+    let suspends = "count = \"recipients\"\nper = [\"user\"]\nrate = \"2 / 1000d\"\nalgorithm = \"token-bucket\"\n\
+                    [[limit.action]]\nsuspend = \"1d\"";
+    let site = site_with_limits(&limit("spree", suspends));
+    // The second message suspends alice; the two recipients of the third hear of the suspension at MAIL.
+    let rows = "t,user,sender,recipient\n1,alice,a,x\n1,alice,a,y\n2,alice,a,x\n3,alice,a,x\n3,alice,a,y\n";
+    let Outcome { code, out, err } = simulate(&site, &["-"], rows);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let summary = "refused      1 of 5 recipients (20.000 %)\n  suspended    refused 2 more recipients\n  affected     1 of 1 user\n";
+    assert!(summary_of(&out, "spree").contains(summary), "{out}");
+    let Outcome { out, .. } = simulate(&site, &["--json", "-"], rows);
+    assert_eq!(lines_of_json(&out).last().unwrap()["refused-while-suspended"], 2);
+}
+
+#[test]
 fn a_history_without_users_is_said_to_have_none() {
     let site = site_with_limits(EWMA);
     let rows = "t,sender,recipient\n1,a@example.org,x\n";

@@ -4,6 +4,7 @@
 use super::history_csv::Message;
 use super::tally::{Lacks, Marks, Tally};
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
+use crate::policy::exception::By;
 use crate::policy::limit::{Count, Limit, Quota, Scope};
 use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
@@ -138,7 +139,22 @@ impl Replay {
             self.store.give_back(&charges);
         }
         self.add_totals(message, &asked.facts);
-        Outcome { recipients, message: whole }
+        let outcome = Outcome { recipients, message: whole };
+        self.add_suspended(&outcome);
+        outcome
+    }
+
+    /// Adds the recipients that get nothing because of a suspension to the totals of the limit that suspended.
+    fn add_suspended(&mut self, outcome: &Outcome) {
+        let limits = &self.store.policy.limits;
+        for refusal in outcome.recipients.iter().filter_map(|refusal| refusal.as_ref().or(outcome.message.as_ref())) {
+            if let Refused::Suspension(Suspended { suspension, .. }) = refusal
+                && let By::Limit(name) = &suspension.term.by
+                && let Some(place) = limits.iter().position(|limit| limit.name == *name)
+            {
+                self.tallies[place].suspended += 1;
+            }
+        }
     }
 
     fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {

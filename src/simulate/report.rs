@@ -42,6 +42,9 @@ impl Simulation {
         if tally.warned > 0 {
             line["warned"] = tally.warned.into();
         }
+        if tally.suspended > 0 {
+            line["refused-while-suspended"] = tally.suspended.into();
+        }
         if tally.events == 0 {
             line["unknown"] = tally.unknown(limit).into();
         }
@@ -82,13 +85,18 @@ impl Simulation {
         let others = limit.overrides.as_ref().map(|others| format!("; other numbers in {}", others.file));
         let (others, unit) = (others.unwrap_or_default(), tally::unit(limit));
         let mut text = format!(
-            "\n{title}: {}{others}{mode}\n  {refused} {} of {} {unit} ({share:.3} %)\n  affected     {} of {}\n",
+            "\n{title}: {}{others}{mode}\n  {refused} {} of {} {unit} ({share:.3} %)\n",
             limit.quota_text(&limit.quota),
             tally.refused,
             tally.events,
-            tally.refused_by_origin.len(),
-            Origin::counted(self.totals.origins.iter())
         );
+        if tally.suspended > 0 {
+            text.push_str(&format!("  suspended    refused {} more recipients\n", tally.suspended));
+        }
+        if tally.refused > 0 {
+            let (affected, all) = (tally.refused_by_origin.len(), Origin::counted(self.totals.origins.iter()));
+            text.push_str(&format!("  affected     {affected} of {all}\n"));
+        }
         if tally.warned > 0 {
             text.push_str(&format!("  warned of    {} {unit}\n", tally.warned));
         }

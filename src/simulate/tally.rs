@@ -20,6 +20,8 @@ pub struct Tally {
     pub refused: u64,
     /// Number of recipients or messages for which the limit gave a warning.
     pub warned: u64,
+    /// Number of recipients that were refused because the limit had suspended the user, client or sender.
+    pub suspended: u64,
     /// Number of refused recipients or messages of each origin.
     pub refused_by_origin: HashMap<Origin, u64>,
     pub first: Option<(Timestamp, Origin)>,
@@ -64,7 +66,7 @@ impl Lacks {
     /// without a login has none.
     fn missing(self, name: Cow<'_, str>) -> Option<String> {
         match &*name {
-            "group" if self.user => Some("user".to_owned()),
+            "group" | "own-sender" if self.user => Some("user".to_owned()),
             "group" if !self.groups => None,
             _ => Some(without_widths(&name)),
         }
