@@ -131,14 +131,14 @@ impl Bounds<'_> {
             Quota::Unlimited => "It refuses nothing.".to_owned(),
             Quota::Counter { scope, most } => {
                 let most = self.things((most * from).floor());
-                let (within, of_hours) = match scope {
-                    Scope::Message => ("in a message", "as many as there are messages for"),
-                    Scope::Connection => ("in a connection", "as many as there are connections for"),
-                    Scope::AtOnce => ("at any moment", "as many as come to an end"),
+                let (within, why) = match scope {
+                    Scope::Message => ("in a message", "each message counts alone"),
+                    Scope::Connection => ("in a connection", "each connection counts alone"),
+                    Scope::AtOnce => ("at any moment", "one that ends makes room for another"),
                 };
                 // The sentence above says the number from which the limit itself refuses.
                 let most = if from == 1.0 { String::new() } else { format!("At the very most {most} {within}. ") };
-                format!("{most}In an hour or a day: {of_hours}.")
+                format!("{most}In an hour or a day any number: {why}.")
             }
             Quota::Share(share) => format!(
                 "It bounds no number: beyond that share MAIL and RCPT are refused until fewer than {} are remembered.",
