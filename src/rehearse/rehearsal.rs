@@ -188,7 +188,7 @@ impl Player<'_> {
                     admit.answer(verdicts, now)
                 }
                 Step::Delay(delayed) => {
-                    self.now = now.after(if self.pace == Pace::OneByOne { delayed.time() } else { Duration::ZERO });
+                    self.now = now.after(delayed.time());
                     delayed.elapsed()
                 }
                 Step::Login(login) => login.answer(Verified::Right { groups: self.groups() }),

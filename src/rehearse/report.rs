@@ -2,7 +2,7 @@
 
 use super::rehearsal::{Rehearsal, RehearsedEvent, Setup, line};
 use super::test_message::TestMessage;
-use crate::policy::limit::{Effect, Limit, Mode};
+use crate::policy::limit::{Effect, Limit, Mode, Quota, Scope};
 use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::Stage;
 use crate::policy::verdict::Refusal;
@@ -10,6 +10,7 @@ use crate::policy::{Evaluation, Explained, Policy};
 use crate::session::refusal_reply;
 use crate::time::format_amount;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Report of one rehearsal.
 pub struct Report<'a> {
@@ -119,8 +120,13 @@ impl Report<'_> {
 
     /// Returns the reasons why a real session may have another outcome.
     fn notes(&self) -> Vec<String> {
-        let not_judged = self.not_judged().into_iter();
-        let not_judged = not_judged.map(|(limit, option)| format!("{limit} is not judged: add {option}"));
+        let mut not_judged: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (limit, option) in self.not_judged() {
+            not_judged.entry(option).or_default().push(limit);
+        }
+        let not_judged = not_judged.into_iter();
+        let not_judged =
+            not_judged.map(|(option, limits)| format!("not judged without {option}: {}", limits.join(", ")));
         let at_once = self.refused_at_once.first().map(|(what, reply)| {
             let others = match self.refused_at_once.len() - 1 {
                 0 => String::new(),
@@ -204,7 +210,12 @@ fn measured(limit: &Limit, weighed: &Evaluation) -> String {
     let row = row.as_ref().map(|row| format!(" ({row})")).unwrap_or_default();
     let Some(key) = key else { return format!("allows nothing here{row}") };
     let owners: Vec<&str> = key.owners().collect();
-    let whose = if owners.is_empty() { "the one budget".to_owned() } else { owners.join(" ") };
+    let whose = match quota {
+        Quota::Counter { scope: Scope::Message, .. } => "this message".to_owned(),
+        Quota::Counter { scope: Scope::Connection, .. } => "this connection".to_owned(),
+        _ if owners.is_empty() => "the one budget for all".to_owned(),
+        _ => owners.join(" "),
+    };
     let what = match (limit.distinct, effect) {
         (Some(_), _) => limit.thing().amount(*amount),
         (None, Effect::Watch) => "nothing more".to_owned(),

@@ -161,7 +161,7 @@ fn limits_that_need_a_missing_option_are_named() {
         (
             to_bob.to_owned(),
             &[("octets", "--size"), ("named", "--helo")][..],
-            "\nnote: octets is not judged: add --size\nnote: named is not judged: add --helo\napart from that, nothing \
+            "\nnote: not judged without --helo: named\nnote: not judged without --size: octets\napart from that, nothing \
              is refused: the smart host has the last word\n",
         ),
         (
@@ -172,7 +172,7 @@ fn limits_that_need_a_missing_option_are_named() {
         (
             r#","mail-from":"a@example.org","size":500,"helo":"pc.example""#.to_owned(),
             &[("octets", "--rcpt-to"), ("named", "--rcpt-to")],
-            "\nnote: named is not judged: add --rcpt-to\napart from that, nothing is refused up to the stage mail\n",
+            "\nnote: not judged without --rcpt-to: octets, named\napart from that, nothing is refused up to the stage mail\n",
         ),
         (
             r#","helo":"pc.example""#.to_owned(),
