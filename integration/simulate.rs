@@ -457,6 +457,7 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
                 [[limit.action]]\nat = 0.5\nwarn = true\n[[limit.action]]\ndefer = true"
                 ),
             ),
+            limit("eye", "watch = \"late\"\nstage = \"data\""),
             limit("pair", "count = \"recipients\"\nper = [\"user\"]\nmatch = { user = \"b\" }\nrate = [\"500 / 1h\", \"4.5 / 1000d\"]"),
         ]
         .concat(),
@@ -481,6 +482,7 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
         assert!(summary_of(&out, name).starts_with(summary), "{summary:?} is not in\n{out}");
     }
     assert!(summary_of(&out, "mild").contains("\n  warned of    "), "{out}");
+    assert!(summary_of(&out, "eye").starts_with("eye: looks at the budgets of late\n"), "{out}");
     let pair: Vec<&str> = out.lines().filter(|line| line.starts_with("pair ")).collect();
     let expected = [
         "pair (500 / 1h): 500 recipients per 1h, at most 499 at the same instant",

@@ -76,6 +76,14 @@ impl Simulation {
         text
     }
 
+    /// Says what the limit lets through, or whose budgets it watches.
+    fn what(&self, limit: &Limit) -> String {
+        match limit.watch {
+            Some(watched) => format!("looks at the budgets of {}", self.titles[watched]),
+            None => limit.quota_text(&limit.quota),
+        }
+    }
+
     fn limit_summary(&self, title: &str, limit: &Limit, tally: &Tally) -> String {
         let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
         let (mode, refused) = match limit.mode {
@@ -86,7 +94,7 @@ impl Simulation {
         let (others, unit) = (others.unwrap_or_default(), tally::unit(limit));
         let mut text = format!(
             "\n{title}: {}{others}{mode}\n  {refused} {} of {} {unit} ({share:.3} %)\n",
-            limit.quota_text(&limit.quota),
+            self.what(limit),
             tally.refused,
             tally.events,
         );
