@@ -177,6 +177,7 @@ impl Refusal {
             _ if self.thing.count == Count::Bytes => (self.level, most),
             // One after another, an average lets pass more than at once: what has passed, has passed.
             Some(Rule::Ewma(rule)) if self.level <= rule.limit() => (whole, most.max(whole)),
+            Some(Rule::Ewma(rule)) => (whole, most.max(rule.limit().floor())),
             Some(rule) if self.level <= rule.burst() => (whole.min(most), most),
             _ => (whole, most),
         }
