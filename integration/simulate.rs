@@ -19,7 +19,7 @@ fn simulate(site: &Site, arguments: &[&str], input: impl AsRef<[u8]> + Send) -> 
 const EWMA: &str = "[[limit]]\nname = \"average\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1h\"\n";
 const BUCKET: &str = "[[limit]]\nname = \"bucket\"\ncount = \"messages\"\nper = [\"user\"]\nrate = \"3 / 1h\"\nburst = 4\nalgorithm = \"token-bucket\"\n";
 
-/// Returns a history with rows of time, sender and recipient: 4000 messages of five senders, some of them in bursts.
+/// Returns a history with rows of time, user and recipient: 4000 messages of five users, some of them in bursts.
 /// The history is the same in each run.
 fn history() -> Vec<(u64, String, String)> {
     let mut seed = 12345u64;
@@ -39,8 +39,8 @@ fn history() -> Vec<(u64, String, String)> {
 }
 
 fn csv(rows: &[(u64, String, String)]) -> String {
-    let rows = rows.iter().map(|(t, sender, recipient)| format!("{t},{sender},{recipient}\n"));
-    std::iter::once("t,sender,recipient\n".to_owned()).chain(rows).collect()
+    let rows = rows.iter().map(|(t, user, recipient)| format!("{t},{user},{user},{recipient}\n"));
+    std::iter::once("t,user,sender,recipient\n".to_owned()).chain(rows).collect()
 }
 
 fn lines_of_json(text: &str) -> Vec<Value> {
@@ -123,10 +123,10 @@ fn limits_on_messages_and_on_recipients_combine() {
     let Outcome { code, out: text, .. } = simulate(&site, &["-"], csv(&rows).as_bytes());
     assert_eq!(code, Some(0));
     for words in [
-        "average: 10 recipients per 1h, ewma",
-        "bucket: 3 messages per 1h, token-bucket",
+        "\naverage: 10 recipients per 1h, at most 9 at the same instant\n",
+        "\nbucket: 4 messages at once, then 3 per 1h\n",
         "  worst        user",
-        " of 5\n",
+        " of 5 users\n",
     ] {
         assert!(text.contains(words), "{words:?} is not in\n{text}");
     }
@@ -138,7 +138,9 @@ fn history_may_be_json_and_gzipped() {
     let site = site_with_limits(EWMA);
     let json: String = rows
         .iter()
-        .map(|(t, sender, recipient)| format!("{{\"t\":{t},\"sender\":\"{sender}\",\"recipient\":\"{recipient}\"}}\n"))
+        .map(|(t, user, recipient)| {
+            format!("{{\"t\":{t},\"user\":\"{user}\",\"sender\":\"{user}\",\"recipient\":\"{recipient}\"}}\n")
+        })
         .collect();
     let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     zipped.write_all(csv(&rows).as_bytes()).unwrap();
@@ -157,7 +159,7 @@ fn errors_in_a_history_are_reported() {
     let site = site_with_limits(EWMA);
     let Outcome { code, out, err } = simulate(&site, &["-"], b"t,sender,recipient\n1,a,b\nx,a,b\n3,a,b\n2,a,b\n");
     assert_eq!(code, Some(65), "half of the rows are bad");
-    assert!(out.starts_with("2 messages to 2 recipients by 1 users"), "{out}");
+    assert!(out.starts_with("2 messages to 2 recipients by 1 sender without login in 2s"), "{out}");
     assert!(
         err.contains("standard input:3: \"x\" is not a time") && err.contains("standard input:5: it is earlier"),
         "{err}"
@@ -304,7 +306,6 @@ fn facts_missing_in_the_history_are_named_for_each_limit() {
     let cases = [
         ("tls", format!("{recipients}match = {{ tls = true }}"), "the tls"),
         ("listener", format!("{recipients}match = [{{ listener = \"s\" }}]"), "the listener"),
-        ("staff", format!("{recipients}match = {{ group = \"staff\" }}"), "the group"),
         (
             "both",
             format!("{recipients}match = [{{ helo = \"a\" }}, {{ client = \"192.0.2.0/24\" }}]"),
@@ -343,6 +344,90 @@ fn facts_missing_in_the_history_are_named_for_each_limit() {
     assert!(out.contains("\nothers: held for no message: its conditions match none\n"), "{out}");
 }
 
+#[test]
+fn the_users_file_gives_the_groups_of_users_and_mail_without_a_user_has_no_login() {
+    let bucket = "count = \"recipients\"\nrate = \"2 / 1000d\"\nalgorithm = \"token-bucket\"\n";
+    let limits = [
+        limit("students", &format!("{bucket}per = [\"user\"]\nmatch = {{ group = \"Students\" }}")),
+        limit(
+            "others",
+            &format!("{bucket}per = [\"user\"]\nexcept = {{ group = \"students\" }}\noverrides = \"others.csv\""),
+        ),
+        limit("guests", &format!("{bucket}per = [\"sender\"]\nmatch = {{ authenticated = false }}")),
+    ];
+    let users = [("alice", "", "students"), ("bob", "", "staff")];
+    let site =
+        Site::builder().open_listener().upstream("127.0.0.1:2525", "").more(&limits.concat()).users(&users).build();
+    std::fs::write(site.path("others.csv"), "group,rate\nstaff,3 / 1000d\n").unwrap();
+    // Alice, Bob and a user without groups, then a web form that does not log in, each with four recipients.
+    let senders = ["ALICE,a@example.org", "bob,b@example.org", "carol,c@example.org", ",form@example.org"];
+    let rows =
+        senders.iter().enumerate().flat_map(|(t, from)| ["w", "x", "y", "z"].map(|to| format!("{t},{from},{to}\n")));
+    let rows = format!("t,user,sender,recipient\n{}", rows.collect::<String>());
+    let Outcome { code, out, err } = simulate(&site, &["-"], &rows);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.starts_with("4 messages to 16 recipients by 3 users and 1 sender without login in 3s,"), "{out}");
+    for (name, summary) in [
+        (
+            "students",
+            "refused      2 of 4 recipients (50.000 %)\n  affected     1 of 3 users and 1 sender without login\n  worst        alice, 2 refused\n",
+        ),
+        (
+            "others",
+            "refused      3 of 8 recipients (37.500 %)\n  affected     2 of 3 users and 1 sender without login\n  worst        carol, 2 refused\n",
+        ),
+        (
+            "guests",
+            "refused      2 of 4 recipients (50.000 %)\n  affected     1 of 3 users and 1 sender without login\n  worst        sender form@example.org, without login, 2 refused\n",
+        ),
+    ] {
+        assert!(summary_of(&out, name).contains(summary), "{summary:?} is not in\n{out}");
+    }
+    assert!(out.contains("others: 2 recipients at once, then 2 per 1000d; other numbers in others.csv\n"), "{out}");
+    let Outcome { out, err, .. } = simulate(&site, &["--sender-as-user", "-"], &rows);
+    assert!(err.is_empty() && out.contains("by 4 users in 3s,"), "{err}{out}");
+    assert!(out.contains("\nguests: held for no message: its conditions match none\n"), "{out}");
+    assert!(summary_of(&out, "others").contains("refused      5 of 12 recipients"), "{out}");
+    let Outcome { out, .. } = simulate(&site, &["--json", "-"], &rows);
+    let lines = lines_of_json(&out);
+    assert_eq!((&lines[12]["user"], &lines[12]["sender"]), (&Value::Null, &"form@example.org".into()));
+    let guests = lines.iter().find(|line| line["limit"] == "guests" && line["worst"].is_object()).unwrap();
+    assert_eq!(guests["worst"], serde_json::json!({ "sender": "form@example.org", "refused": 2 }));
+    std::fs::remove_file(site.path("users")).unwrap();
+    let Outcome { code, err, .. } = simulate(&site, &["-"], &rows);
+    assert!(code == Some(0) && err.starts_with("the groups of users are not known: users file "), "{err}");
+}
+
+#[test]
+fn mail_that_a_suspension_refuses_is_counted_for_the_limit_that_suspended() {
+    let suspends = "count = \"recipients\"\nper = [\"user\"]\nrate = \"2 / 1000d\"\nalgorithm = \"token-bucket\"\n\
+                    [[limit.action]]\nsuspend = \"1d\"";
+    let site = site_with_limits(&limit("spree", suspends));
+    // The second message suspends alice; the two recipients of the third hear of the suspension at MAIL.
+    let rows = "t,user,sender,recipient\n1,alice,a,x\n1,alice,a,y\n2,alice,a,x\n3,alice,a,x\n3,alice,a,y\n";
+    let Outcome { code, out, err } = simulate(&site, &["-"], rows);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let summary = "refused      1 of 5 recipients (20.000 %)\n  suspended    refused 2 more recipients\n  affected     1 of 1 user\n";
+    assert!(summary_of(&out, "spree").contains(summary), "{out}");
+    let Outcome { out, .. } = simulate(&site, &["--json", "-"], rows);
+    assert_eq!(lines_of_json(&out).last().unwrap()["refused-while-suspended"], 2);
+}
+
+#[test]
+fn a_history_without_users_is_said_to_have_none() {
+    let site = site_with_limits(EWMA);
+    let rows = "t,sender,recipient\n1,a@example.org,x\n";
+    let sentence = "the history names no user: all mail is replayed without a login, and limits per user do not apply; \
+                    with --sender-as-user each sender is taken as the user\n";
+    let Outcome { code, out, err } = simulate(&site, &["-"], rows);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert_eq!(out.matches(sentence).count(), 1, "{out}");
+    assert!(out.contains("\naverage: held for no message: the history does not say the user\n"), "{out}");
+    assert_eq!(simulate(&site, &["--json", "-"], rows).err, sentence);
+    let Outcome { out, .. } = simulate(&site, &["--sender-as-user", "-"], rows);
+    assert!(!out.contains(sentence) && summary_of(&out, "average").contains("0 of 1 recipients"), "{out}");
+}
+
 /// Returns the lines about this limit in the output of `weir simulate`.
 fn summary_of<'a>(out: &'a str, name: &str) -> &'a str {
     let begin = out.find(&format!("\n{name}: ")).unwrap_or_else(|| panic!("no {name} in\n{out}")) + 1;
@@ -372,6 +457,7 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
                 [[limit.action]]\nat = 0.5\nwarn = true\n[[limit.action]]\ndefer = true"
                 ),
             ),
+            limit("eye", "watch = \"late\"\nstage = \"data\""),
             limit("pair", "count = \"recipients\"\nper = [\"user\"]\nmatch = { user = \"b\" }\nrate = [\"500 / 1h\", \"4.5 / 1000d\"]"),
         ]
         .concat(),
@@ -379,22 +465,30 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
     // User a sends 60 octets to three recipients, of which "wide" refuses the third, then messages to one recipient
     // each. "octets" refuses the message of 50 octets, because only 40 of 100 are left. "late" refuses the last
     // message, the fifth that was sent whole. The sizes of user b's messages are unknown.
-    let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
-        7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
+    let rows = "t,user,recipient,size,sender\n1,a,x,60,\n1,a,y,60,\n1,a,z,60,\n2,a,x,50,\n3,a,x,20,\n4,a,x,10,\n5,a,y,10,\n6,a,z,0,\n\
+        7,b,x,,\n7,b,y,,\n8,b,x,,\n8,b,y,,\n9,b,x,,\n9,b,y,,\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows.as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for (name, summary) in [
-        ("octets", "octets: 100 bytes per 1000d, token-bucket\n  refused      1 of 6 events (16.667 %)"),
-        ("wide", "wide: 2 recipients per message, ewma\n  refused      1 of 14 events (7.143 %)"),
-        ("late", "late: 4 messages per 1000d, token-bucket\n  refused      1 of 9 events (11.111 %)"),
-        ("hidden", "hidden: 3 recipients per 1000d, token-bucket, in shadow\n  would refuse 8 of 14 events (57.143 %)"),
-        ("mild", "mild: 2 messages per 1000d, token-bucket, in soft\n  would refuse 4 of 9 events (44.444 %)"),
+        ("octets", "octets: 100 bytes at once, then 100 per 1000d\n  refused      1 of 6 messages (16.667 %)"),
+        ("wide", "wide: 2 recipients per message\n  refused      1 of 14 recipients (7.143 %)"),
+        ("late", "late: 4 messages at once, then 4 per 1000d\n  refused      1 of 9 messages (11.111 %)"),
+        (
+            "hidden",
+            "hidden: 3 recipients at once, then 3 per 1000d, in shadow\n  would refuse 8 of 14 recipients (57.143 %)",
+        ),
+        ("mild", "mild: 2 messages at once, then 2 per 1000d, in soft\n  would refuse 4 of 9 messages (44.444 %)"),
     ] {
         assert!(summary_of(&out, name).starts_with(summary), "{summary:?} is not in\n{out}");
     }
     assert!(summary_of(&out, "mild").contains("\n  warned of    "), "{out}");
-    let pair: Vec<&str> = out.lines().filter(|line| line.starts_with("pair: ")).collect();
-    assert_eq!(pair, ["pair: 500 recipients per 1h, ewma", "pair: 4.5 recipients per 1000d, ewma"]);
+    assert!(summary_of(&out, "eye").starts_with("eye: looks at the budgets of late\n"), "{out}");
+    let pair: Vec<&str> = out.lines().filter(|line| line.starts_with("pair ")).collect();
+    let expected = [
+        "pair (500 / 1h): 500 recipients per 1h, at most 499 at the same instant",
+        "pair (4.5 / 1000d): 4.5 recipients per 1000d, at most 4 at the same instant",
+    ];
+    assert_eq!(pair, expected);
     let Outcome { out, .. } = simulate(&site, &["--json", "-"], rows.as_bytes());
     let lines = lines_of_json(&out);
     let refusals = |of: &str| -> Vec<(f64, Value)> {

@@ -54,7 +54,7 @@ impl Folder {
                 rows += &format!(",\"client\":\"{}\"}}\n", message.client);
             }
         }
-        let said = self.run(&["simulate", "-c", "weir.toml", "--json", "-"], &rows);
+        let said = self.run(&["simulate", "-c", "weir.toml", "--json", "--sender-as-user", "-"], &rows);
         assert_eq!((said.code, &*said.err), (Some(0), ""));
         let mut lines = said.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).peekable();
         let one = |message: &Message| {

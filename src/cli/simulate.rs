@@ -1,7 +1,10 @@
 //! `weir simulate`: replays the mail of the past through the limits of a configuration.
 
 use super::{CommandError, ConfigArgument, complain, exit, read_config, written};
-use crate::simulate::{BadRows, Flood, History, ReadError, ReplayError, Simulation};
+use crate::accounts;
+use crate::accounts::users_file::Users;
+use crate::config::Config;
+use crate::simulate::{BadRows, Flood, Groups, History, MissingUser, ReadError, ReplayError, Simulation};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,6 +17,10 @@ pub struct Arguments {
     /// The history: CSV or JSON lines, sorted by time, also gzipped; - is standard input. Each row has t (seconds or
     /// date), sender and recipient, and optionally client, user, size and message
     history: PathBuf,
+    /// Take the sender of a row as the user who logged in, where the row names no user; by default such mail is of a
+    /// session without a login
+    #[arg(long)]
+    sender_as_user: bool,
     /// Print every decision as a line of JSON, then a line for each limit
     #[arg(long)]
     json: bool,
@@ -27,8 +34,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let policy = read_config(&arguments.config.config)?.policy;
-    let mut simulation = Simulation::new(policy, arguments.flood.clone());
+    let Config { policy, accounts, .. } = read_config(&arguments.config.config)?;
+    let mut simulation = Simulation::new(policy, accounts.and_then(groups), arguments.flood.clone());
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     if let Some(path) = &arguments.plot {
@@ -38,7 +45,8 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
             .and_then(|()| File::create(path).map(drop).map_err(|error| error.to_string()))
             .map_err(not_drawn(path))?;
     }
-    let mut history = History::open(path).map_err(|error| {
+    let missing_user = if arguments.sender_as_user { MissingUser::Sender } else { MissingUser::NoLogin };
+    let mut history = History::open(path, missing_user).map_err(|error| {
         let code = if matches!(error, ReadError::Column(_)) { exit::DATA } else { exit::NO_INPUT };
         CommandError::new(code, format!("{name}: {error}"))
     })?;
@@ -54,6 +62,10 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
     let text = if arguments.json { simulation.json_summary() } else { simulation.summary(began.elapsed()) };
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+    if let Some(sentence) = simulation.missing_users().filter(|_| arguments.json) {
+        // Standard output is for programs.
+        complain(&format!("{sentence}\n"));
+    }
     name_bad_rows(&name, &history.bad);
     let fail = |code, why: &str| Err(CommandError::new(code, format!("{name}: {why}")));
     match broken {
@@ -63,6 +75,17 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
             fail(exit::DATA, "too many rows are bad for this to say much")
         }
         None => Ok(()),
+    }
+}
+
+/// Reads the groups of all users from the users file. Complains if it cannot be read.
+fn groups(accounts: accounts::Options) -> Option<Groups> {
+    match Users::read(&accounts.file) {
+        Ok((users, _)) => Some(Box::new(move |user| users.groups(user))),
+        Err(error) => {
+            complain(&format!("the groups of users are not known: {error}\n"));
+            None
+        }
     }
 }
 

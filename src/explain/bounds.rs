@@ -131,12 +131,14 @@ impl Bounds<'_> {
             Quota::Unlimited => "It refuses nothing.".to_owned(),
             Quota::Counter { scope, most } => {
                 let most = self.things((most * from).floor());
-                let (within, of_hours) = match scope {
-                    Scope::Message => ("in a message", "as many as there are messages for"),
-                    Scope::Connection => ("in a connection", "as many as there are connections for"),
-                    Scope::AtOnce => ("at any moment", "as many as come to an end"),
+                let (within, why) = match scope {
+                    Scope::Message => ("in a message", "each message counts alone"),
+                    Scope::Connection => ("in a connection", "each connection counts alone"),
+                    Scope::AtOnce => ("at any moment", "one that ends makes room for another"),
                 };
-                format!("At the very most {most} {within}; in an hour or a day {of_hours}.")
+                // The sentence above says the number from which the limit itself refuses.
+                let most = if from == 1.0 { String::new() } else { format!("At the very most {most} {within}. ") };
+                format!("{most}In an hour or a day any number: {why}.")
             }
             Quota::Share(share) => format!(
                 "It bounds no number: beyond that share MAIL and RCPT are refused until fewer than {} are remembered.",
@@ -164,13 +166,19 @@ impl Bounds<'_> {
         }
         let first =
             if count == Count::Bytes { format!("of {} each", amount(count, size)) } else { "after silence".to_owned() };
-        let (mut intervals, mut numbers) = (format!("{first:13}"), format!("{:13}", "get through"));
+        let (mut intervals, mut numbers) = (format!("{first:15}"), format!("{:15}", "get through"));
         for interval in BURST_INTERVALS {
-            let every =
-                if interval.is_zero() { "at once".to_owned() } else { format!("every {}", format_duration(interval)) };
-            intervals.push_str(&format!("{every:>11}"));
-            numbers
-                .push_str(&format!("{:>11}", passed(interval).map_or("any".to_owned(), |number| number.to_string())));
+            let every = if interval.is_zero() {
+                "same instant".to_owned()
+            } else {
+                format!("every {}", format_duration(interval))
+            };
+            let width = every.len().max(11);
+            intervals.push_str(&format!("{every:>width$}"));
+            numbers.push_str(&format!(
+                "{:>width$}",
+                passed(interval).map_or("any".to_owned(), |number| number.to_string())
+            ));
         }
         let mut lines = vec![intervals, numbers];
         if let Ok(interval) = Duration::try_from_secs_f64(size / least(&Rule::sustained)) {
@@ -203,7 +211,7 @@ impl Bounds<'_> {
     }
 }
 
-/// Intervals between messages in the table of bursts; zero means that all are sent at once.
+/// Intervals between messages in the table of bursts; zero means that all are sent at the same instant.
 const BURST_INTERVALS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_secs(1),

@@ -7,8 +7,8 @@ mod hours;
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
-use crate::policy::limit::{Algorithm, Charge, Count, Limit, Mode, Quota, Scope};
-use crate::policy::request::Stage;
+use crate::policy::limit::{Algorithm, Charge, Count, Effect, Limit, Mode, Quota, Scope};
+use crate::policy::request::{Event, Stage};
 use crate::time::{format_amount, format_duration};
 use amounts::{amount, things};
 use bounds::Bounds;
@@ -166,7 +166,9 @@ impl Explained<'_> {
             (_, Charge::Attempts) => "with every attempt, also what is refused",
         };
         let at = if limit.stage == Stage::Command { "each command" } else { limit.stage.name() };
+        let looks_at_mail = limit.effect(&Event::Mail) == Some(Effect::Peek);
         Some(match limit.quota {
+            Quota::Never | Quota::Unlimited if looks_at_mail => format!("judged at mail and {at}"),
             Quota::Never | Quota::Unlimited => format!("judged at {at}"),
             _ => format!("charged at {at} {what}"),
         })
@@ -195,7 +197,8 @@ impl Explained<'_> {
             Quota::Never => "everything is",
             _ => "the excess is",
         };
-        let mut rungs: Vec<(f64, String)> = self.tables("action").iter().map(|table| rung(table)).collect();
+        let owner = self.rates[0].per.first().map_or_else(|| "sender".into(), |field| field.name());
+        let mut rungs: Vec<(f64, String)> = self.tables("action").iter().map(|table| rung(table, &owner)).collect();
         rungs.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let rung = |(at, actions): &(f64, String)| match *at {
             1.0 => format!("{over} {actions}"),
@@ -224,7 +227,7 @@ impl Explained<'_> {
     }
 }
 
-/// Describes a rate: `100 recipients in 1d, 99 of them at once`, if the limit refuses from its rate on; for a bucket
+/// Describes a rate: `100 recipients in 1d, 99 of them at the same instant`, if the limit refuses from its rate on; for a bucket
 /// `50 messages at once, then 30 in 1h`.
 fn rate(limit: &Limit, is_refused: bool) -> String {
     let Quota::Rate { rate, rule } = limit.quota else { return String::new() };
@@ -232,12 +235,13 @@ fn rate(limit: &Limit, is_refused: bool) -> String {
     let number = amount(limit.count, rate.amount);
     match rule {
         Rule::Bucket(_) => format!("{} at once, then {number} in {period}", things(limit.thing(), at_once)),
-        Rule::Ewma(_) if at_once == rate.amount || !is_refused => {
+        // Where nothing passes, the bounds below say so.
+        Rule::Ewma(_) if at_once == rate.amount || at_once == 0.0 || !is_refused => {
             format!("{} in {period}", things(limit.thing(), rate.amount))
         }
         Rule::Ewma(_) => {
             let at_once = amount(limit.count, at_once);
-            format!("{} in {period}, {at_once} of them at once", things(limit.thing(), rate.amount))
+            format!("{} in {period}, {at_once} of them at the same instant", things(limit.thing(), rate.amount))
         }
     }
 }
@@ -252,24 +256,26 @@ fn condition(setting: &Setting) -> String {
 }
 
 /// Returns one rung: the level from which it applies (1 is the limit's rate), and a description of its actions.
-fn rung(table: &[&Setting]) -> (f64, String) {
+/// `owner` is the field that an action can suspend.
+fn rung(table: &[&Setting], owner: &str) -> (f64, String) {
     let (at, actions): (Vec<&Setting>, Vec<&Setting>) = table.iter().partition(|setting| setting.key == "at");
     let at = at.first().and_then(|at| values(at).concat().replace('_', "").parse().ok());
-    (at.unwrap_or(1.0), actions.into_iter().map(action).collect::<Vec<_>>().join(" and "))
+    (at.unwrap_or(1.0), actions.into_iter().map(|setting| action(setting, owner)).collect::<Vec<_>>().join(" and "))
 }
 
 /// Describes one action of a rung in words.
-fn action(setting: &Setting) -> String {
+fn action(setting: &Setting, owner: &str) -> String {
     let value = values(setting).concat();
     let text = if value == "true" { String::new() } else { format!(" with \"{value}\"") };
     match setting.key {
         "warn" => "warned of".to_owned(),
+        "delay" if value == "until-free" => "delayed until there is room".to_owned(),
         "delay" => format!("delayed by {value}"),
         "defer" => format!("deferred{text}"),
         "deny" => format!("denied{text}"),
         "drop" => format!("dropped{text}"),
         "route" => format!("routed by {value}"),
-        "suspend" => format!("suspended for {value}"),
+        "suspend" => format!("denied, and the {owner} is suspended for {value}"),
         key => format!("told to {value} ({key})"),
     }
 }

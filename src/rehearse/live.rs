@@ -1,6 +1,6 @@
 //! Rehearsal with the budgets of the running Weir: the request to it, and its answer.
 
-use super::rehearsal::{self, Setup};
+use super::rehearsal::{self, Pace, Setup};
 use super::report::Report;
 use super::test_message::TestMessage;
 use crate::policy::{InMemoryStore, Policy};
@@ -59,7 +59,7 @@ pub async fn answer(
     let setup = Setup::new(test_message, &policy, listeners, now).map_err(AnswerError::TestMessage)?;
     let mut known = InMemoryStore::new(Policy::clone(&policy));
     let rehearsal = loop {
-        let rehearsal = rehearsal::play(setup, test_message, known.clone());
+        let rehearsal = rehearsal::play(setup, test_message, Pace::OneByOne, known.clone());
         // Known budgets can change which others the session needs: a refused recipient is not counted at DATA.
         if rehearsal.missing.is_empty() {
             break rehearsal;
@@ -71,7 +71,8 @@ pub async fn answer(
             Err(why) => return Err(AnswerError::Store(why.to_string())),
         }
     };
-    let report = Report { setup, test_message, rehearsal, is_live: true };
+    let refused_at_once = rehearsal::refused_at_once(setup, test_message, known, &rehearsal);
+    let report = Report { setup, test_message, rehearsal, refused_at_once, is_live: true };
     let answer = match wants_text {
         true => json!({ "refused": report.is_refused(), TEXT: report.text() }),
         false => report.json(),

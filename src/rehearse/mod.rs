@@ -2,6 +2,7 @@
 
 mod commands;
 pub mod live;
+mod not_judged;
 mod rehearsal;
 mod report;
 pub mod test_message;
@@ -9,7 +10,7 @@ pub mod test_message;
 use crate::policy::{InMemoryStore, Policy};
 use crate::session;
 use crate::time::Timestamp;
-use rehearsal::Setup;
+use rehearsal::{Pace, Setup};
 pub use report::Report;
 use std::sync::Arc;
 use test_message::TestMessage;
@@ -22,8 +23,10 @@ pub fn run<'a>(
     now: Timestamp,
 ) -> Result<Report<'a>, String> {
     let setup = Setup::new(test_message, policy, listeners, now)?;
-    let rehearsal = rehearsal::play(setup, test_message, InMemoryStore::new(policy.clone()));
-    Ok(Report { setup, test_message, rehearsal, is_live: false })
+    let empty = || InMemoryStore::new(policy.clone());
+    let rehearsal = rehearsal::play(setup, test_message, Pace::OneByOne, empty());
+    let refused_at_once = rehearsal::refused_at_once(setup, test_message, empty(), &rehearsal);
+    Ok(Report { setup, test_message, rehearsal, refused_at_once, is_live: false })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Surroundings of the session: policy, listener and time.
 #[derive(Clone, Copy)]
@@ -47,6 +48,10 @@ impl<'a> Setup<'a> {
         // All listeners have the same hostname.
         let hostname = listeners.first().map_or("localhost", |listener| &listener.hostname);
         Ok(Self { policy, hostname, listener: listener.map(AsRef::as_ref), now })
+    }
+
+    pub fn knows_listener(&self) -> bool {
+        self.listener.is_some()
     }
 
     /// Returns the options of the session. An unknown listener accepts every client.
@@ -88,8 +93,26 @@ pub struct Rehearsal {
     pub missing: Vec<Key>,
 }
 
+/// Time between two commands of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Each command waits for the reply to the one before; a fast network.
+    OneByOne,
+    /// All commands arrive at the same instant, as a client may send them by PIPELINING.
+    AllAtOnce,
+}
+
+impl Pace {
+    const fn interval(self) -> Duration {
+        match self {
+            Self::OneByOne => Duration::from_millis(10),
+            Self::AllAtOnce => Duration::ZERO,
+        }
+    }
+}
+
 /// Rehearses a session. Charges the budgets of `store`, a copy.
-pub fn play(setup: Setup<'_>, test_message: &TestMessage, store: InMemoryStore) -> Rehearsal {
+pub fn play(setup: Setup<'_>, test_message: &TestMessage, pace: Pace, store: InMemoryStore) -> Rehearsal {
     let options = setup.options();
     // Clients log in with TLS, where they can.
     let starts_tls = options.tls == Security::StartTls && (test_message.tls || test_message.user.is_some());
@@ -101,16 +124,33 @@ pub fn play(setup: Setup<'_>, test_message: &TestMessage, store: InMemoryStore) 
         line: String::new(),
     };
     let commands = commands(test_message, starts_tls).into_iter();
-    let mut player =
-        Player { setup, test_message, store, command, commands, accepted: 0, rehearsal: Rehearsal::default() };
+    let (now, rehearsal) = (setup.now, Rehearsal::default());
+    let mut player = Player { setup, test_message, pace, now, store, command, commands, accepted: 0, rehearsal };
     player.play(Session::begin(Arc::new(options), "test".into(), test_message.client, tls, setup.now));
     player.rehearsal
+}
+
+/// Rehearses the session again with all commands at the same instant. Returns the events, with their replies, that are
+/// refused then and passed in `rehearsal`: time frees some room of every budget.
+pub fn refused_at_once(
+    setup: Setup<'_>,
+    test_message: &TestMessage,
+    store: InMemoryStore,
+    rehearsal: &Rehearsal,
+) -> Vec<(String, String)> {
+    // A session that ends earlier has the first of the same events.
+    let at_once = play(setup, test_message, Pace::AllAtOnce, store).events.into_iter().zip(&rehearsal.events);
+    let passed = at_once.filter(|(event, other)| event.what == other.what && other.refused.is_none());
+    passed.filter_map(|(event, _)| Some((event.what, event.refused?))).collect()
 }
 
 /// Outside of the session: the client, accounts, policy and upstream.
 struct Player<'a> {
     setup: Setup<'a>,
     test_message: &'a TestMessage,
+    pace: Pace,
+    /// Time of the client's last command.
+    now: Timestamp,
     store: InMemoryStore,
     /// The client's last command.
     command: Command,
@@ -123,16 +163,17 @@ struct Player<'a> {
 
 impl Player<'_> {
     fn play(&mut self, mut step: Step) {
-        let now = self.setup.now;
         let counts_commands = self.setup.policy.counts(Count::Commands);
         let offered = Extensions { eight_bit_mime: true, smtp_utf8: true, ..Extensions::default() };
         let mut input = Input::default();
         loop {
+            let now = self.now;
             step = match step {
                 Step::Read(mut session) => {
                     let is_accepted = self.hear(&mut session);
                     let Some(line) = self.next_line(is_accepted) else { return };
                     input.space(line.len()).extend_from_slice(line.as_bytes());
+                    self.now = now.after(self.pace.interval());
                     Step::Next(session)
                 }
                 Step::Next(session) | Step::Pause(session) => session.step(&mut input, now, offered, counts_commands),
@@ -146,7 +187,10 @@ impl Player<'_> {
                     let verdicts = self.admit(request.clone(), counters);
                     admit.answer(verdicts, now)
                 }
-                Step::Delay(delayed) => delayed.elapsed(),
+                Step::Delay(delayed) => {
+                    self.now = now.after(delayed.time());
+                    delayed.elapsed()
+                }
                 Step::Login(login) => login.answer(Verified::Right { groups: self.groups() }),
                 Step::Relay(relay) => accept(relay),
                 Step::Body(_) if !self.test_message.reaches(Stage::End) => return,
@@ -217,7 +261,7 @@ impl Player<'_> {
     /// Asks policy about the only event of a request.
     fn admit(&mut self, mut request: PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
         self.remove_invented(&mut request);
-        let now = self.setup.now;
+        let now = self.now;
         let event = request.events.first();
         let what = match event {
             Some(Event::Login) => format!("login of {}", request.facts.user.as_deref().unwrap_or_default()),
@@ -254,7 +298,7 @@ impl Player<'_> {
             Ok(()) => MessageOutcome::Answered(Reply::new(250, "2.0.0 Ok")),
             Err(outcome) => outcome,
         };
-        body.answer(outcome, size, self.setup.now)
+        body.answer(outcome, size, self.now)
     }
 
     /// Applies the session's refunds. There are no deferred charges, as the upstream rejects nothing.

@@ -2,19 +2,23 @@
 
 use super::rehearsal::{Rehearsal, RehearsedEvent, Setup, line};
 use super::test_message::TestMessage;
-use crate::policy::limit::{Effect, Limit, Mode};
+use crate::policy::limit::{Effect, Limit, Mode, Quota, Scope};
 use crate::policy::matching::{SkipExplanation, SkipReason};
+use crate::policy::request::Stage;
 use crate::policy::verdict::Refusal;
 use crate::policy::{Evaluation, Explained, Policy};
 use crate::session::refusal_reply;
 use crate::time::format_amount;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Report of one rehearsal.
 pub struct Report<'a> {
     pub setup: Setup<'a>,
     pub test_message: &'a TestMessage,
     pub rehearsal: Rehearsal,
+    /// Events that are refused only if all commands arrive at the same instant, with the replies.
+    pub refused_at_once: Vec<(String, String)>,
     /// Whether the budgets are those of the running Weir.
     pub is_live: bool,
 }
@@ -28,7 +32,8 @@ impl Report<'_> {
 
     pub fn text(&self) -> String {
         let budgets = if self.is_live { "with the budgets of the running Weir" } else { "with empty budgets" };
-        let mut text = format!("at {}, {budgets}\n", self.setup.policy.zone.rfc3339(self.setup.now));
+        let at = self.setup.policy.zone.rfc3339(self.setup.now);
+        let mut text = format!("at {at}, {budgets}\n");
         let groups = self.test_message.all_groups();
         if let (Some(user), false) = (&self.test_message.user, groups.is_empty()) {
             text += &format!("{user} is in the groups {}\n", groups.join(", "));
@@ -55,7 +60,10 @@ impl Report<'_> {
         let (title, limit) = (self.setup.policy.display_name(one.limit), &self.setup.policy.limits[one.limit]);
         match &one.said {
             Err(SkipExplanation { why: SkipReason::Elsewhere, .. }) => String::new(),
-            Err(reason) => format!("  {title}: does not hold: {reason}\n"),
+            Err(reason) => match self.option_for(event, reason) {
+                Some(option) => format!("  {title}: not judged: {reason}; add {option}\n"),
+                None => format!("  {title}: does not hold: {reason}\n"),
+            },
             Ok(weighed) => {
                 format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(event, limit, weighed))
             }
@@ -95,21 +103,50 @@ impl Report<'_> {
         let by_listener =
             self.rehearsal.refused_by_listener.iter().map(|why| format!("refused, not by a limit: {why}\n"));
         let all: String = by_limits.chain(by_listener).collect();
-        let nothing = "nothing is refused: the smart host has the last word\n";
-        match self.test_message.doubt() {
-            None if all.is_empty() => nothing.to_owned(),
-            None => all,
-            Some(doubt) if all.is_empty() => format!("note: {doubt}\napart from that, {nothing}"),
-            Some(doubt) => format!("note: {doubt}\n{all}"),
+        let notes: String = self.notes().into_iter().map(|note| format!("note: {note}\n")).collect();
+        match (all.is_empty(), notes.is_empty()) {
+            (true, true) => self.nothing_refused(),
+            (true, false) => format!("{notes}apart from that, {}", self.nothing_refused()),
+            (false, _) => format!("{notes}{all}"),
         }
+    }
+
+    fn nothing_refused(&self) -> String {
+        match self.last_stage() {
+            Stage::End => "nothing is refused: the smart host has the last word\n".to_owned(),
+            stage => format!("nothing is refused up to the stage {}\n", stage.name()),
+        }
+    }
+
+    /// Returns the reasons why a real session may have another outcome.
+    fn notes(&self) -> Vec<String> {
+        let mut not_judged: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (limit, option) in self.not_judged() {
+            not_judged.entry(option).or_default().push(limit);
+        }
+        let not_judged = not_judged.into_iter();
+        let not_judged =
+            not_judged.map(|(option, limits)| format!("not judged without {option}: {}", limits.join(", ")));
+        let at_once = self.refused_at_once.first().map(|(what, reply)| {
+            let others = match self.refused_at_once.len() - 1 {
+                0 => String::new(),
+                others => format!(", and {others} more"),
+            };
+            format!("if all commands arrive at the same instant (PIPELINING), {what} is refused{others}: {reply}")
+        });
+        self.test_message.doubt().into_iter().chain(not_judged).chain(at_once).collect()
     }
 
     pub fn json(&self) -> Value {
         let events: Vec<Value> = self.rehearsal.events.iter().map(|event| self.event_json(event)).collect();
         let replies: Vec<&str> = self.rehearsal.events.iter().filter_map(|event| event.refused.as_deref()).collect();
+        let not_judged = self.not_judged().into_iter().map(|(limit, add)| json!({ "limit": limit, "add": add }));
+        let not_judged: Vec<Value> = not_judged.collect();
+        let at_once = self.refused_at_once.iter().map(|(what, reply)| json!({ "what": what, "reply": reply }));
+        let at_once: Vec<Value> = at_once.collect();
         json!({ "at": self.setup.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
             "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "groups": self.test_message.all_groups(),
-            "note": self.test_message.doubt(), "acts": events })
+            "note": self.test_message.doubt(), "not-judged": not_judged, "refused-at-once": at_once, "acts": events })
     }
 
     fn event_json(&self, event: &RehearsedEvent) -> Value {
@@ -123,7 +160,9 @@ impl Report<'_> {
         let mut value = json!({ "limit": &*limit.name, "count": limit.count.name(), "mode": limit.mode.name() });
         match &one.said {
             Err(reason) => {
-                value["holds"] = false.into();
+                // Without the option it is unknown whether the limit holds.
+                let option = self.option_for(event, reason);
+                value["holds"] = if option.is_some() { Value::Null } else { false.into() };
                 value["why"] = reason.why.name().into();
                 value["because"] = reason.to_string().into();
             }
@@ -171,7 +210,12 @@ fn measured(limit: &Limit, weighed: &Evaluation) -> String {
     let row = row.as_ref().map(|row| format!(" ({row})")).unwrap_or_default();
     let Some(key) = key else { return format!("allows nothing here{row}") };
     let owners: Vec<&str> = key.owners().collect();
-    let whose = if owners.is_empty() { "the one budget".to_owned() } else { owners.join(" ") };
+    let whose = match quota {
+        Quota::Counter { scope: Scope::Message, .. } => "this message".to_owned(),
+        Quota::Counter { scope: Scope::Connection, .. } => "this connection".to_owned(),
+        _ if owners.is_empty() => "the one budget for all".to_owned(),
+        _ => owners.join(" "),
+    };
     let what = match (limit.distinct, effect) {
         (Some(_), _) => limit.thing().amount(*amount),
         (None, Effect::Watch) => "nothing more".to_owned(),

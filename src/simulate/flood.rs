@@ -74,7 +74,7 @@ impl Flood {
         let first = self.sent * self.recipients;
         self.sent += 1;
         let stranger = |n: u64| format!("stranger-{}@flood.invalid", first + n).into();
-        Message::new(at, self.user.clone(), CLIENT, (0..self.recipients).map(stranger).collect())
+        Message::new(at, &self.user, CLIENT, (0..self.recipients).map(stranger).collect())
     }
 
     /// Counts the outcome of a message of the flood.

@@ -1,6 +1,8 @@
 //! History of mail, as input of a simulation: reads CSV or JSON lines, plain or gzipped, one row for each recipient,
 //! and groups the rows into messages.
 
+use super::origin::Origin;
+use crate::policy::request::NULL_SENDER;
 use crate::time::{Timestamp, parse_time};
 use csv::ByteRecord;
 use flate2::read::MultiGzDecoder;
@@ -17,20 +19,32 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub at: Timestamp,
-    /// Login name in lower case; the sender if the row has no login name.
-    pub user: Arc<str>,
+    /// Login name in lower case; `None`: a session without a login.
+    pub user: Option<Arc<str>>,
     pub client: Option<IpAddr>,
     pub recipients: Vec<Arc<str>>,
     /// Size in octets.
     pub size: Option<u64>,
     /// Message id in the rows, to distinguish messages of one sender at the same time.
     id: Option<Box<str>>,
-    pub sender: Arc<str>,
+    /// Envelope sender in lower case, `<>` for bounces; `None`: the row does not say it.
+    pub sender: Option<Arc<str>>,
+}
+
+/// Meaning of a row that names no user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissingUser {
+    /// The client did not log in.
+    #[default]
+    NoLogin,
+    /// The client logged in under the name of the sender.
+    Sender,
 }
 
 /// Reader that returns the messages in order of time.
 pub struct History {
     rows: Rows,
+    missing_user: MissingUser,
     /// Complete messages, all of the same time, to be returned next.
     ready: VecDeque<Message>,
     /// First row that has a later time than the messages in `ready`. It is read to know that they are complete.
@@ -108,7 +122,7 @@ impl std::fmt::Display for ReadError {
 
 impl History {
     /// Opens a file, or standard input if the path is `-`.
-    pub fn open(path: &Path) -> Result<Self, ReadError> {
+    pub fn open(path: &Path, missing_user: MissingUser) -> Result<Self, ReadError> {
         let (input, length): (Box<dyn Read>, _) = if path == Path::new("-") {
             (Box::new(std::io::stdin()), None)
         } else {
@@ -120,15 +134,16 @@ impl History {
             Some(length) if std::io::stderr().is_terminal() => ProgressBar::new(length),
             _ => ProgressBar::hidden(),
         };
-        let mut history = Self::read(progress.wrap_read(input))?;
+        let mut history = Self::read(progress.wrap_read(input), missing_user)?;
         history.progress = progress;
         Ok(history)
     }
 
-    fn read(input: impl Read + 'static) -> Result<Self, ReadError> {
+    fn read(input: impl Read + 'static, missing_user: MissingUser) -> Result<Self, ReadError> {
         let rows = Rows::begin(input)?;
         let (bad, progress) = (BadRows::default(), ProgressBar::hidden());
-        let mut history = Self { rows, ready: VecDeque::new(), next: None, latest: None, bad, progress };
+        let ready = VecDeque::new();
+        let mut history = Self { rows, missing_user, ready, next: None, latest: None, bad, progress };
         history.next = history.good_row()?;
         history.gather()?;
         Ok(history)
@@ -187,8 +202,11 @@ impl History {
                 _ => Ok(row),
             });
             match row {
-                Ok(row) => {
+                Ok(mut row) => {
                     self.latest = Some(row.at);
+                    if self.missing_user == MissingUser::Sender {
+                        row.user = row.user.or_else(|| row.sender.clone().filter(|sender| **sender != *NULL_SENDER));
+                    }
                     return Ok(Some(row));
                 }
                 Err(why) => {
@@ -323,15 +341,14 @@ fn row_of_json(line: &[u8]) -> Result<Message, String> {
 /// Makes a message with one recipient from the values of a row. A missing optional value is passed as an empty text.
 fn row([t, sender, recipient, client, user, size, message]: [&str; 7]) -> Result<Message, String> {
     let at = parse_time(t).map_err(|error| error.to_string())?;
-    let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Box::from);
+    let given = |text: &str| Some(lower_case(text)).filter(|text| !text.is_empty());
     if sender.is_empty() && user.is_empty() {
         return Err("it has neither sender nor user".to_owned());
     }
     if recipient.is_empty() {
         return Err("it has no recipient".to_owned());
     }
-    let user = if user.is_empty() { sender } else { user };
-    if user.contains(char::is_control) {
+    if user.contains(char::is_control) || sender.contains(char::is_control) {
         return Err("a name has control characters".to_owned());
     }
     let client = match client {
@@ -344,12 +361,12 @@ fn row([t, sender, recipient, client, user, size, message]: [&str; 7]) -> Result
     };
     Ok(Message {
         at,
-        user: lower_case(user),
+        user: given(user),
         client: client.map(|address| address.to_canonical()),
         recipients: vec![lower_case(recipient)],
         size,
-        id: given(message),
-        sender: sender.into(),
+        id: Some(message).filter(|id| !id.is_empty()).map(Box::from),
+        sender: given(sender),
     })
 }
 
@@ -359,10 +376,17 @@ fn lower_case(text: &str) -> Arc<str> {
 }
 
 impl Message {
-    /// Creates a message that does not come from a history.
-    pub fn new(at: Timestamp, user: Arc<str>, client: IpAddr, recipients: Vec<Arc<str>>) -> Self {
-        let sender = (*user).into();
-        Self { at, user, client: Some(client), recipients, size: None, id: None, sender }
+    /// Creates a message that does not come from a history. Its sender is the user's name.
+    pub fn new(at: Timestamp, user: &Arc<str>, client: IpAddr, recipients: Vec<Arc<str>>) -> Self {
+        let user = Some(user.clone());
+        Self { at, sender: user.clone(), user, client: Some(client), recipients, size: None, id: None }
+    }
+
+    pub fn origin(&self) -> Origin {
+        match &self.user {
+            Some(user) => Origin::User(user.clone()),
+            None => Origin::Sender(self.sender.clone().unwrap_or_default()),
+        }
     }
 
     /// Returns whether a row with the same time belongs to this message.
@@ -377,7 +401,7 @@ mod tests {
     use std::io::Write as _;
 
     fn all(input: &[u8]) -> (Vec<Message>, BadRows) {
-        let mut history = History::read(std::io::Cursor::new(input.to_vec())).unwrap();
+        let mut history = History::read(std::io::Cursor::new(input.to_vec()), MissingUser::NoLogin).unwrap();
         let mut messages = Vec::new();
         while let Some(message) = history.next_message().unwrap() {
             messages.push(message);
@@ -385,10 +409,10 @@ mod tests {
         (messages, history.bad)
     }
 
-    fn message(seconds: i64, user: &str, recipients: &[&str]) -> Message {
+    fn message(seconds: i64, sender: &str, recipients: &[&str]) -> Message {
         let recipients = recipients.iter().map(|recipient| (*recipient).into()).collect();
         let at = Timestamp::from_micros(seconds * 1_000_000);
-        Message { at, user: user.into(), client: None, recipients, size: None, id: None, sender: user.into() }
+        Message { at, user: None, client: None, recipients, size: None, id: None, sender: Some(sender.into()) }
     }
 
     #[test]
@@ -413,7 +437,7 @@ mod tests {
             1,a,b,::ffff:192.0.2.1,U,10,m1\n1,a,c,192.0.2.1,u,,m2\n1,a,c,192.0.2.1,u,30,m1\n";
         let (messages, _) = all(text.as_bytes());
         assert_eq!(messages.iter().map(|m| m.recipients.len()).collect::<Vec<_>>(), [2, 1]);
-        assert!(messages.iter().all(|m| &*m.user == "u" && m.client == "192.0.2.1".parse().ok()));
+        assert!(messages.iter().all(|m| m.user.as_deref() == Some("u") && m.client == "192.0.2.1".parse().ok()));
         assert_eq!(messages.iter().map(|m| m.size).collect::<Vec<_>>(), [Some(30), None]);
         let (_, bad) = all(b"t,sender,recipient,size\n1,a,b,-1\n1,a,b,1.5\n1,a,b,10M\n1,a,b,10\n");
         assert!(bad.count == 3 && bad.named[2].1 == "\"10M\" is no size in octets", "{bad:?}");
@@ -423,8 +447,22 @@ mod tests {
     fn users_and_clients_are_not_mixed_up_in_one_message() {
         let text = "t,sender,recipient,user,client\n1,,x,alice,\n1,,y,bob,\n1,,z,alice,\n1,s,x,carol,10.0.0.1\n1,s,x,carol,10.0.0.2\n";
         let (messages, _) = all(text.as_bytes());
-        let found: Vec<_> = messages.iter().map(|m| (&*m.user, m.recipients.len())).collect();
+        let found: Vec<_> = messages.iter().map(|m| (m.user.as_deref().unwrap(), m.recipients.len())).collect();
         assert_eq!(found, [("alice", 2), ("bob", 1), ("carol", 1), ("carol", 1)]);
+        assert!(messages[0].sender.is_none() && messages[2].sender.as_deref() == Some("s"));
+    }
+
+    #[test]
+    fn a_sender_is_a_user_only_on_request() {
+        let text = "t,sender,recipient,user\n1,A@example.org,x,\n2,<>,x,\n3,b@example.org,x,bob\n";
+        let users = |missing_user| {
+            let mut history = History::read(std::io::Cursor::new(text.as_bytes()), missing_user).unwrap();
+            let next = || history.next_message().unwrap().map(|message| message.user.as_deref().map(str::to_owned));
+            std::iter::from_fn(next).collect::<Vec<_>>()
+        };
+        let bob = || Some("bob".to_owned());
+        assert_eq!(users(MissingUser::NoLogin), [None, None, bob()]);
+        assert_eq!(users(MissingUser::Sender), [Some("a@example.org".to_owned()), None, bob()]);
     }
 
     #[test]
@@ -464,7 +502,8 @@ mod tests {
     #[test]
     fn a_header_that_lacks_a_column_is_an_error() {
         for text in ["", "t,from,to\n1,a,b\n"] {
-            let error = History::read(std::io::Cursor::new(text.as_bytes().to_vec())).err().unwrap().to_string();
+            let error = History::read(std::io::Cursor::new(text.as_bytes().to_vec()), MissingUser::NoLogin);
+            let error = error.err().unwrap().to_string();
             assert!(error.contains("no column"), "{error}");
         }
     }

@@ -4,6 +4,7 @@
 mod axis;
 mod flood;
 mod history_csv;
+mod origin;
 mod plot;
 mod replay;
 mod report;
@@ -13,13 +14,14 @@ use crate::policy::Policy;
 use crate::time::Timestamp;
 pub use flood::Flood;
 use history_csv::Message;
-pub use history_csv::{BadRows, History, ReadError};
+pub use history_csv::{BadRows, History, MissingUser, ReadError};
+use origin::Origin;
 use plot::Traffic;
+pub use replay::Groups;
 use replay::{Replay, disable_incomplete};
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Simulation of a policy with a history and possibly a flood.
@@ -39,7 +41,7 @@ pub struct Simulation {
 struct Totals {
     messages: u64,
     recipients: u64,
-    users: HashSet<Arc<str>>,
+    origins: HashSet<Origin>,
     span: Option<(Timestamp, Timestamp)>,
 }
 
@@ -47,9 +49,7 @@ impl Totals {
     fn add(&mut self, message: &Message) {
         self.messages += 1;
         self.recipients += message.recipients.len() as u64;
-        if !self.users.contains(&message.user) {
-            self.users.insert(message.user.clone());
-        }
+        self.origins.insert(message.origin());
         let (first, _) = self.span.unwrap_or((message.at, message.at));
         self.span = Some((first, message.at));
     }
@@ -69,10 +69,11 @@ pub enum ReplayError {
 }
 
 impl Simulation {
-    pub fn new(mut policy: Policy, flood: Option<Flood>) -> Self {
+    /// `groups` returns the groups of a user; `None`: they are not known.
+    pub fn new(mut policy: Policy, groups: Option<Groups>, flood: Option<Flood>) -> Self {
         let titles = (0..policy.limits.len()).map(|place| policy.display_name(place)).collect();
         let missing = disable_incomplete(&mut policy);
-        let replay = Replay::new(&policy, &missing);
+        let replay = Replay::new(&policy, groups, &missing);
         Self { policy, titles, replay, totals: Totals::default(), traffic: None, flood }
     }
 
@@ -91,6 +92,15 @@ impl Simulation {
 
     pub fn is_empty(&self) -> bool {
         self.totals.messages == 0
+    }
+
+    /// Returns the sentence for a history in which no row names a user; `None` if one does.
+    pub fn missing_users(&self) -> Option<&'static str> {
+        let is_user = |origin: &Origin| matches!(origin, Origin::User(_));
+        (!self.is_empty() && !self.totals.origins.iter().any(is_user)).then_some(
+            "the history names no user: all mail is replayed without a login, and limits per user do not apply; with \
+             --sender-as-user each sender is taken as the user",
+        )
     }
 
     /// Sends all messages of the history and the flood through the policy. Writes each decision to `decisions`, if

@@ -4,11 +4,11 @@
 
 use super::axis::{self, Ticked};
 use super::history_csv::Message;
-use super::tally::Tally;
+use super::origin::Origin;
+use super::tally::{self, Tally};
 use crate::policy::Policy;
 use crate::policy::limit::{Count, Limit, Mode, Quota};
 use crate::policy::matching::Field;
-use crate::policy::request::Stage;
 use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::combinators::{LogCoord, WithKeyPoints};
@@ -72,17 +72,19 @@ impl Traffic {
         Self { users: HashMap::new(), refusals: vec![Refusals::default(); limits] }
     }
 
-    /// Adds a message. `tallies` are the totals of the limits after this message.
+    /// Adds a message of a user; others have no place in limits per user. `tallies` are the totals of the limits after
+    /// this message.
     pub fn add(&mut self, message: &Message, tallies: &[Tally]) {
+        let Some(user) = &message.user else { return };
         let sent = (message.at.micros(), message.recipients.len() as u64);
-        match self.users.get_mut(&message.user) {
+        match self.users.get_mut(user) {
             Some(all) => all.push(sent),
-            None => drop(self.users.insert(message.user.clone(), vec![sent])),
+            None => drop(self.users.insert(user.clone(), vec![sent])),
         }
         for (refusals, tally) in self.refusals.iter_mut().zip(tallies) {
             if tally.refused > refusals.total {
                 refusals.total = tally.refused;
-                refusals.times.entry(message.user.clone()).or_default().push(sent.0);
+                refusals.times.entry(user.clone()).or_default().push(sent.0);
             }
         }
     }
@@ -112,8 +114,10 @@ impl Traffic {
 
     /// Returns the users of a panel: first those of whom the limit refused most, then those who sent most.
     fn lines(&self, count: Count, tally: &Tally) -> Vec<Line<'_>> {
-        let line = |(user, sent)| Line { user, sent, refused: tally.refused_by_user.get(user).copied().unwrap_or(0) };
-        let mut lines: Vec<Line<'_>> = self.users.iter().map(|(user, sent)| line((user, &sent[..]))).collect();
+        let refused = |user| tally.refused_by_origin.get(&Origin::User(user)).copied().unwrap_or(0);
+        let all = self.users.iter();
+        let mut lines: Vec<Line<'_>> =
+            all.map(|(user, sent)| Line { user, sent, refused: refused(user.clone()) }).collect();
         let total = |sent: &[Sent]| sent.iter().map(|sent| amount(sent, count)).sum::<u64>();
         lines.sort_by_cached_key(|line| (Reverse(line.refused), Reverse(total(line.sent)), line.user.clone()));
         lines.truncate(MAX_USERS);
@@ -251,8 +255,8 @@ fn draw_excess(
 
 /// Returns the title of the lower part of a panel: how much the limit refused, and of how many users.
 fn refusals_title(limit: &Limit, tally: &Tally) -> String {
-    let unit = if limit.stage == Stage::Rcpt { "recipients" } else { "messages" };
-    let users = tally.refused_by_user.len();
+    let unit = tally::unit(limit);
+    let users = tally.refused_by_origin.len();
     let worst = if users > MAX_USERS { format!("; the worst {MAX_USERS}") } else { String::new() };
     match tally.refused {
         0 => format!("{}: nothing {}", limit.name, refused_word(limit.mode)),

@@ -2,17 +2,22 @@
 //! each message.
 
 use super::history_csv::Message;
-use super::tally::{Marks, Tally};
+use super::tally::{Lacks, Marks, Tally};
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
+use crate::policy::exception::By;
 use crate::policy::limit::{Count, Limit, Quota, Scope};
 use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::policy::{InMemoryStore, Plan, Policy};
 use std::sync::Arc;
 
+/// Function that returns the groups of a user.
+pub type Groups = Box<dyn Fn(&str) -> Arc<[Box<str>]>>;
+
 /// State of a replay.
 pub struct Replay {
     store: InMemoryStore,
+    groups: Option<Groups>,
     /// Whether any limit needs a decision at DATA (first value), and at the end of the message (second value).
     needs_decision: [bool; 2],
     counters: SessionCounters,
@@ -75,11 +80,12 @@ pub fn disable_incomplete(policy: &mut Policy) -> Vec<Option<&'static str>> {
 
 impl Replay {
     /// Begins a replay with empty budgets. `missing` is the result of [`disable_incomplete`].
-    pub fn new(policy: &Policy, missing: &[Option<&'static str>]) -> Self {
+    pub fn new(policy: &Policy, groups: Option<Groups>, missing: &[Option<&'static str>]) -> Self {
         let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
         let has_octets = policy.counts(Count::Bytes);
         Self {
             store: InMemoryStore::new(policy.clone()),
+            groups,
             needs_decision: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
             counters: SessionCounters::default(),
             marks: Marks::new(policy.limits.len()),
@@ -90,11 +96,13 @@ impl Replay {
     /// Sends a message through the policy: MAIL and all RCPT, then, if a recipient was accepted, DATA and the end of
     /// the message.
     pub fn send(&mut self, message: &Message) -> Outcome {
+        let groups = self.groups.as_ref().zip(message.user.as_deref()).map(|(groups, user)| groups(user));
         let facts = Facts {
             client: message.client,
-            user: Some(message.user.clone()),
-            authenticated: true,
-            sender: Some(message.sender.clone()),
+            user: message.user.clone(),
+            authenticated: message.user.is_some(),
+            groups: groups.unwrap_or_default(),
+            sender: message.sender.clone(),
             size: message.size,
             ..Facts::default()
         };
@@ -131,7 +139,22 @@ impl Replay {
             self.store.give_back(&charges);
         }
         self.add_totals(message, &asked.facts);
-        Outcome { recipients, message: whole }
+        let outcome = Outcome { recipients, message: whole };
+        self.add_suspended(&outcome);
+        outcome
+    }
+
+    /// Adds the recipients that get nothing because of a suspension to the totals of the limit that suspended.
+    fn add_suspended(&mut self, outcome: &Outcome) {
+        let limits = &self.store.policy.limits;
+        for refusal in outcome.recipients.iter().filter_map(|refusal| refusal.as_ref().or(outcome.message.as_ref())) {
+            if let Refused::Suspension(Suspended { suspension, .. }) = refusal
+                && let By::Limit(name) = &suspension.term.by
+                && let Some(place) = limits.iter().position(|limit| limit.name == *name)
+            {
+                self.tallies[place].suspended += 1;
+            }
+        }
     }
 
     fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
@@ -148,6 +171,7 @@ impl Replay {
 
     /// Adds the results of all limits for a message to the totals.
     fn add_totals(&mut self, message: &Message, facts: &Facts) {
+        let lacks = Lacks { groups: self.groups.is_none(), user: message.user.is_none() };
         for (place, (limit, tally)) in self.store.policy.limits.iter().zip(&mut self.tallies).enumerate() {
             tally.add(limit, self.marks.of(place), message);
             if tally.wants_reason() {
@@ -157,7 +181,7 @@ impl Replay {
                 };
                 let recipient = message.recipients.first().cloned().map(Event::Recipient);
                 let events = [Event::Mail, Event::Message, Event::End { size: message.size }];
-                tally.add_reasons(events.into_iter().chain(recipient).filter_map(reason));
+                tally.add_reasons(events.into_iter().chain(recipient).filter_map(reason), lacks);
             }
         }
     }

@@ -2,8 +2,9 @@
 
 use super::Simulation;
 use super::history_csv::Message;
+use super::origin::Origin;
 use super::replay::{Outcome, Refused};
-use super::tally::Tally;
+use super::tally::{self, Tally};
 use crate::policy::Policy;
 use crate::policy::limit::{Limit, Mode, Quota};
 use crate::policy::verdict::Refusal;
@@ -23,10 +24,15 @@ impl Simulation {
 
     fn limit_json(&self, place: usize, limit: &Limit, tally: &Tally) -> serde_json::Value {
         let first = tally.first.as_ref();
-        let first = first.map(|(at, user)| serde_json::json!({ "t": at.micros() as f64 / 1e6, "user": &**user }));
-        let worst = worst(tally).map(|(user, refused)| serde_json::json!({ "user": user, "refused": refused }));
+        let of = |origin: &Origin, key: &str, value: serde_json::Value| {
+            let mut object = serde_json::json!({ key: value });
+            origin.put(&mut object);
+            object
+        };
+        let first = first.map(|(at, origin)| of(origin, "t", (at.micros() as f64 / 1e6).into()));
+        let worst = worst(tally).map(|(origin, refused)| of(origin, "refused", refused.into()));
         let mut line = serde_json::json!({ "limit": &*limit.name, "events": tally.events, "refused": tally.refused,
-            "users-hit": tally.refused_by_user.len(), "worst": worst, "first-refusal": first });
+            "users-hit": tally.refused_by_origin.len(), "worst": worst, "first-refusal": first });
         if self.titles[place] != *limit.name {
             line["rate"] = rate(&limit.quota).into();
         }
@@ -35,6 +41,9 @@ impl Simulation {
         }
         if tally.warned > 0 {
             line["warned"] = tally.warned.into();
+        }
+        if tally.suspended > 0 {
+            line["refused-while-suspended"] = tally.suspended.into();
         }
         if tally.events == 0 {
             line["unknown"] = tally.unknown(limit).into();
@@ -46,18 +55,19 @@ impl Simulation {
         let totals = &self.totals;
         let speed = totals.recipients as f64 / took.as_secs_f64().max(1e-9);
         let mut text = format!(
-            "{} messages to {} recipients by {} users in {}, replayed in {:.2}s ({:.0} recipients/s)\n",
+            "{} messages to {} recipients by {} in {}, replayed in {:.2}s ({:.0} recipients/s)\n",
             totals.messages,
             totals.recipients,
-            totals.users.len(),
+            Origin::counted(totals.origins.iter()),
             format_duration(Duration::from_secs(totals.duration().as_secs())),
             took.as_secs_f64(),
             speed
         );
+        text.extend(self.missing_users().map(|sentence| format!("{sentence}\n")));
         for ((title, limit), tally) in self.titles.iter().zip(self.policy.limits.iter()).zip(&self.replay.tallies) {
             text += &match tally.events == 0 && totals.messages > 0 {
                 true => held_never(title, limit, tally),
-                false => self.limit_summary(limit, tally),
+                false => self.limit_summary(title, limit, tally),
             };
         }
         if let Some(flood) = &self.flood {
@@ -66,32 +76,43 @@ impl Simulation {
         text
     }
 
-    fn limit_summary(&self, limit: &Limit, tally: &Tally) -> String {
+    /// Says what the limit lets through, or whose budgets it watches.
+    fn what(&self, limit: &Limit) -> String {
+        match limit.watch {
+            Some(watched) => format!("looks at the budgets of {}", self.titles[watched]),
+            None => limit.quota_text(&limit.quota),
+        }
+    }
+
+    fn limit_summary(&self, title: &str, limit: &Limit, tally: &Tally) -> String {
         let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
         let (mode, refused) = match limit.mode {
             Mode::Enforce => (String::new(), "refused     "),
             mode => (format!(", in {}", mode.name()), "would refuse"),
         };
+        let others = limit.overrides.as_ref().map(|others| format!("; other numbers in {}", others.file));
+        let (others, unit) = (others.unwrap_or_default(), tally::unit(limit));
         let mut text = format!(
-            "\n{}: {} {} per {}, {}{mode}\n  {refused} {} of {} events ({share:.3} %)\n  users hit    {} of {}\n",
-            limit.name,
-            limit.quota.amount(),
-            limit.count.name(),
-            limit.quota.period(),
-            limit.algorithm.name(),
+            "\n{title}: {}{others}{mode}\n  {refused} {} of {} {unit} ({share:.3} %)\n",
+            self.what(limit),
             tally.refused,
             tally.events,
-            tally.refused_by_user.len(),
-            self.totals.users.len()
         );
+        if tally.suspended > 0 {
+            text.push_str(&format!("  suspended    refused {} more recipients\n", tally.suspended));
+        }
+        if tally.refused > 0 {
+            let (affected, all) = (tally.refused_by_origin.len(), Origin::counted(self.totals.origins.iter()));
+            text.push_str(&format!("  affected     {affected} of {all}\n"));
+        }
         if tally.warned > 0 {
-            text.push_str(&format!("  warned of    {} events\n", tally.warned));
+            text.push_str(&format!("  warned of    {} {unit}\n", tally.warned));
         }
-        if let Some((user, count)) = worst(tally) {
-            text.push_str(&format!("  worst        {user}, {count} refused\n"));
+        if let Some((origin, count)) = worst(tally) {
+            text.push_str(&format!("  worst        {origin}, {count} refused\n"));
         }
-        if let Some((at, user)) = &tally.first {
-            text.push_str(&format!("  first        {}, {user}\n", at.rfc3339()));
+        if let Some((at, origin)) = &tally.first {
+            text.push_str(&format!("  first        {}, {origin}\n", at.rfc3339()));
         }
         text
     }
@@ -113,8 +134,8 @@ pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outc
     let recipients = message.recipients.iter().map(|recipient| Some(&**recipient)).zip(&outcome.recipients);
     let whole = outcome.message.is_some().then_some((None, &outcome.message));
     for (recipient, refusal) in recipients.chain(whole) {
-        let mut line = serde_json::json!({ "t": message.at.micros() as f64 / 1e6, "user": &*message.user, "recipient": recipient,
-            "decision": if refusal.is_some() { "refuse" } else { "pass" } });
+        let mut line = serde_json::json!({ "t": message.at.micros() as f64 / 1e6, "user": message.user.as_deref(),
+            "sender": message.sender.as_deref(), "recipient": recipient, "decision": if refusal.is_some() { "refuse" } else { "pass" } });
         match refusal {
             Some(Refused::Limit(refusal)) => {
                 line["limit"] = refusal.limit.as_ref().into();
@@ -146,9 +167,9 @@ fn rate(quota: &Quota) -> String {
     format!("{} / {}", quota.amount(), quota.period())
 }
 
-/// Returns the user with the most refused events, and the number of these events.
-fn worst(tally: &Tally) -> Option<(&str, u64)> {
-    // If several users have the same number, the first by name is taken, so that the report is always the same.
-    let worst = tally.refused_by_user.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
-    worst.map(|(user, count)| (&**user, *count))
+/// Returns the origin of the most refused events, and the number of these events.
+fn worst(tally: &Tally) -> Option<(&Origin, u64)> {
+    // If several origins have the same number, the first by name is taken, so that the report is always the same.
+    let worst = tally.refused_by_origin.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
+    worst.map(|(origin, count)| (origin, *count))
 }

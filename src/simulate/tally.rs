@@ -1,13 +1,14 @@
 //! Totals of each limit over a replay; for a limit that applied to no message, also the reasons.
 
 use super::history_csv::Message;
+use super::origin::Origin;
 use crate::policy::limit::{Count, Limit};
 use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::{Event, Stage};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::time::Timestamp;
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 /// Totals of one limit.
 #[derive(Debug, Default, PartialEq)]
@@ -19,9 +20,11 @@ pub struct Tally {
     pub refused: u64,
     /// Number of recipients or messages for which the limit gave a warning.
     pub warned: u64,
-    /// Number of refused recipients or messages of each user.
-    pub refused_by_user: HashMap<Arc<str>, u64>,
-    pub first: Option<(Timestamp, Arc<str>)>,
+    /// Number of recipients that were refused because the limit had suspended the user, client or sender.
+    pub suspended: u64,
+    /// Number of refused recipients or messages of each origin.
+    pub refused_by_origin: HashMap<Origin, u64>,
+    pub first: Option<(Timestamp, Origin)>,
     /// Name of the events that the limit needs and the history lacks; the limit is disabled if this is set.
     missing: Option<&'static str>,
     /// Number of messages for which the reason was collected why the limit did not apply, while it has applied to no
@@ -47,6 +50,27 @@ pub struct Mark {
     /// Number of events after MAIL that the limit refused.
     refused: u64,
     warned: u64,
+}
+
+/// Facts that are not known of a message.
+#[derive(Clone, Copy)]
+pub struct Lacks {
+    /// The groups of users: there is no users file.
+    pub groups: bool,
+    /// The user: the session has no login.
+    pub user: bool,
+}
+
+impl Lacks {
+    /// Returns the fact that is missing if a limit finds none of this name. A user may have no group, and a session
+    /// without a login has none.
+    fn missing(self, name: Cow<'_, str>) -> Option<String> {
+        match &*name {
+            "group" | "own-sender" if self.user => Some("user".to_owned()),
+            "group" if !self.groups => None,
+            _ => Some(without_widths(&name)),
+        }
+    }
 }
 
 /// Maximum number of messages for which a limit's reasons for not applying are collected.
@@ -97,7 +121,6 @@ impl Tally {
         if self.missing.is_some() {
             return;
         }
-        // The totals of limits at RCPT count recipients; those of all other limits count messages.
         let (events, refused, warned) = match limit.stage {
             Stage::Rcpt if mark.refused_mail => (mark.counted, message.recipients.len() as u64, mark.warned),
             Stage::Rcpt => (mark.counted, mark.refused, mark.warned),
@@ -110,8 +133,8 @@ impl Tally {
         self.warned += warned;
         if refused > 0 {
             self.refused += refused;
-            *self.refused_by_user.entry(message.user.clone()).or_default() += refused;
-            self.first.get_or_insert_with(|| (message.at, message.user.clone()));
+            *self.refused_by_origin.entry(message.origin()).or_default() += refused;
+            self.first.get_or_insert_with(|| (message.at, message.origin()));
         }
     }
 
@@ -121,14 +144,13 @@ impl Tally {
     }
 
     /// Records why the limit did not apply to a message. There is one reason for each stage of the message.
-    pub fn add_reasons(&mut self, reasons: impl Iterator<Item = SkipExplanation>) {
+    pub fn add_reasons(&mut self, reasons: impl Iterator<Item = SkipExplanation>, lacks: Lacks) {
         self.reasons_asked += 1;
         for reason in reasons.filter(|reason| reason.why != SkipReason::Elsewhere) {
+            let missing: Vec<String> = reason.unknown().filter_map(|name| lacks.missing(name)).collect();
+            let is_known = missing.is_empty();
             // The recipient is unknown only at the stages before RCPT; the history does not lack it.
-            self.unknown.extend(
-                reason.unknown().filter(|name| !name.starts_with("recipient")).map(|name| without_widths(&name)),
-            );
-            let is_known = reason.unknown().next().is_none();
+            self.unknown.extend(missing.into_iter().filter(|name| !name.starts_with("recipient")));
             self.is_for_others |=
                 is_known && matches!(reason.why, SkipReason::NoMatch | SkipReason::Except(_) | SkipReason::NoRecipient);
         }
@@ -145,6 +167,11 @@ impl Tally {
             None => vec![missing_events(limit).to_owned()],
         }
     }
+}
+
+/// Returns the things that the totals of a limit count: those of limits at RCPT count recipients.
+pub fn unit(limit: &Limit) -> &'static str {
+    if limit.stage == Stage::Rcpt { "recipients" } else { "messages" }
 }
 
 fn missing_events(limit: &Limit) -> &'static str {

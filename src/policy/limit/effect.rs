@@ -35,7 +35,7 @@ impl Limit {
     }
 
     /// Returns the effect of an event on the limit.
-    pub(in crate::policy) fn effect(&self, event: &Event) -> Option<Effect> {
+    pub fn effect(&self, event: &Event) -> Option<Effect> {
         if self.watch.is_some() {
             // AUTH has two events. A limit that watches another limit checks at the event before the password check.
             let is_there = event.stage() == Some(self.stage) && *event != Event::Login;

@@ -48,6 +48,10 @@ impl RateTerms {
             "unlimited" => return Ok(Quota::Unlimited),
             _ => {}
         }
+        let amount = text.split_once('/').map_or(text.strip_suffix("at once"), |(amount, _)| Some(amount));
+        if amount.is_some_and(|amount| amount.trim().parse() == Ok(0.0)) {
+            return Err(format!("\"{text}\": the amount must be above 0; write \"0\" to allow nothing"));
+        }
         if let Some(amount) = text.strip_suffix("at once") {
             return match self.count {
                 Count::Sessions => counter(amount, Scope::AtOnce),

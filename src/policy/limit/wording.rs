@@ -20,7 +20,7 @@ impl Limit {
     }
 
     /// Formats a quota of this limit for administrators. The numbers can be compared with the levels of the limit's
-    /// budgets: `100 recipients per 1d, at most 99 at once`, `50 messages at once, then 1 per 1m`.
+    /// budgets: `100 recipients per 1d, at most 99 at the same instant`, `50 messages at once, then 1 per 1m`.
     pub fn quota_text(&self, quota: &Quota) -> String {
         let (thing, period) = (self.thing(), quota.period());
         match *quota {
@@ -35,7 +35,7 @@ impl Limit {
             }
             Quota::Rate { rate, .. } => {
                 let at_once = quota.at_once(self.count).filter(|most| *most != rate.amount);
-                let at_once = at_once.map(|most| format!(", at most {} at once", format_amount(most)));
+                let at_once = at_once.map(|most| format!(", at most {} at the same instant", format_amount(most)));
                 format!("{} per {period}{}", thing.amount(rate.amount), at_once.unwrap_or_default())
             }
         }
@@ -86,8 +86,9 @@ fn byte_unit(number: f64) -> Option<(&'static str, f64)> {
 }
 
 impl Quota {
-    /// Returns the amount of a rate that passes at once, after a long pause. A moving average exceeds the limit as soon
-    /// as it equals the limit: with a rate of 100 recipients, 99 recipients pass.
+    /// Returns the amount of a rate that passes at the same instant, after a long pause. A moving average exceeds the
+    /// limit as soon as it equals the limit: with a rate of 100 recipients, 99 recipients pass. The 100th recipient
+    /// passes as soon as any time has passed.
     pub fn at_once(&self, count: Count) -> Option<f64> {
         match self {
             Self::Rate { rule: Rule::Bucket(bucket), .. } => Some(bucket.burst()),
@@ -141,8 +142,8 @@ mod tests {
     fn a_quota_states_what_passes_at_once_and_what_in_the_long_run() {
         let share = Share { most: 0.3, period: Duration::from_secs(86_400), of: Count::Recipients, at_least: 20.0 };
         for (quota, text) in [
-            (rate(Algorithm::Ewma, "100 / 1d", None), "100 messages per 1d, at most 99 at once"),
-            (rate(Algorithm::Ewma, "1.5 / 1h", None), "1.5 messages per 1h, at most 1 at once"),
+            (rate(Algorithm::Ewma, "100 / 1d", None), "100 messages per 1d, at most 99 at the same instant"),
+            (rate(Algorithm::Ewma, "1.5 / 1h", None), "1.5 messages per 1h, at most 1 at the same instant"),
             (rate(Algorithm::TokenBucket, "1 / 1m", Some(50.0)), "50 messages at once, then 1 per 1m"),
             (rate(Algorithm::LeakyBucket, "1 / 1h", None), "1 message at once, then 1 per 1h"),
             (Quota::Counter { scope: Scope::Connection, most: 1.0 }, "1 message per connection"),

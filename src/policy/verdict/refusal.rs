@@ -180,6 +180,7 @@ impl Refusal {
             // A moving average lets more events pass one after another than at once. The level may therefore exceed
             // `most`.
             Some(Rule::Ewma(rule)) if self.level <= rule.limit() => (whole, most.max(whole)),
+            Some(Rule::Ewma(rule)) => (whole, most.max(rule.limit().floor())),
             Some(rule) if self.level <= rule.burst() => (whole.min(most), most),
             _ => (whole, most),
         }
