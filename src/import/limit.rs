@@ -101,6 +101,22 @@ impl Limit {
         !self.shadow_reasons.is_empty()
     }
 
+    /// Returns whether the owner of the limit's budget has only one value for this key of `match`. A condition on such a
+    /// key leaves out whole budgets, and no part of one. A limit that watches another budget counts nothing.
+    pub fn owns(&self, key: &str) -> bool {
+        let Budget::Own { per, .. } = &self.budget else { return true };
+        per.iter().any(|field| {
+            let implied = match field {
+                Field::User => ["user-domain", "authenticated"],
+                Field::UserDomain => ["authenticated"; 2],
+                Field::Sender => ["sender-domain"; 2],
+                Field::Recipient => ["recipient-domain"; 2],
+                _ => return field.name() == key,
+            };
+            field.name() == key || implied.contains(&key)
+        })
+    }
+
     /// Adds a condition to `match`. Returns false if `match` has another value for the same key.
     pub fn add_match(&mut self, condition: Condition) -> bool {
         let is_there = |known: &Condition| known.key == condition.key;

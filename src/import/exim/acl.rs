@@ -27,6 +27,8 @@ pub struct Configuration {
     pub options: Vec<(SourceLine, String)>,
     /// Conditions `ratelimit` in text that is not parsed, each with the reason.
     pub unread: Vec<(SourceLine, String)>,
+    /// Lines outside ACLs that use variables of ACLs.
+    pub elsewhere: Vec<Line>,
 }
 
 #[derive(Debug)]
@@ -136,6 +138,7 @@ const VERBS: [&str; 7] = ["accept", "defer", "deny", "discard", "drop", "require
 enum Section {
     Main,
     Acls,
+    Authenticators,
     Other,
 }
 
@@ -153,8 +156,15 @@ impl Configuration {
         let mut section = Section::Main;
         for Line { place, text } in lines {
             if let Some(name) = text.strip_prefix("begin ") {
-                section = if name.trim() == "acl" { Section::Acls } else { Section::Other };
+                section = match name.trim() {
+                    "acl" => Section::Acls,
+                    "authenticators" => Section::Authenticators,
+                    _ => Section::Other,
+                };
                 continue;
+            }
+            if !matches!(section, Section::Acls) && (text.contains("acl_m") || text.contains("acl_c")) {
+                found.elsewhere.push(Line { place: place.clone(), text: text.clone() });
             }
             let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
             match section {
@@ -165,7 +175,10 @@ impl Configuration {
                 }
                 Section::Main => found.option(&text, place),
                 Section::Acls => found.acl_line(&text, place),
-                Section::Other => found.leave_out(&text, &place),
+                Section::Authenticators if is_label(&text) => {
+                    found.named.authenticators.push(text.trim_end_matches(':').trim().to_owned());
+                }
+                Section::Authenticators | Section::Other => found.leave_out(&text, &place),
             }
         }
         found.find_callers();

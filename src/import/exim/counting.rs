@@ -108,7 +108,7 @@ pub fn counted(argument: &Argument, event: Event, what: Events, per: &[Field]) -
     let is_strict = argument.update == Update::Strict && !matches!(count, Count::Rejections | Count::LoginFailures);
     let charge = if is_strict { Charge::Attempts } else { Charge::Accepted };
     let distinct = distinct(argument, count, per)?;
-    let comments = comments(count, argument.per, event, distinct);
+    let comments = comments(count, event, distinct);
     Ok(Counted { count, stage, distinct, amount, charge, comments, difference })
 }
 
@@ -119,7 +119,8 @@ fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<Plain, Stri
     match (argument.per, event) {
         (_, Event::Other(name)) => Err(other(name)),
         (Some(Per::Conn), _) if of_user => Ok((Count::Sessions, None, None)),
-        (Some(Per::Conn) | None, Event::Connect) | (Some(Per::Conn), _) => Ok((Count::Connections, None, None)),
+        (Some(Per::Conn) | None, Event::Connect) => Ok((Count::Connections, None, None)),
+        (Some(Per::Conn), _) => Ok((Count::Connections, None, Some(CONNECTIONS))),
         (Some(Per::Cmd), Event::Connect) => Ok((Count::Connections, None, None)),
         (Some(Per::Cmd) | None, Event::Auth) => Ok((Count::LoginFailures, None, Some(AUTH))),
         (_, Event::Helo) => Ok((Count::Connections, None, Some(HELO))),
@@ -136,6 +137,7 @@ fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<Plain, Stri
 }
 
 const AUTH: &str = "Exim counts each AUTH; Weir counts failed logins, and count = \"logins\" those that succeed";
+const CONNECTIONS: &str = "Exim counts a connection when it gets to this list; Weir counts and refuses it at once";
 const HELO: &str = "Exim counts each HELO; Weir counts connections";
 const FAILURES: &str = "Exim counts connections that end after a failed login; Weir counts failed logins";
 
@@ -181,24 +183,18 @@ fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<F
     };
     let fits = count == Count::Recipients || count == Count::Messages && !what.is_of_recipient();
     if !fits || per.contains(&what) {
-        return Err(format!("unique={unique}: {} are not new by their {}", count.name(), what.name()));
+        return Err(format!("unique={unique}: count = \"{}\" has no distinct = \"{}\"", count.name(), what.name()));
     }
     Ok(Some(what))
 }
 
-fn comments(count: Count, per: Option<Per>, event: Event, distinct: Option<Field>) -> Vec<&'static str> {
+fn comments(count: Count, event: Event, distinct: Option<Field>) -> Vec<&'static str> {
     let mut comments = Vec::new();
     if count == Count::Bytes && event != Event::Data {
         comments.push("Exim counts what MAIL declares; Weir, too, but corrects it at the end of the message.");
     }
-    match count {
-        Count::Sessions => {
-            comments.push("Exim counts a connection when it gets to this list; Weir when its login has succeeded.");
-        }
-        Count::Connections if per == Some(Per::Conn) && event != Event::Connect => {
-            comments.push("Exim counts a connection when it gets to this list; Weir counts and refuses it at once.");
-        }
-        _ => {}
+    if count == Count::Sessions {
+        comments.push("Exim counts a connection when it gets to this list; Weir when its login has succeeded.");
     }
     if distinct.is_some_and(Field::is_of_recipient) {
         comments.push("Sub-addresses are cut: bob+lists is bob, unless [addresses] says otherwise.");
