@@ -219,6 +219,9 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
             assert!(said.out.contains(&format!("{named}not translated: ratelimit")), "{spec}: {}", said.out);
             assert!(said.out.contains(value), "{spec}: {value}: {}", said.out);
             assert_eq!(said.out.matches("[[limit]]").count(), 3, "{spec}: {}", said.out);
+        } else if stage == "helo" {
+            assert_eq!(said.code, Some(65), "{spec}");
+            assert!(said.out.contains("HELO"), "{spec}: {}", said.out);
         } else {
             // A `spec` that charges its record must not share it with the other statements.
             let said = if said.code == Some(0) { said } else { site.import("exim", &configuration("")) };

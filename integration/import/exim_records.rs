@@ -103,6 +103,7 @@ fn a_variable_is_followed_to_the_statement_that_refuses() {
         ),
         // Nothing uses the variable.
         (warn.to_owned(), "warn = true"),
+        (warn.replace("= 1", "= x$acl_m_over"), "warn = true"),
     ] {
         let out = imported(&acl);
         let found = limit(&out, user);
@@ -120,7 +121,7 @@ fn a_variable_is_followed_to_the_statement_that_refuses() {
         ),
         (
             format!("{warn}  accept condition = $acl_m_over\n    control = freeze\n"),
-            "exim:6 tests $acl_m_over, which this sets: what it does",
+            "exim:6 uses $acl_m_over, which this sets: what it does",
         ),
         (
             format!("{}  deny condition = $acl_c_o\n", warn.replace("acl_m_over", "acl_c_o")),
@@ -132,7 +133,7 @@ fn a_variable_is_followed_to_the_statement_that_refuses() {
         ),
         (
             format!("{warn}b:\n  deny condition = $acl_m_over\n"),
-            "exim:7 tests $acl_m_over, which this sets: it refuses in another ACL",
+            "exim:7 uses $acl_m_over, which this sets: it refuses in another ACL",
         ),
         (
             format!("{warn}begin routers\nslow:\n  condition = $acl_m_over\n"),
@@ -165,6 +166,13 @@ fn conditions_are_translated_or_have_the_true_reason() {
             "except = { sender-domain = \"a.org\" }",
             "",
         ),
+        ("condition = ${if match{$sender_address}{\\N@a\\.org$\\N}{yes}{no}}", "match = { sender = \"*@a.org\" }", ""),
+        (
+            "condition = ${if !match{$sender_address_domain}{^a\\\\.org\\$}}",
+            "except = { sender-domain = \"a.org\" }",
+            "",
+        ),
+        ("condition = ${if match{$sender_address}{[0-9]+@}}", "", "it is an expansion that is not understood"),
         ("condition = ${if >{$message_size}{1M}}", "", "limits have no condition on the size of a message"),
         ("condition = ${if >{$recipients_count}{9}}", "", "message-recipients not known when the limit is evaluated"),
         ("condition = ${if eq{$received_port}{587}}", "", "Weir's listeners have names"),

@@ -182,6 +182,7 @@ fn variables_and_jumps_are_followed_to_the_rule_that_refuses() {
             format!("{limit}client_address=10.0.0.0/8; action=DUNNO\nHIT==1; action=REJECT\n"),
             Err("postfwd:3: postfwd also counts the mail that this rule does not refuse"),
         ),
+        ("action=rate(sender/9/60/set(A=2,HIT=1))\nHIT==1; action=REJECT\n".to_owned(), Ok("deny = true")),
         (
             format!("{limit}HIT==1; action=HOLD\n"),
             Err("postfwd:2 tests HIT, which this sets: it does not refuse the mail"),

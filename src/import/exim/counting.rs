@@ -142,7 +142,7 @@ const HELO: &str = "Exim counts each HELO; Weir counts connections";
 const FAILURES: &str = "Exim counts connections that end after a failed login; Weir counts failed logins";
 
 /// Returns the reason why Weir counts nothing at an event that it does not have.
-fn other(event: &str) -> String {
+pub fn other(event: &str) -> String {
     match event {
         "not_smtp" | "not_smtp_start" | "not_smtp_mime" => {
             "it limits mail of local programs, which does not come over SMTP and does not pass Weir".to_owned()

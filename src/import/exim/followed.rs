@@ -61,7 +61,7 @@ fn of_variable<'a>(configuration: &'a Configuration, acl: &'a Acl, at: usize, se
                 if set(&condition.name) == Some(name) && !std::ptr::eq(condition, setting) {
                     settings.push(mention());
                 }
-                if !is_text(condition) && mentions(&condition.value, name) {
+                if !is_text(condition) && !std::ptr::eq(condition, setting) && mentions(&condition.value, name) {
                     uses.push(mention());
                 }
             }
@@ -78,7 +78,7 @@ fn of_variable<'a>(configuration: &'a Configuration, acl: &'a Acl, at: usize, se
         [] => Use::None,
         [one] => match refusal(configuration, (acl, at), setting, one, &settings) {
             Ok(refusal) => Use::Refusal(refusal),
-            Err(why) => Use::Other(format!("{} tests ${name}, which this sets: {why}", one.condition.place)),
+            Err(why) => Use::Other(format!("{} uses ${name}, which this sets: {why}", one.condition.place)),
         },
         [first, ..] => Use::Other(format!(
             "{} and others use ${name}, which this sets: only one statement is followed",

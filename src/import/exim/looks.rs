@@ -2,6 +2,7 @@
 //! another limit, or that count the same as another limit.
 
 use super::super::limit::{Budget, Limit};
+use super::acl::Event;
 use super::counting;
 use super::key::Owner;
 use super::number::rate;
@@ -79,8 +80,11 @@ pub fn watching(
     let mut limit = Limit::new(Budget::Watched(name.to_owned()));
     limit.rung.at = at;
     let stage = counting::stage(one.event);
+    if let Event::Other(name) = one.event {
+        return Err(counting::other(name));
+    }
     if stage.is_none() {
-        limit.comment("Exim reads the record at HELO; Weir does not limit HELO, and reads its budget at MAIL.");
+        limit.shadow(&one.condition.place, "Exim reads the record once, at HELO; Weir reads its budget at each MAIL");
     }
     let stage = stage.unwrap_or(Stage::Mail);
     if let Some(field) = owner.per.iter().find(|field| !known::is_known(**field, stage)) {

@@ -7,6 +7,7 @@ mod braces;
 mod conditions;
 mod constant;
 mod counting;
+mod expansion;
 mod followed;
 mod key;
 mod known;
@@ -19,6 +20,7 @@ mod records;
 mod source;
 mod table;
 mod texts;
+mod translated;
 mod translation;
 mod variables;
 

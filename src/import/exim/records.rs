@@ -6,6 +6,7 @@ use super::counting::{self, Counted};
 use super::key::Owner;
 use super::{RatelimitUse, known};
 use crate::policy::limit::Charge;
+use std::collections::HashMap;
 
 /// Translation of a condition that charges a record.
 pub struct Charging<'a> {
@@ -55,7 +56,15 @@ impl Charging<'_> {
 /// Compares the conditions that charge the same record. If their limits together do not count as Exim's record does,
 /// they are put in shadow mode.
 pub fn compare(charging: &mut [Charging<'_>]) {
-    let mut first_by_record = std::collections::HashMap::new();
+    let refused: HashMap<String, usize> =
+        charging.iter().filter(|one| one.limits.is_err()).map(|one| (one.one.argument.record(), one.line())).collect();
+    for one in charging.iter_mut() {
+        let Some(line) = refused.get(&one.one.argument.record()) else { continue };
+        for (limit, _) in one.limits.iter_mut().flatten() {
+            limit.comment(format!("Exim's record also has what line {line} counts, which is not translated."));
+        }
+    }
+    let mut first_by_record = HashMap::new();
     for n in 0..charging.len() {
         if charging[n].limits.is_err() || charging[n].is_never {
             continue;

@@ -1,8 +1,8 @@
 //! Translation of the conditions of postfwd rules into `match` and `except`.
 
 use super::super::budget::{Allowance, Resource};
+use super::super::expression::{self, Meaning};
 use super::super::limit::{Condition, Limit, MatchValue};
-use super::expression::{self, Meaning};
 use super::hours;
 use super::rules::Item;
 use ipnet::IpNet;

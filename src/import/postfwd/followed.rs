@@ -40,8 +40,13 @@ pub fn answering<'r>(
 }
 
 fn by_variable<'r>(rules: &'r [Rule], at: usize, assignments: &str) -> Result<Option<Answering<'r>>, String> {
-    let (name, value) =
-        assigned(assignments).ok_or_else(|| format!("set({assignments}) sets more than one constant"))?;
+    let tests = |name: &str| rules.iter().any(|rule| rule.conditions().any(|item| item.key == name));
+    let mut tested = names(assignments).filter(|name| tests(name));
+    let Some(name) = tested.next() else { return Ok(None) };
+    let value = pairs(assignments).find(|(known, value)| *known == name && is_constant(value));
+    let (Some((_, value)), None) = (value, tested.next()) else {
+        return Err(format!("set({assignments}): only one constant that a rule tests is followed"));
+    };
     let users: Vec<(usize, &Rule, &Item)> = rules
         .iter()
         .enumerate()
@@ -131,13 +136,6 @@ fn pairs(assignments: &str) -> impl Iterator<Item = (&str, &str)> {
 
 fn names(assignments: &str) -> impl Iterator<Item = &str> {
     assignments.split(',').map(|one| one.split(['=', '+', '-', '*', '/', '.']).next().unwrap_or_default().trim())
-}
-
-/// Returns the name and the constant of `NAME=VALUE`; `None` for any other assignment.
-fn assigned(assignments: &str) -> Option<(&str, &str)> {
-    let mut all = pairs(assignments);
-    let (name, value) = all.next().filter(|(name, value)| is_constant(value) && names(name).eq([*name]))?;
-    (all.next().is_none() && !assignments.contains(',')).then_some((name, value))
 }
 
 fn is_constant(value: &str) -> bool {

@@ -2,7 +2,6 @@
 
 mod action;
 mod conditions;
-mod expression;
 mod followed;
 mod hours;
 mod rules;

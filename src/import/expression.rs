@@ -1,8 +1,8 @@
-//! Translation of postfwd's regular expressions into patterns of limits, which have no wildcard but `*`.
+//! Translation of regular expressions, as in Exim and postfwd, into patterns of limits, which have no wildcard but `*`.
 
 use std::net::IpAddr;
 
-/// Values for which an item of a rule is true.
+/// Values for which an item of a rule, or another test of a field, is true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// Every value, also none.
