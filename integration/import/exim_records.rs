@@ -139,6 +139,10 @@ fn a_variable_is_followed_to_the_statement_that_refuses() {
             format!("{warn}begin routers\nslow:\n  condition = $acl_m_over\n"),
             "exim:8 uses $acl_m_over, which this sets",
         ),
+        (
+            format!("{}  deny condition = $acl_m_over\n", warn.replace("warn ", "warn domains = a.org\n    ")),
+            "Exim refuses the later recipients of the message, too",
+        ),
         (warn.replace("set acl_m_over = 1", "control = freeze"), "control = freeze: limits have no such action"),
     ] {
         let out = imported(&acl);

@@ -117,6 +117,14 @@ impl Limit {
         })
     }
 
+    /// Returns whether the limit may treat the recipients of one message differently.
+    pub fn depends_on_recipient(&self) -> bool {
+        let Budget::Own { per, distinct, .. } = &self.budget else { return false };
+        let conditions = self.matches.iter().chain(self.except.iter().flatten());
+        per.iter().chain(distinct).any(|field| field.is_of_recipient())
+            || conditions.into_iter().any(|condition| condition.key.starts_with("recipient"))
+    }
+
     /// Adds a condition to `match`. Returns false if `match` has another value for the same key.
     pub fn add_match(&mut self, condition: Condition) -> bool {
         let is_there = |known: &Condition| known.key == condition.key;

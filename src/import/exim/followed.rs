@@ -15,6 +15,9 @@ pub struct Refusal<'a> {
     pub at: usize,
     /// Condition of the statement that tests the variable.
     pub test: &'a Condition,
+    /// Whether each run of the ACL begins with another value. If not, a variable keeps its value for the whole message
+    /// (`acl_m_…`) or connection (`acl_c_…`).
+    pub is_reset: bool,
     pub verb: Verb,
 }
 
@@ -116,23 +119,32 @@ fn refusal<'a>(
     if !settings.iter().all(is_earlier) {
         return Err("the variable is set elsewhere, too");
     }
-    // A variable acl_c_… keeps its value for the whole connection, unless each run of the ACL begins with a new one.
-    let is_first = |one: &Mention<'_>| acl.statements[one.at].conditions.iter().all(is_modifier);
-    let name = set(&setting.name).unwrap_or_default();
-    if name.starts_with("acl_c") && !settings.iter().any(is_first) {
+    let is_reset = settings.iter().any(|one| acl.statements[one.at].conditions.iter().all(is_modifier));
+    if setting.name.contains("acl_c") && !is_reset {
         return Err("it refuses all later mail of the connection, too");
     }
-    let refuses = statement.verb != "require";
-    let holds = |value: &str| outcome(configuration, name, value, user.condition) == Some(refuses);
-    let lets_through = |value: &str| outcome(configuration, name, value, user.condition) == Some(!refuses);
-    let is_clear = is_constant(&setting.value) && holds(&setting.value);
+    compare(configuration, setting, user, settings)?;
+    Ok(Refusal { statement, at: user.at, test: user.condition, is_reset, verb })
+}
+
+/// Checks that a statement refuses mail if and only if the variable has the value of `setting`.
+fn compare(
+    configuration: &Configuration,
+    setting: &Condition,
+    user: &Mention<'_>,
+    settings: &[Mention<'_>],
+) -> Result<(), &'static str> {
+    let name = set(&setting.name).unwrap_or_default();
+    let refuses = user.acl.statements[user.at].verb != "require";
+    let is = |value: &str, wanted: bool| outcome(configuration, name, value, user.condition) == Some(wanted);
+    let is_clear = is_constant(&setting.value) && is(&setting.value, refuses);
     // A text with variables, such as a message, has an unknown value that is not empty.
     let is_text = !is_constant(&setting.value) && setting.value.contains("$sender_rate");
-    if !(is_clear || is_text && holds("1.5") && holds("a text")) {
+    if !(is_clear || is_text && is("1.5", refuses) && is("a text", refuses)) {
         return Err("its condition is not understood");
     }
-    match lets_through("") && settings.iter().all(|one| lets_through(&one.condition.value)) {
-        true => Ok(Refusal { statement, at: user.at, test: user.condition, verb }),
+    match is("", !refuses) && settings.iter().all(|one| is(&one.condition.value, !refuses)) {
+        true => Ok(()),
         false => Err("it also refuses mail for which the variable is not set"),
     }
 }

@@ -2,10 +2,11 @@
 
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
-use super::acl::Configuration;
+use super::acl::{Configuration, Event};
 use super::argument::{Amount, Argument};
 use super::conditions;
 use super::counting::{self, Counted, Events};
+use super::followed::Refusal;
 use super::key::{self, Owner};
 use super::looks::{self, Reading};
 use super::lookup::{Lookup, UNLIMITED};
@@ -223,7 +224,7 @@ impl<'a> Translation<'a> {
                 (Reading::Count, Some(counted)) => looks::twin(charging, one, number / counted.amount)?,
                 _ => looks::watching(name, one, owner, number, most, line)?,
             };
-            limit.comment(source(one));
+            limit.comments.insert(0, source(one));
             if let Reading::Doubtful(words) = &reading {
                 limit.shadow(&one.condition.place, words);
             }
@@ -288,25 +289,39 @@ impl<'a> Translation<'a> {
         }
         let variables = Variables::of(one.acl, self.configuration);
         let mut reach = self.narrow(limit, one, &variables);
+        if let Some(refusal) = one.refusal.filter(|refusal| !refusal.is_reset)
+            && one.event == Event::Rcpt
+            && limit.depends_on_recipient()
+        {
+            limit.shadow(&refusal.statement.place, "Exim refuses the later recipients of the message, too");
+        }
         self.except_accepted(limit, 0..one.at, one, &variables);
-        if let Some(refusal) = one.refusal {
-            limit.comment(format!(
-                "{}: {} is what happens above the limit.",
-                refusal.statement.place, refusal.statement.verb
-            ));
-            let others = refusal.statement.conditions.iter().enumerate();
-            for (n, condition) in others.filter(|(_, one)| !std::ptr::eq(*one, refusal.test)) {
-                if !conditions::is_modifier(condition) {
-                    reach.is_part = true;
-                    let scope = variables.at(refusal.at, n);
-                    conditions::narrow(limit, condition, true, &self.configuration.named, &scope);
-                }
-            }
-            reach.is_part |= self.except_accepted(limit, one.at + 1..refusal.at, one, &variables);
+        if let Some(refusal) = &one.refusal {
+            reach.is_part |= self.narrow_refusal(limit, one, refusal, &variables);
         }
         known::leave_unknown_out(limit, one);
         actions::act(limit, one);
         reach
+    }
+
+    /// Adds the conditions of the statement that refuses. Returns whether Exim also counts mail that it does not refuse.
+    fn narrow_refusal(
+        &self,
+        limit: &mut Limit,
+        one: &RatelimitUse<'_>,
+        refusal: &Refusal<'_>,
+        variables: &Variables<'_>,
+    ) -> bool {
+        let Refusal { statement, at, test, .. } = *refusal;
+        limit.comment(format!("{}: {} is what happens above the limit.", statement.place, statement.verb));
+        let mut is_part = false;
+        for (n, condition) in statement.conditions.iter().enumerate() {
+            if !std::ptr::eq(condition, test) && !conditions::is_modifier(condition) {
+                is_part = true;
+                conditions::narrow(limit, condition, true, &self.configuration.named, &variables.at(at, n));
+            }
+        }
+        is_part | self.except_accepted(limit, one.at + 1..at, one, variables)
     }
 
     /// Adds the conditions of the statement to `match` and `except` of the limit.
@@ -339,11 +354,9 @@ impl<'a> Translation<'a> {
         let allowance = &self.configuration.named.allowance;
         let is_counted = range.start > 0;
         let mut is_any = false;
-        for at in range.take_while(|_| allowance.items(1).is_ok()) {
+        let lets_through = |at: &usize| matches!(&*one.acl.statements[*at].verb, "accept" | "discard");
+        for at in range.filter(lets_through).take_while(|_| allowance.items(1).is_ok()) {
             let accept = &one.acl.statements[at];
-            if !matches!(&*accept.verb, "accept" | "discard") {
-                continue;
-            }
             let scope = variables.at(at, accept.conditions.len());
             match conditions::accepted(accept, &self.configuration.named, &scope) {
                 Ok(None) => continue,
