@@ -194,3 +194,20 @@ fn conditions_are_translated_or_have_the_true_reason() {
     assert!(said.out.contains("match = { message-recipients = \"> 9\" }"), "{}", said.out);
     site.configure(&said.out);
 }
+
+#[test]
+fn a_called_acl_refuses_only_where_its_caller_does() {
+    for (call, verb, reason) in [
+        ("require acl = c", "deny", ""),
+        ("deny !acl = c", "deny", ""),
+        ("warn acl = c", "deny", "exim:4: this call does not refuse what the ACL \"c\" refuses"),
+        ("deny acl = c", "deny", "exim:4: this call does not refuse"),
+        ("accept acl = c", "defer", ""),
+        ("warn acl = c", "defer", "exim:4: this call does not refuse"),
+        ("deny acl = c", "accept", "another ACL calls this one, and what it does with the mail is not followed"),
+    ] {
+        let out = imported(&format!("  {call}\n  accept\nc:\n  {verb} ratelimit = 9 / 1h / per_rcpt / strict\n"));
+        assert!(out.contains(reason), "{call} {verb}\n{out}");
+        assert_eq!(out.contains("mode = \"shadow\""), !reason.is_empty(), "{call} {verb}\n{out}");
+    }
+}

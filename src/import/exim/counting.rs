@@ -1,8 +1,9 @@
 //! Translation of a `per_*` option into `count`, `stage`, `distinct` and `charge` of a limit, for the event at which
 //! Exim counts.
 
-use super::acl::{Condition, Event, Statement};
+use super::acl::{Condition, Statement};
 use super::argument::{Argument, Per, Update, number};
+use super::event::Event;
 use super::key;
 use crate::policy::limit::{Charge, Count};
 use crate::policy::matching::Field;

@@ -3,8 +3,8 @@
 
 use super::super::limit::{Budget, Condition, Limit};
 use super::RatelimitUse;
-use super::acl::Event;
 use super::counting::Counted;
+use super::event::Event;
 use crate::policy::limit::Count;
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;

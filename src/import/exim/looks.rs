@@ -2,8 +2,8 @@
 //! another limit, or that count the same as another limit.
 
 use super::super::limit::{Budget, Limit};
-use super::acl::Event;
 use super::counting;
+use super::event::Event;
 use super::key::Owner;
 use super::number::rate;
 use super::records::Record;

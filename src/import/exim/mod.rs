@@ -7,6 +7,7 @@ mod braces;
 mod conditions;
 mod constant;
 mod counting;
+mod event;
 mod expansion;
 mod followed;
 mod key;
@@ -26,9 +27,10 @@ mod variables;
 
 use super::budget::Allowance;
 use super::report::{Number, Report};
-use acl::{Acl, Condition, Configuration, Event, Statement};
+use acl::{Acl, Condition, Configuration, Statement};
 use argument::Argument;
 use counting::Events;
+use event::Event;
 use followed::{Refusal, Use};
 use lookup::Lookup;
 use source::Source;
@@ -121,7 +123,8 @@ fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> 
                 let number = report.number();
                 let text = variables.at(at, n).simplified(&condition.value);
                 let followed = followed::follow(configuration, acl, at, condition);
-                let written = Written { number, acl, at, condition, is_guessed, followed: &followed };
+                let is_called = configuration.is_called(acl);
+                let written = Written { number, acl, at, condition, is_guessed, is_called, followed: &followed };
                 for event in &events {
                     match written.at_event(*event, &text, &configuration.named.allowance) {
                         Ok(one) => found.push(one),
@@ -144,6 +147,8 @@ struct Written<'a, 'f> {
     at: usize,
     condition: &'a Condition,
     is_guessed: bool,
+    /// Whether another ACL calls this one.
+    is_called: bool,
     /// Use of the variables that its statement sets.
     followed: &'f Use<'a>,
 }
@@ -151,11 +156,15 @@ struct Written<'a, 'f> {
 impl<'a> Written<'a, '_> {
     /// Parses the condition for one event. `text` is its argument, with the constant parts evaluated.
     fn at_event(&self, event: Event, text: &str, allowance: &Allowance) -> Result<RatelimitUse<'a>, String> {
-        let Self { number, acl, at, condition, is_guessed, followed } = *self;
+        let Self { number, acl, at, condition, is_guessed, is_called, followed } = *self;
         let (argument, lookup) = argument(text, allowance)?;
         let statement = &acl.statements[at];
         let events = Events::of(statement, event);
         let (verb, difference) = verb(statement, condition, events)?;
+        let difference = match &*statement.verb {
+            "accept" | "discard" if is_called => difference.map(|_| CALLED),
+            _ => difference,
+        };
         let is_read_only = argument.is_read_only(counting::fits(argument.per, event), event.name())?;
         let mut differences: Vec<String> =
             difference.into_iter().chain(several(statement)).map(str::to_owned).collect();
@@ -184,6 +193,8 @@ impl<'a> Written<'a, '_> {
         })
     }
 }
+
+const CALLED: &str = "another ACL calls this one, and what it does with the mail is not followed";
 
 /// Returns the difference between Exim and Weir for a statement with several conditions `ratelimit`; `None` if it has
 /// one.

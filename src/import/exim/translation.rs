@@ -2,10 +2,11 @@
 
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
-use super::acl::{Configuration, Event};
+use super::acl::Configuration;
 use super::argument::{Amount, Argument};
 use super::conditions;
 use super::counting::{self, Counted, Events};
+use super::event::Event;
 use super::followed::Refusal;
 use super::key::{self, Owner};
 use super::looks::{self, Reading};
@@ -286,6 +287,11 @@ impl<'a> Translation<'a> {
         }
         if let Some(place) = self.configuration.condition_of(one.acl) {
             limit.shadow(place, format!("the ACL \"{}\" runs only under conditions", one.acl.name));
+        }
+        let verb = &one.refusal.map_or(one.statement(), |refusal| refusal.statement).verb;
+        let call = self.configuration.call_without_refusal(one.acl, verb);
+        if let Some(place) = call.filter(|_| one.verb != Verb::Warn) {
+            limit.shadow(place, format!("this call does not refuse what the ACL \"{}\" refuses", one.acl.name));
         }
         let variables = Variables::of(one.acl, self.configuration);
         let mut reach = self.narrow(limit, one, &variables);
