@@ -101,6 +101,30 @@ impl Limit {
         !self.shadow_reasons.is_empty()
     }
 
+    /// Returns whether the owner of the limit's budget has only one value for this key of `match`. A condition on such a
+    /// key leaves out whole budgets, and no part of one. A limit that watches another budget counts nothing.
+    pub fn owns(&self, key: &str) -> bool {
+        let Budget::Own { per, .. } = &self.budget else { return true };
+        per.iter().any(|field| {
+            let implied = match field {
+                Field::User => ["user-domain", "authenticated"],
+                Field::UserDomain => ["authenticated"; 2],
+                Field::Sender => ["sender-domain"; 2],
+                Field::Recipient => ["recipient-domain"; 2],
+                _ => return field.name() == key,
+            };
+            field.name() == key || implied.contains(&key)
+        })
+    }
+
+    /// Returns whether the limit may treat the recipients of one message differently.
+    pub fn depends_on_recipient(&self) -> bool {
+        let Budget::Own { per, distinct, .. } = &self.budget else { return false };
+        let conditions = self.matches.iter().chain(self.except.iter().flatten());
+        per.iter().chain(distinct).any(|field| field.is_of_recipient())
+            || conditions.into_iter().any(|condition| condition.key.starts_with("recipient"))
+    }
+
     /// Adds a condition to `match`. Returns false if `match` has another value for the same key.
     pub fn add_match(&mut self, condition: Condition) -> bool {
         let is_there = |known: &Condition| known.key == condition.key;

@@ -3,6 +3,7 @@
 
 mod budget;
 mod exim;
+mod expression;
 mod limit;
 mod postfwd;
 mod report;

@@ -2,6 +2,7 @@
 
 use super::super::budget::Allowance;
 use super::super::source_line::SourceLine;
+use super::event::Event;
 use super::list::{Kind, Named};
 use super::source::{Line, mentions};
 use super::{braces, table};
@@ -27,6 +28,8 @@ pub struct Configuration {
     pub options: Vec<(SourceLine, String)>,
     /// Conditions `ratelimit` in text that is not parsed, each with the reason.
     pub unread: Vec<(SourceLine, String)>,
+    /// Lines outside ACLs that use variables of ACLs.
+    pub elsewhere: Vec<Line>,
 }
 
 #[derive(Debug)]
@@ -51,91 +54,13 @@ pub struct Condition {
     pub value: String,
 }
 
-/// SMTP event at which Exim runs an ACL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    Connect,
-    Helo,
-    Auth,
-    Mail,
-    Rcpt,
-    Predata,
-    Data,
-    /// An event at which Weir checks no limits.
-    Other(&'static str),
-}
-
-impl Event {
-    /// Returns the name that Exim has for the event.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Helo => "HELO",
-            Self::Auth => "AUTH",
-            Self::Mail => "MAIL",
-            Self::Rcpt => "RCPT",
-            Self::Predata => "DATA",
-            Self::Data => "the end of a message",
-            Self::Other(name) => name,
-        }
-    }
-
-    /// Returns the event at which Exim runs the ACL of the option `acl_NAME`.
-    fn of_option(name: &str) -> Option<Self> {
-        const OTHERS: [&str; 15] = [
-            "not_smtp_start",
-            "not_smtp_mime",
-            "not_smtp",
-            "smtp_data_prdr",
-            "smtp_dkim",
-            "smtp_mime",
-            "smtp_etrn",
-            "smtp_expn",
-            "smtp_vrfy",
-            "smtp_notquit",
-            "smtp_quit",
-            "smtp_starttls",
-            "smtp_wellknown",
-            "smtp_atrn",
-            "smtp_dcc",
-        ];
-        Some(match name.strip_prefix("acl_")? {
-            "smtp_connect" => Self::Connect,
-            "smtp_helo" => Self::Helo,
-            "smtp_auth" => Self::Auth,
-            "smtp_mail" | "smtp_mailauth" => Self::Mail,
-            "smtp_rcpt" => Self::Rcpt,
-            "smtp_predata" => Self::Predata,
-            "smtp_data" => Self::Data,
-            name => Self::Other(OTHERS.into_iter().find(|known| *known == name)?),
-        })
-    }
-
-    /// Guesses the event from the usual names of ACLs, such as `acl_check_rcpt`.
-    fn guess(name: &str) -> Option<Self> {
-        let known = [
-            ("not_smtp", Self::Other("not_smtp")),
-            ("notsmtp", Self::Other("not_smtp")),
-            ("quit", Self::Other("smtp_quit")),
-            ("connect", Self::Connect),
-            ("helo", Self::Helo),
-            ("auth", Self::Auth),
-            ("predata", Self::Predata),
-            ("data", Self::Data),
-            ("rcpt", Self::Rcpt),
-            ("recipient", Self::Rcpt),
-            ("mail", Self::Mail),
-        ];
-        known.into_iter().find(|(part, _)| name.contains(part)).map(|(_, event)| event)
-    }
-}
-
 const VERBS: [&str; 7] = ["accept", "defer", "deny", "discard", "drop", "require", "warn"];
 
 /// Section of the configuration file.
 enum Section {
     Main,
     Acls,
+    Authenticators,
     Other,
 }
 
@@ -153,8 +78,15 @@ impl Configuration {
         let mut section = Section::Main;
         for Line { place, text } in lines {
             if let Some(name) = text.strip_prefix("begin ") {
-                section = if name.trim() == "acl" { Section::Acls } else { Section::Other };
+                section = match name.trim() {
+                    "acl" => Section::Acls,
+                    "authenticators" => Section::Authenticators,
+                    _ => Section::Other,
+                };
                 continue;
+            }
+            if !matches!(section, Section::Acls) && (text.contains("acl_m") || text.contains("acl_c")) {
+                found.elsewhere.push(Line { place: place.clone(), text: text.clone() });
             }
             let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
             match section {
@@ -165,7 +97,10 @@ impl Configuration {
                 }
                 Section::Main => found.option(&text, place),
                 Section::Acls => found.acl_line(&text, place),
-                Section::Other => found.leave_out(&text, &place),
+                Section::Authenticators if is_label(&text) => {
+                    found.named.authenticators.push(text.trim_end_matches(':').trim().to_owned());
+                }
+                Section::Authenticators | Section::Other => found.leave_out(&text, &place),
             }
         }
         found.find_callers();
@@ -318,6 +253,29 @@ impl Configuration {
         let calls = self.callers.get(name).into_iter().flatten();
         let calls = calls.map(|(acl, statement)| (&self.acls[*acl], *statement));
         calls.map(|(acl, statement)| (acl, &acl.statements[statement]))
+    }
+
+    /// Returns whether a statement or an expansion calls this ACL.
+    pub fn is_called(&self, acl: &Acl) -> bool {
+        self.calls(&acl.name).next().is_some()
+    }
+
+    /// Returns the place of a statement that calls `acl`, and does not refuse what a statement with `verb` refuses there:
+    /// `warn acl = NAME`.
+    pub fn call_without_refusal(&self, acl: &Acl, verb: &str) -> Option<&SourceLine> {
+        let passes_on = |statement: &Statement| match &statement.conditions[..] {
+            [call] if call.name == "acl" => match &*statement.verb {
+                "warn" => false,
+                "require" => !call.negated || verb == "defer",
+                "deny" => call.negated || verb == "defer",
+                _ => verb == "defer",
+            },
+            // A call under conditions is reported anyway.
+            [_] => false,
+            _ => true,
+        };
+        let mut calls = self.calls(&acl.name).take_while(|_| self.named.allowance.items(1).is_ok());
+        calls.find(|(_, statement)| !passes_on(statement)).map(|(_, statement)| &statement.place)
     }
 
     /// Returns the place of a statement of another ACL that calls `acl` only under conditions, or of an option that

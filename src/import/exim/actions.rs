@@ -11,7 +11,11 @@ use crate::policy::request::Stage;
 /// Adds the actions of the statement `one` to the limit.
 pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let (mut text, mut delay, mut is_after) = ("true".to_owned(), None, false);
-    for part in conditions::parts(one.statement()) {
+    let refusing = one.refusal.into_iter().flat_map(|refusal| conditions::parts(refusal.statement));
+    // The message of a warn is for the log or a header.
+    let own = conditions::parts(one.statement());
+    let own = own.filter(|part| one.refusal.is_none() || !matches!(part, Part::Modifier(one) if one.name == "message"));
+    for part in own.chain(refusing) {
         let modifier = match part {
             Part::Ratelimit(_) => {
                 is_after = true;
@@ -28,8 +32,9 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
                 }
             }
             "delay" if one.verb == Verb::Warn && is_after => delay = waiting(limit, modifier),
-            // The value of the variable is inserted where a condition uses the variable.
-            _ if modifier.name.starts_with("set") && !is_after => {}
+            // The value of the variable is inserted where a condition uses the variable, and the statement that refuses
+            // because of the variable is followed.
+            _ if modifier.name.starts_with("set") && (!is_after || one.refusal.is_some()) => {}
             _ => other(limit, one.verb, modifier),
         }
     }
@@ -90,6 +95,10 @@ fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
         "endpass" => {}
         "log_message" | "logwrite" | "log_reject_target" => {
             limit.comment(format!("{name}: Weir's log has its own messages."));
+        }
+        // These decide what becomes of the mail.
+        "control" | "queue" | "continue" if verb == Verb::Warn => {
+            limit.shadow(place, format!("{}: limits have no such action", conditions::short(modifier)));
         }
         _ => limit.lose(place, format!("{}: limits have no such action", conditions::short(modifier))),
     }

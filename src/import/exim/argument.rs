@@ -176,8 +176,8 @@ impl Argument {
         }
     }
 
-    /// Returns the name of Exim's record of the rate, with the key as written. Conditions with the same name share one
-    /// record.
+    /// Returns the name of Exim's record of the rate, with the key before its expansion. Conditions with the same name
+    /// share one record.
     pub fn record(&self) -> String {
         let per = match self.per {
             None | Some(Per::Byte) => Per::Mail,
@@ -185,8 +185,33 @@ impl Argument {
             Some(per) => per,
         };
         let unique = if self.unique.is_some() || self.per == Some(Per::Addr) { "unique" } else { "" };
-        format!("{}/{}/{unique}/{}", self.period, per.name(), self.key.as_deref().unwrap_or("$sender_host_address"))
+        let key = without_needless_braces(self.key.as_deref().unwrap_or("$sender_host_address"));
+        format!("{}/{}/{unique}/{key}", self.period, per.name())
     }
+}
+
+/// Returns a key with each `${name}` written as `$name`, where this has the same meaning.
+fn without_needless_braces(key: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (mut done, mut rest) = (String::new(), key);
+    while let Some((before, after)) = rest.split_once("${") {
+        done.push_str(before);
+        let variable = after
+            .split_once('}')
+            .filter(|(name, next)| !name.is_empty() && name.chars().all(is_part) && !next.starts_with(is_part));
+        match variable {
+            Some((name, next)) => {
+                done.push('$');
+                done.push_str(name);
+                rest = next;
+            }
+            None => {
+                done.push_str("${");
+                rest = after;
+            }
+        }
+    }
+    done + rest
 }
 
 /// Splits the argument at slashes, as Exim splits its lists: spaces around parts are removed, a double slash is a
@@ -281,6 +306,14 @@ mod tests {
             key: Some("k7/$sender_address".into()),
         };
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn records_have_one_name_for_both_spellings_of_a_variable() {
+        let record = |text: &str| Argument::parse(text).unwrap().record();
+        assert_eq!(record("1/1h/per_rcpt/u-${sender_address}"), record("9/1h/per_rcpt/u-$sender_address"));
+        assert_ne!(record("1/1h/per_rcpt/${domain}x"), record("1/1h/per_rcpt/$domainx"));
+        assert_ne!(record("1/1h/per_rcpt/${lc:$domain}"), record("1/1h/per_rcpt/$domain"));
     }
 
     #[test]

@@ -204,7 +204,8 @@ fn compare(name: &str, left: &str, right: &str) -> Option<bool> {
         "eqi" => return Some(left.eq_ignore_ascii_case(right)),
         _ => {}
     }
-    let number = |text| Sum { rest: text }.all();
+    // To Exim, an empty text is the number 0.
+    let number = |text: &str| if text.trim().is_empty() { Some(0) } else { Sum { rest: text }.all() };
     let (left, right) = (number(left)?, number(right)?);
     match name {
         "=" | "==" => Some(left == right),

@@ -1,8 +1,9 @@
 //! Translation of a `per_*` option into `count`, `stage`, `distinct` and `charge` of a limit, for the event at which
 //! Exim counts.
 
-use super::acl::{Condition, Event, Statement};
+use super::acl::{Condition, Statement};
 use super::argument::{Argument, Per, Update, number};
+use super::event::Event;
 use super::key;
 use crate::policy::limit::{Charge, Count};
 use crate::policy::matching::Field;
@@ -108,7 +109,7 @@ pub fn counted(argument: &Argument, event: Event, what: Events, per: &[Field]) -
     let is_strict = argument.update == Update::Strict && !matches!(count, Count::Rejections | Count::LoginFailures);
     let charge = if is_strict { Charge::Attempts } else { Charge::Accepted };
     let distinct = distinct(argument, count, per)?;
-    let comments = comments(count, argument.per, event, distinct);
+    let comments = comments(count, event, distinct);
     Ok(Counted { count, stage, distinct, amount, charge, comments, difference })
 }
 
@@ -119,7 +120,8 @@ fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<Plain, Stri
     match (argument.per, event) {
         (_, Event::Other(name)) => Err(other(name)),
         (Some(Per::Conn), _) if of_user => Ok((Count::Sessions, None, None)),
-        (Some(Per::Conn) | None, Event::Connect) | (Some(Per::Conn), _) => Ok((Count::Connections, None, None)),
+        (Some(Per::Conn) | None, Event::Connect) => Ok((Count::Connections, None, None)),
+        (Some(Per::Conn), _) => Ok((Count::Connections, None, Some(CONNECTIONS))),
         (Some(Per::Cmd), Event::Connect) => Ok((Count::Connections, None, None)),
         (Some(Per::Cmd) | None, Event::Auth) => Ok((Count::LoginFailures, None, Some(AUTH))),
         (_, Event::Helo) => Ok((Count::Connections, None, Some(HELO))),
@@ -136,11 +138,12 @@ fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<Plain, Stri
 }
 
 const AUTH: &str = "Exim counts each AUTH; Weir counts failed logins, and count = \"logins\" those that succeed";
+const CONNECTIONS: &str = "Exim counts a connection when it gets to this list; Weir counts and refuses it at once";
 const HELO: &str = "Exim counts each HELO; Weir counts connections";
 const FAILURES: &str = "Exim counts connections that end after a failed login; Weir counts failed logins";
 
 /// Returns the reason why Weir counts nothing at an event that it does not have.
-fn other(event: &str) -> String {
+pub fn other(event: &str) -> String {
     match event {
         "not_smtp" | "not_smtp_start" | "not_smtp_mime" => {
             "it limits mail of local programs, which does not come over SMTP and does not pass Weir".to_owned()
@@ -181,24 +184,18 @@ fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<F
     };
     let fits = count == Count::Recipients || count == Count::Messages && !what.is_of_recipient();
     if !fits || per.contains(&what) {
-        return Err(format!("unique={unique}: {} are not new by their {}", count.name(), what.name()));
+        return Err(format!("unique={unique}: count = \"{}\" has no distinct = \"{}\"", count.name(), what.name()));
     }
     Ok(Some(what))
 }
 
-fn comments(count: Count, per: Option<Per>, event: Event, distinct: Option<Field>) -> Vec<&'static str> {
+fn comments(count: Count, event: Event, distinct: Option<Field>) -> Vec<&'static str> {
     let mut comments = Vec::new();
     if count == Count::Bytes && event != Event::Data {
         comments.push("Exim counts what MAIL declares; Weir, too, but corrects it at the end of the message.");
     }
-    match count {
-        Count::Sessions => {
-            comments.push("Exim counts a connection when it gets to this list; Weir when its login has succeeded.");
-        }
-        Count::Connections if per == Some(Per::Conn) && event != Event::Connect => {
-            comments.push("Exim counts a connection when it gets to this list; Weir counts and refuses it at once.");
-        }
-        _ => {}
+    if count == Count::Sessions {
+        comments.push("Exim counts a connection when it gets to this list; Weir when its login has succeeded.");
     }
     if distinct.is_some_and(Field::is_of_recipient) {
         comments.push("Sub-addresses are cut: bob+lists is bob, unless [addresses] says otherwise.");

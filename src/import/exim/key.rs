@@ -104,6 +104,9 @@ fn field(content: &str) -> Result<Option<Field>, String> {
         "sender_helo_name" => Field::Helo,
         "received_port" | "interface_port" | "received_ip_address" | "interface_address" => Field::Listener,
         "primary_hostname" | "qualify_domain" | "qualify_recipient" => return Ok(None),
+        name if name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_') => {
+            return Err(format!("the key ${{{name}}} is not understood"));
+        }
         name => return Err(format!("limits have no key field for ${name}")),
     }))
 }

@@ -3,8 +3,8 @@
 
 use super::super::limit::{Budget, Condition, Limit};
 use super::RatelimitUse;
-use super::acl::Event;
 use super::counting::Counted;
+use super::event::Event;
 use crate::policy::limit::Count;
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
@@ -19,7 +19,7 @@ pub fn check_owner(counted: &Counted, per: &[Field], event: Event) -> Result<(),
 }
 
 /// Returns the stage at which a limit with this count charges.
-fn charging(count: Count, stage: Option<Stage>) -> Stage {
+pub fn charging(count: Count, stage: Option<Stage>) -> Stage {
     match count {
         Count::Connections => Stage::Connect,
         Count::Sessions | Count::LoginFailures => Stage::Auth,
@@ -76,6 +76,7 @@ fn is_key_known(key: &str, count: Option<Count>, stage: Stage) -> bool {
         "helo" | "user" | "user-domain" => stage > Stage::Connect,
         "sender" | "sender-domain" => stage > Stage::Auth,
         "recipient" | "recipient-domain" => stage >= Stage::Rcpt,
+        "message-recipients" => stage >= Stage::Data,
         _ => true,
     }
 }

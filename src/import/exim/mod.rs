@@ -7,23 +7,31 @@ mod braces;
 mod conditions;
 mod constant;
 mod counting;
+mod event;
+mod expansion;
+mod followed;
 mod key;
 mod known;
 mod list;
+mod looks;
 mod lookup;
 mod number;
 mod overrides;
+mod records;
 mod source;
 mod table;
 mod texts;
+mod translated;
 mod translation;
 mod variables;
 
 use super::budget::Allowance;
 use super::report::{Number, Report};
-use acl::{Acl, Condition, Configuration, Event, Statement};
+use acl::{Acl, Condition, Configuration, Statement};
 use argument::Argument;
 use counting::Events;
+use event::Event;
+use followed::{Refusal, Use};
 use lookup::Lookup;
 use source::Source;
 use std::path::Path;
@@ -46,7 +54,9 @@ struct RatelimitUse<'a> {
     /// Events that the condition counts.
     events: Events,
     /// Differences between the statement and its limits because of which the limits are in shadow mode.
-    differences: Vec<&'static str>,
+    differences: Vec<String>,
+    /// Later statement that refuses the mail for which this one sets a variable.
+    refusal: Option<Refusal<'a>>,
     /// Whether the condition only reads a record, which other conditions charge.
     is_read_only: bool,
     /// Whether the event is guessed, because no option says at which events Exim runs the ACL.
@@ -112,7 +122,9 @@ fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> 
             for (n, condition) in statement.conditions.iter().enumerate().filter(|(_, one)| one.name == "ratelimit") {
                 let number = report.number();
                 let text = variables.at(at, n).simplified(&condition.value);
-                let written = Written { number, acl, at, condition, is_guessed };
+                let followed = followed::follow(configuration, acl, at, condition);
+                let is_called = configuration.is_called(acl);
+                let written = Written { number, acl, at, condition, is_guessed, is_called, followed: &followed };
                 for event in &events {
                     match written.at_event(*event, &text, &configuration.named.allowance) {
                         Ok(one) => found.push(one),
@@ -129,24 +141,41 @@ fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> 
 
 /// A condition `ratelimit` as written, before its argument is parsed for an event.
 #[derive(Clone, Copy)]
-struct Written<'a> {
+struct Written<'a, 'f> {
     number: Number,
     acl: &'a Acl,
     at: usize,
     condition: &'a Condition,
     is_guessed: bool,
+    /// Whether another ACL calls this one.
+    is_called: bool,
+    /// Use of the variables that its statement sets.
+    followed: &'f Use<'a>,
 }
 
-impl<'a> Written<'a> {
+impl<'a> Written<'a, '_> {
     /// Parses the condition for one event. `text` is its argument, with the constant parts evaluated.
     fn at_event(&self, event: Event, text: &str, allowance: &Allowance) -> Result<RatelimitUse<'a>, String> {
-        let Self { number, acl, at, condition, is_guessed } = *self;
+        let Self { number, acl, at, condition, is_guessed, is_called, followed } = *self;
         let (argument, lookup) = argument(text, allowance)?;
         let statement = &acl.statements[at];
         let events = Events::of(statement, event);
         let (verb, difference) = verb(statement, condition, events)?;
+        let difference = match &*statement.verb {
+            "accept" | "discard" if is_called => difference.map(|_| CALLED),
+            _ => difference,
+        };
         let is_read_only = argument.is_read_only(counting::fits(argument.per, event), event.name())?;
-        let differences = difference.into_iter().chain(several(statement)).collect();
+        let mut differences: Vec<String> =
+            difference.into_iter().chain(several(statement)).map(str::to_owned).collect();
+        let refusal = match followed {
+            Use::Refusal(refusal) => Some(*refusal),
+            Use::Other(words) => {
+                differences.push(words.clone());
+                None
+            }
+            Use::None => None,
+        };
         Ok(RatelimitUse {
             number,
             event,
@@ -155,14 +184,17 @@ impl<'a> Written<'a> {
             condition,
             argument,
             lookup,
-            verb,
+            verb: refusal.map_or(verb, |refusal| refusal.verb),
             events,
             differences,
+            refusal,
             is_read_only,
             is_guessed,
         })
     }
 }
+
+const CALLED: &str = "another ACL calls this one, and what it does with the mail is not followed";
 
 /// Returns the difference between Exim and Weir for a statement with several conditions `ratelimit`; `None` if it has
 /// one.

@@ -6,31 +6,36 @@ use super::acl::Configuration;
 use super::argument::{Amount, Argument};
 use super::conditions;
 use super::counting::{self, Counted, Events};
+use super::event::Event;
+use super::followed::Refusal;
 use super::key::{self, Owner};
+use super::looks::{self, Reading};
 use super::lookup::{Lookup, UNLIMITED};
 use super::number::{per_event, rate};
+use super::records::{self, Charging, Record};
 use super::variables::Variables;
 use super::{RatelimitUse, Verb, actions, known, overrides};
 use crate::policy::limit::{Algorithm, Charge, Count};
 use crate::policy::matching::Field;
-use crate::policy::request::Stage;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// State of the translation of all conditions.
 pub struct Translation<'a> {
     configuration: &'a Configuration,
     ratelimit_uses: &'a [RatelimitUse<'a>],
     report: &'a mut Report,
-    /// For the name of each of Exim's records, the limits that charge it.
-    records: HashMap<String, ChargedRecord>,
+    /// Exim's records by their names.
+    records: HashMap<String, Record<'a>>,
 }
 
-/// Limits that charge the same record of Exim.
-struct ChargedRecord {
-    line: usize,
-    limits: Vec<(String, Owner)>,
-    /// The amount that these limits allow.
-    most: f64,
+/// Mail that Exim counts, compared with the mail to which a limit applies.
+#[derive(Default)]
+struct Reach {
+    /// Whether Exim also counts mail to which the limit does not apply.
+    is_part: bool,
+    /// Whether Exim counts no mail from the network.
+    is_never: bool,
 }
 
 /// Amount that the argument of a condition allows.
@@ -61,14 +66,38 @@ impl<'a> Translation<'a> {
     pub fn all(mut self) {
         let ratelimit_uses = self.ratelimit_uses;
         let (looks, charges): (Vec<_>, Vec<_>) = ratelimit_uses.iter().partition(|one| one.is_read_only);
-        for one in charges {
-            if let Err(why) = self.translate_charging(one) {
-                self.refuse(one, &why);
-            }
-        }
+        let mut charging: Vec<Charging<'a>> = charges.into_iter().map(|one| self.charging(one)).collect();
+        records::compare(&mut charging);
+        charging.into_iter().for_each(|one| self.record(one));
         for one in looks {
             if let Err(why) = self.translate_watching(one) {
                 self.refuse(one, &why);
+            }
+        }
+    }
+
+    /// Adds the limits of a condition that charges to the report, and remembers its record.
+    fn record(&mut self, charging: Charging<'a>) {
+        let one = charging.one;
+        let names = match &charging.limits {
+            Ok(limits) => limits.iter().map(|(limit, _)| self.report.add(one.number, limit.clone())).collect(),
+            Err(why) => {
+                self.refuse(one, why);
+                Vec::new()
+            }
+        };
+        match self.records.entry(one.argument.record()) {
+            Entry::Vacant(entry) => drop(entry.insert(Record { first: charging, names, other: None })),
+            Entry::Occupied(_) if charging.is_never => {}
+            Entry::Occupied(mut entry) => {
+                let record = entry.get_mut();
+                let line = one.condition.place.line;
+                if record.first.limits.is_err() && charging.limits.is_ok() {
+                    let former = std::mem::replace(record, Record { first: charging, names, other: None });
+                    record.other = Some(former.first.one.condition.place.line);
+                } else {
+                    record.other.get_or_insert(line);
+                }
             }
         }
     }
@@ -77,10 +106,30 @@ impl<'a> Translation<'a> {
         self.report.refuse(one.number, &one.condition.place, format!("{}: {why}", conditions::short(one.condition)));
     }
 
-    fn translate_charging(&mut self, one: &RatelimitUse<'_>) -> Result<(), String> {
+    /// Translates a condition that charges a record.
+    fn charging(&mut self, one: &'a RatelimitUse<'a>) -> Charging<'a> {
+        let mut charging = Charging {
+            one,
+            limits: Ok(Vec::new()),
+            counted: None,
+            most: f64::INFINITY,
+            is_part: false,
+            is_never: false,
+            is_shared: false,
+        };
+        charging.limits = self.charging_limits(one, &mut charging);
+        charging
+    }
+
+    fn charging_limits(
+        &mut self,
+        one: &RatelimitUse<'_>,
+        charging: &mut Charging<'_>,
+    ) -> Result<Vec<(Limit, Owner)>, String> {
         let argument = &one.argument;
         let owners = key::owners(argument.key.as_deref().unwrap_or("$sender_host_address"))?;
         let Most { most, unknown } = self.most(one)?;
+        charging.most = most;
         let mut limits = Vec::new();
         for owner in owners {
             let counted = counting::counted(argument, one.event, one.events, &owner.per)?;
@@ -102,13 +151,13 @@ impl<'a> Translation<'a> {
             }
             let reasons = unknown.as_deref().into_iter().chain(counted.difference).chain(owner.difference);
             reasons.for_each(|words| limit.shadow(&one.condition.place, words));
-            self.finish(&mut limit, one, &owner);
+            let reach = self.finish(&mut limit, one, &owner);
+            charging.is_part |= reach.is_part;
+            charging.is_never = reach.is_never;
+            charging.counted = Some(counted);
             limits.push((limit, owner));
         }
-        let limits = limits.into_iter().map(|(limit, owner)| (self.report.add(one.number, limit), owner)).collect();
-        let recorded = ChargedRecord { line: one.condition.place.line, limits, most };
-        self.records.entry(argument.record()).or_insert(recorded);
-        Ok(())
+        Ok(limits)
     }
 
     /// Returns the amount that an argument allows. A condition with the limit 0 that only warns measures a rate for
@@ -155,41 +204,31 @@ impl<'a> Translation<'a> {
     }
 
     fn translate_watching(&mut self, one: &RatelimitUse<'_>) -> Result<(), String> {
-        let Some(recorded) = self.records.get(&one.argument.record()) else {
+        let Some(record) = self.records.get(&one.argument.record()) else {
             return Err(
                 "it only reads a record, and no ratelimit with this period, per_* option and key charges it".to_owned()
             );
         };
+        if record.first.limits.is_err() {
+            let line = record.first.one.condition.place.line;
+            return Err(format!("it only reads the record that line {line} charges, which is not translated"));
+        }
         let Amount::Number(number) = one.argument.limit else { return Err("its limit is looked up".to_owned()) };
-        let at = number / recorded.most;
-        if recorded.most.is_infinite() {
-            return Err(format!("it is a part of the number of line {}, which is not known", recorded.line));
+        let (most, line) = (record.first.most, record.first.one.condition.place.line);
+        if most.is_infinite() {
+            return Err(format!("it is a part of the number of line {line}, which is not known"));
         }
-        if !(0.01..=1000.0).contains(&at) {
-            return Err(format!(
-                "{number} is not from 0.01 to 1000 times {}, which line {} limits to",
-                recorded.most, recorded.line
-            ));
-        }
-        let stage = counting::stage(one.event);
+        let reading = record.reading(one);
         let mut limits = Vec::new();
-        for (name, owner) in &recorded.limits {
-            let mut limit = Limit::new(Budget::Watched(name.clone()));
-            limit.rung.at = at;
-            limit.comment(format!(
-                "{}: {} {}",
-                one.condition.place,
-                one.statement().verb,
-                conditions::written(one.condition)
-            ));
-            if stage.is_none() {
-                limit.comment("Exim reads the record at HELO; Weir does not limit HELO, and reads its budget at MAIL.");
+        for ((charging, owner), name) in record.first.limits.iter().flatten().zip(&record.names) {
+            let mut limit = match (&reading, &record.first.counted) {
+                (Reading::Count, Some(counted)) => looks::twin(charging, one, number / counted.amount)?,
+                _ => looks::watching(name, one, owner, number, most, line)?,
+            };
+            limit.comments.insert(0, source(one));
+            if let Reading::Doubtful(words) = &reading {
+                limit.shadow(&one.condition.place, words);
             }
-            let stage = stage.unwrap_or(Stage::Mail);
-            if let Some(field) = owner.per.iter().find(|field| !known::is_known(**field, stage)) {
-                return Err(format!("{} is not known at {}", field.name(), one.event.name()));
-            }
-            limit.stage = Some(stage);
             limits.push((limit, owner.clone()));
         }
         for (mut limit, owner) in limits {
@@ -201,12 +240,7 @@ impl<'a> Translation<'a> {
 
     /// Adds comments to a limit: its place in the source, and the differences between Exim and Weir.
     fn explain(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner, counted: &Counted) {
-        limit.comment(format!(
-            "{}: {} {}",
-            one.condition.place,
-            one.statement().verb,
-            conditions::written(one.condition)
-        ));
+        limit.comment(source(one));
         if let Some(part) = one.argument.mistaken() {
             limit.comment(format!("{part} is no option of Exim's: it takes it for a part of the key."));
         }
@@ -224,12 +258,6 @@ impl<'a> Translation<'a> {
         if owner.per.contains(&Field::User) && owner.only.is_none() {
             limit.comment("It does not hold without a login; in Exim all who have none share one budget.");
         }
-        if let Some(recorded) = self.records.get(&one.argument.record()) {
-            limit.comment(format!(
-                "Exim keeps one record for this and for line {}; here each counts by itself.",
-                recorded.line
-            ));
-        }
         if one.events == Events::Rejections {
             limit.comment("Exim asks the recipient's server; Weir counts the recipients that the smart host rejects.");
         }
@@ -243,7 +271,7 @@ impl<'a> Translation<'a> {
     }
 
     /// Adds `match`, `except` and the actions to a limit.
-    fn finish(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner) {
+    fn finish(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner) -> Reach {
         let place = &one.statement().place;
         one.differences.iter().for_each(|words| limit.shadow(place, words));
         if one.is_guessed {
@@ -260,44 +288,103 @@ impl<'a> Translation<'a> {
         if let Some(place) = self.configuration.condition_of(one.acl) {
             limit.shadow(place, format!("the ACL \"{}\" runs only under conditions", one.acl.name));
         }
+        let verb = &one.refusal.map_or(one.statement(), |refusal| refusal.statement).verb;
+        let call = self.configuration.call_without_refusal(one.acl, verb);
+        if let Some(place) = call.filter(|_| one.verb != Verb::Warn) {
+            limit.shadow(place, format!("this call does not refuse what the ACL \"{}\" refuses", one.acl.name));
+        }
         let variables = Variables::of(one.acl, self.configuration);
-        self.narrow(limit, one, &variables);
-        self.except_accepted(limit, one, &variables);
+        let mut reach = self.narrow(limit, one, &variables);
+        if let Some(refusal) = one.refusal.filter(|refusal| !refusal.is_reset)
+            && one.event == Event::Rcpt
+            && limit.depends_on_recipient()
+        {
+            limit.shadow(&refusal.statement.place, "Exim refuses the later recipients of the message, too");
+        }
+        self.except_accepted(limit, 0..one.at, one, &variables);
+        if let Some(refusal) = &one.refusal {
+            reach.is_part |= self.narrow_refusal(limit, one, refusal, &variables);
+        }
         known::leave_unknown_out(limit, one);
         actions::act(limit, one);
+        reach
+    }
+
+    /// Adds the conditions of the statement that refuses. Returns whether Exim also counts mail that it does not refuse.
+    fn narrow_refusal(
+        &self,
+        limit: &mut Limit,
+        one: &RatelimitUse<'_>,
+        refusal: &Refusal<'_>,
+        variables: &Variables<'_>,
+    ) -> bool {
+        let Refusal { statement, at, test, .. } = *refusal;
+        limit.comment(format!("{}: {} is what happens above the limit.", statement.place, statement.verb));
+        let mut is_part = false;
+        for (n, condition) in statement.conditions.iter().enumerate() {
+            if !std::ptr::eq(condition, test) && !conditions::is_modifier(condition) {
+                is_part = true;
+                conditions::narrow(limit, condition, true, &self.configuration.named, &variables.at(at, n));
+            }
+        }
+        is_part | self.except_accepted(limit, one.at + 1..at, one, variables)
     }
 
     /// Adds the conditions of the statement to `match` and `except` of the limit.
-    fn narrow(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) {
-        let mut is_after = false;
+    fn narrow(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) -> Reach {
+        let (mut is_after, mut reach) = (false, Reach::default());
+        // A limit that counts what another one counts must count all of it.
+        let is_twin = one.is_read_only;
         for (n, condition) in one.statement().conditions.iter().enumerate() {
             if condition.name == "ratelimit" {
                 is_after = true;
             } else if !conditions::is_modifier(condition) && !one.events.are_selected_by(condition) {
-                if is_after {
-                    limit.comment("Exim also counts mail that does not match the conditions after ratelimit.");
-                }
-                conditions::narrow(limit, condition, &self.configuration.named, &variables.at(one.at, n));
+                reach.is_part |= is_after;
+                let (scope, named) = (variables.at(one.at, n), &self.configuration.named);
+                let is_never = conditions::narrow(limit, condition, is_after || is_twin, named, &scope);
+                reach.is_never |= is_never && !is_after;
             }
         }
+        reach
     }
 
-    /// Adds to `except` the mail that earlier statements of the ACL accept, so that Exim does not evaluate the
-    /// condition for it.
-    fn except_accepted(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) {
+    /// Adds to `except` the mail that these statements of the ACL accept, so that Exim does not evaluate the condition,
+    /// or the refusal after it, for this mail. Returns whether there is such mail.
+    fn except_accepted(
+        &self,
+        limit: &mut Limit,
+        range: std::ops::Range<usize>,
+        one: &RatelimitUse<'_>,
+        variables: &Variables<'_>,
+    ) -> bool {
         let allowance = &self.configuration.named.allowance;
-        let statements = one.acl.statements[..one.at].iter().enumerate();
-        let accepts = statements.filter(|(_, statement)| statement.verb == "accept");
-        for (at, accept) in accepts.take_while(|_| allowance.items(1).is_ok()) {
+        let is_counted = range.start > 0;
+        let mut is_any = false;
+        let lets_through = |at: &usize| matches!(&*one.acl.statements[*at].verb, "accept" | "discard");
+        for at in range.filter(lets_through).take_while(|_| allowance.items(1).is_ok()) {
+            let accept = &one.acl.statements[at];
             let scope = variables.at(at, accept.conditions.len());
             match conditions::accepted(accept, &self.configuration.named, &scope) {
-                Ok(Some(table)) if limit.except.contains(&table) => {}
-                Ok(Some(table)) => limit.except.push(table),
-                Ok(None) => {}
+                Ok(None) => continue,
+                Ok(Some(table)) => {
+                    if is_counted && !table.iter().all(|condition| limit.owns(condition.key)) {
+                        limit.shadow(&accept.place, "Exim also counts the mail that this lets through");
+                    }
+                    if !limit.except.contains(&table) {
+                        limit.except.push(table);
+                    }
+                }
                 Err(words) => limit.shadow(&accept.place, words),
             }
+            is_any = true;
         }
+        is_any
     }
+}
+
+/// Returns the comment that shows a condition with its place.
+fn source(one: &RatelimitUse<'_>) -> String {
+    format!("{}: {} {}", one.condition.place, one.statement().verb, conditions::written(one.condition))
 }
 
 /// Returns the lookup whose result is the number `m` of the argument.

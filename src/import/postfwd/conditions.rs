@@ -1,9 +1,13 @@
 //! Translation of the conditions of postfwd rules into `match` and `except`.
 
-use super::super::limit::{Condition, MatchValue};
+use super::super::budget::{Allowance, Resource};
+use super::super::expression::{self, Meaning};
+use super::super::limit::{Condition, Limit, MatchValue};
+use super::hours;
 use super::rules::Item;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::path::Path;
 
 /// The conditions of one rule, translated.
 #[derive(Debug, Default)]
@@ -11,216 +15,324 @@ pub struct Narrowed {
     pub matches: Vec<Condition>,
     /// Tables of `except`: the limit does not apply to mail that meets all conditions of one of them.
     pub except: Vec<Vec<Condition>>,
-    /// Items of the rule that limits cannot express, as written.
+    /// Items of the rule that limits cannot express, each with the reason.
     pub unknown: Vec<String>,
-    /// Keys of `match` for which an item of the rule is true for all mail.
-    unbounded: Vec<&'static str>,
 }
 
-/// For which values of a key an item of a rule is true.
-#[derive(Debug, PartialEq, Eq)]
-enum Meaning {
-    /// For every value, also for none.
-    Always,
-    /// For every value that is not empty.
-    Present,
-    /// For values that match one of these patterns.
-    Among(Vec<String>),
-}
+/// Attributes of Postfix requests, the keys of `match` for them, and the way in which expressions are compared.
+const KEYS: [(&str, &str, &str); 9] = [
+    ("client_address", "client", "client"),
+    ("sasl_username", "user", "user"),
+    ("sender", "sender", "sender"),
+    ("sender_localpart", "sender", "local part"),
+    ("sender_domain", "sender-domain", "sender-domain"),
+    ("recipient", "recipient", "recipient"),
+    ("recipient_localpart", "recipient", "local part"),
+    ("recipient_domain", "recipient-domain", "recipient-domain"),
+    ("helo_name", "helo", "helo"),
+];
 
-/// Attributes of Postfix requests, and the keys of `match` that mean the same.
-const KEYS: [(&str, &str); 7] = [
-    ("client_address", "client"),
-    ("sasl_username", "user"),
-    ("sender", "sender"),
-    ("sender_domain", "sender-domain"),
-    ("recipient", "recipient"),
-    ("recipient_domain", "recipient-domain"),
-    ("helo_name", "helo"),
+/// Reason why limits cannot express an item, by the beginning of its name.
+const REASONS: [(&[&str], &str); 11] = [
+    (&["rbl", "rhsbl"], "limits ask no DNS lists"),
+    (
+        &["client_name", "reverse_client_name", "helo_address", "sender_ns_", "sender_mx_"],
+        "limits look up no names in the DNS",
+    ),
+    (&["size"], "limits have no condition on the size of a message"),
+    (&["score", "request_score"], "limits have no scores"),
+    (&["date", "months"], "limits have hours and days of the week, and no dates"),
+    (&["sasl_method"], "limits know whether a client has logged in, and not how"),
+    (&["sasl_sender"], "Weir does not read AUTH= of MAIL"),
+    (&["encryption_"], "limits know whether a connection is encrypted, and not how"),
+    (&["ccert_"], "limits know no certificates of clients"),
+    (&["server_", "postfwd_", "client_port"], "Weir's listeners have names: write match = { listener = \"NAME\" }"),
+    (
+        &["protocol_", "policy_context", "queue_id", "instance", "stress", "etrn_domain", "request", "version"],
+        "limits have no such condition",
+    ),
 ];
 
 impl Narrowed {
-    /// Adds an item. If a rule has several items for one attribute, postfwd applies the rule if one of them is true.
-    pub fn add(&mut self, item: &Item) {
-        let Item { key, operator, value } = item;
-        let known = KEYS.into_iter().find(|(name, _)| name == key);
-        let translated = known.and_then(|(_, key)| Some((key, meaning(key, operator, value)?)));
-        let Some((key, meaning)) = translated else { return self.unknown.push(format!("{key}{operator}{value}")) };
+    /// Translates the items of a rule. If a rule has several items for one attribute, postfwd applies the rule if one of
+    /// them is true.
+    pub fn of<'i>(items: impl Iterator<Item = &'i Item>, allowance: &Allowance) -> Self {
+        let mut narrowed = Self::default();
+        let mut groups: Vec<(&str, Vec<Item>)> = Vec::new();
+        for item in items {
+            match read(item, allowance, 0) {
+                Err(why) => narrowed.unknown.push(format!("{item}: {why}")),
+                Ok(items) => match groups.iter_mut().find(|(key, _)| *key == item.key) {
+                    Some((_, known)) => known.extend(items),
+                    None => groups.push((&item.key, items)),
+                },
+            }
+        }
+        let (hours, groups): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|(key, _)| matches!(*key, "days" | "time"));
+        let hours: Vec<Item> = hours.into_iter().flat_map(|(_, items)| items).collect();
+        if !hours.is_empty() {
+            match hours::of(&hours) {
+                Ok(text) => narrowed.must(Condition { key: "time", value: MatchValue::Texts(vec![text]) }, &hours),
+                Err(why) => narrowed.cannot(&hours, &why),
+            }
+        }
+        groups.iter().for_each(|(key, items)| narrowed.add(key, items));
+        narrowed
+    }
+
+    /// Adds the items for one attribute, of which one must be true.
+    fn add(&mut self, name: &str, items: &[Item]) {
+        let Some((_, key, shape)) = KEYS.into_iter().find(|(known, ..)| *known == name) else {
+            return match other(name, items) {
+                Ok(Some(condition)) => self.must(condition, items),
+                Ok(None) => {}
+                Err(why) => self.cannot(items, &why),
+            };
+        };
+        match items.iter().map(|item| meaning(shape, item)).collect::<Result<Vec<_>, _>>().and_then(any) {
+            Ok(meaning) => self.of_field(key, meaning, items),
+            Err(why) => self.cannot(items, &why),
+        }
+    }
+
+    fn of_field(&mut self, key: &'static str, meaning: Meaning, items: &[Item]) {
+        let texts = |texts: &[&str]| MatchValue::Texts(texts.iter().map(|text| (*text).to_owned()).collect());
+        // Every mail has a value for these keys.
+        let is_always_known = matches!(key, "client" | "recipient" | "recipient-domain");
         match meaning {
-            Meaning::Always => self.hold_always(key),
-            // Every mail has a value for these keys.
-            Meaning::Present if matches!(key, "client" | "recipient" | "recipient-domain") => self.hold_always(key),
-            Meaning::Present => self.add_patterns(key, vec!["*".to_owned()]),
+            Meaning::Always => {}
+            Meaning::Present if is_always_known => {}
+            Meaning::Present => self.must(Condition { key, value: texts(&["*"]) }, items),
+            Meaning::Absent if key == "user" => {
+                self.must(Condition { key: "authenticated", value: MatchValue::Flag(false) }, items);
+            }
+            Meaning::Absent if key == "sender" => self.must(Condition { key, value: texts(&["<>"]) }, items),
+            Meaning::Absent => self.cannot(items, "limits have no condition that a value is absent"),
             // `*@*` matches every sender except the null sender.
             Meaning::Among(patterns) if key == "sender" && patterns == ["*@*"] => {
-                let null = Condition { key, value: MatchValue::Texts(vec!["<>".to_owned()]) };
-                self.except.push(vec![null]);
+                self.except.push(vec![Condition { key, value: texts(&["<>"]) }]);
             }
-            Meaning::Among(patterns) if key == "recipient" && patterns == ["*@*"] => self.hold_always(key),
-            Meaning::Among(patterns) => self.add_patterns(key, patterns),
+            Meaning::Among(patterns) if key == "recipient" && patterns == ["*@*"] => {}
+            Meaning::Among(patterns) => self.must(Condition { key, value: MatchValue::Texts(patterns) }, items),
+            Meaning::Not { patterns, is_present } => {
+                if is_present && !is_always_known {
+                    self.must(Condition { key, value: texts(&["*"]) }, items);
+                }
+                self.except.push(vec![Condition { key, value: MatchValue::Texts(patterns) }]);
+            }
         }
     }
 
-    fn hold_always(&mut self, key: &'static str) {
-        self.matches.retain(|condition| condition.key != key);
-        self.unbounded.push(key);
-    }
-
-    fn add_patterns(&mut self, key: &'static str, patterns: Vec<String>) {
-        let known = self.matches.iter_mut().find(|condition| condition.key == key);
-        match known.map(|condition| &mut condition.value) {
-            _ if self.unbounded.contains(&key) => {}
-            Some(MatchValue::Texts(texts)) => texts.extend(patterns),
-            _ => self.matches.push(Condition { key, value: MatchValue::Texts(patterns) }),
+    fn must(&mut self, condition: Condition, items: &[Item]) {
+        match self.matches.iter().any(|known| known.key == condition.key && *known != condition) {
+            true => self.cannot(items, "there is a condition for this already, and both must hold"),
+            false if self.matches.contains(&condition) => {}
+            false => self.matches.push(condition),
         }
     }
-}
 
-/// Returns the values for which an item is true; `None` if limits cannot express them.
-fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
-    match operator {
-        // `!!` negates the value: `=!!^$` means that the attribute is not empty.
-        "=!!" | "=~!!" | "~=!!" => empty(expression(value.trim_matches(['(', ')']))),
-        // In postfwd, the value after `=` is a regular expression, except for addresses of clients.
-        "=~" | "~=" => regular(key, expression(value)),
-        "!~" | "~!" => empty(expression(value)),
-        "=" if key != "client" => regular(key, expression(value)),
-        "!=" | "=!" if matches!(value, "" | "^$") => Some(Meaning::Present),
-        "=" | "==" => {
-            let is_address = key == "client";
-            let items = value.split(',').map(|item| item.trim().to_owned()).filter(|item| !item.is_empty());
-            let items: Vec<String> = items.collect();
-            let is_plain = |item: &String| match is_address {
-                true => item.parse::<IpAddr>().is_ok() || item.parse::<IpNet>().is_ok(),
-                false => !item.contains(['$', ':', '!', '(', ')', '*', '&', '/', '^', '\\', '|', ' ']),
-            };
-            // postfwd splits only lists of client addresses at commas.
-            ((is_address || items.len() == 1) && !items.is_empty() && items.iter().all(is_plain))
-                .then_some(Meaning::Among(items))
+    fn cannot(&mut self, items: &[Item], why: &str) {
+        let written: Vec<String> = items.iter().take(3).map(Item::to_string).collect();
+        self.unknown.push(format!("{}: {why}", written.join("; ")));
+    }
+
+    /// Adds the conditions of another rule, which must hold, too.
+    pub fn join(&mut self, other: Self) {
+        for condition in other.matches {
+            let words = format!("two rules have different conditions on {}, and both must hold", condition.key);
+            match self.matches.iter().find(|known| known.key == condition.key) {
+                Some(known) if *known != condition => self.unknown.push(words),
+                Some(_) => {}
+                None => self.matches.push(condition),
+            }
         }
-        _ => None,
+        self.except.extend(other.except);
+        self.unknown.extend(other.unknown);
+    }
+
+    /// Returns whether all conditions are in `matches`.
+    pub fn is_plain(&self) -> bool {
+        self.unknown.is_empty() && self.except.is_empty()
+    }
+
+    /// Returns the keys of all conditions.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.matches.iter().chain(self.except.iter().flatten()).map(|condition| condition.key)
+    }
+
+    /// Adds the conditions to a limit. Returns what the limit cannot express.
+    pub fn apply(self, limit: &mut Limit) -> Vec<String> {
+        let mut own = Self { matches: std::mem::take(&mut limit.matches), ..Self::default() };
+        own.join(self);
+        limit.matches = own.matches;
+        limit.except.extend(own.except);
+        own.unknown
     }
 }
 
-/// Returns the meaning of a negated regular expression; only the negation of `^$` has one: not empty.
-fn empty(expression: &str) -> Option<Meaning> {
-    (expression == "^$").then_some(Meaning::Present)
+/// Returns whether a name is an attribute of requests, or another item of postfwd's own.
+pub fn is_attribute(name: &str) -> bool {
+    let is_own = |names: &[&str]| names.iter().any(|known| name.starts_with(known));
+    KEYS.iter().any(|(known, ..)| *known == name)
+        || matches!(name, "days" | "time" | "recipient_count")
+        || REASONS.iter().any(|(names, _)| is_own(names))
 }
 
-/// Returns a regular expression without the slashes around it.
-fn expression(value: &str) -> &str {
-    value.strip_prefix('/').and_then(|value| value.strip_suffix('/')).unwrap_or(value)
-}
-
-/// Translates a regular expression, if patterns of limits can express it: they have no wildcard but `*`.
-fn regular(key: &str, expression: &str) -> Option<Meaning> {
-    let core = expression.strip_prefix('^').unwrap_or(expression);
-    let core = core.strip_suffix('$').unwrap_or(core);
-    let core = core.strip_prefix('(').and_then(|core| core.strip_suffix(')')).unwrap_or(core);
-    match core {
-        "" if expression != "^$" => return Some(Meaning::Always),
-        ".*" => return Some(Meaning::Always),
-        "." | ".+" | r"\S" | r"\S+" | r"\w" | r"\w+" | r"[^\s]+" => return Some(Meaning::Present),
-        _ => {}
-    }
-    let group = expression.find('(').zip(expression.rfind(')'));
-    let (before, inner, after) = match group {
-        Some((from, to)) if from < to => (&expression[..from], &expression[from + 1..to], &expression[to + 1..]),
-        Some(_) => return None,
-        None => (expression, "", ""),
+/// Returns an item, or the items in the file that it names: `client_address=file:/etc/postfix/clients`.
+fn read(item: &Item, allowance: &Allowance, depth: usize) -> Result<Vec<Item>, String> {
+    const KINDS: [(&str, bool); 4] = [("lfile:", false), ("ltable:", true), ("file:", false), ("table:", true)];
+    const MAX_DEPTH: usize = 5;
+    let is_list = item.key == "client_address" && !item.value.contains("!!");
+    let values: Vec<&str> = match is_list {
+        true => item.value.split([',', ' ', '\t']).map(str::trim).filter(|value| !value.is_empty()).collect(),
+        false => vec![&item.value],
     };
-    let inner = inner.strip_prefix("?:").unwrap_or(inner);
-    let patterns = inner.split('|').map(|one| pattern(key, &format!("{before}{one}{after}")));
-    Some(Meaning::Among(patterns.collect::<Option<_>>()?))
-}
-
-/// Translates a regular expression that has only literal characters, `.*` and `.+` into a pattern.
-fn pattern(key: &str, expression: &str) -> Option<String> {
-    let (core, begin) = expression.strip_prefix('^').map_or((expression, "*"), |core| (core, ""));
-    let is_ended = core.ends_with('$') && !core.ends_with("\\$");
-    let (core, end) = if is_ended { (&core[..core.len() - 1], "") } else { (core, "*") };
-    let mut pattern = begin.to_owned();
-    let mut characters = core.chars().peekable();
-    while let Some(c) = characters.next() {
-        match c {
-            '\\' => pattern.push(characters.next().filter(|c| matches!(c, '.' | '@' | '-' | '_' | '+'))?),
-            '.' if characters.next_if(|c| matches!(c, '*' | '+')).is_some() => pattern.push('*'),
-            // In a regular expression a dot matches any character, but an administrator who writes example.org means
-            // the dot.
-            '.' | '@' | '-' | '_' => pattern.push(c),
-            _ if c.is_ascii_alphanumeric() => pattern.push(c),
-            _ => return None,
-        }
-    }
-    let is_literal = !pattern.is_empty() && begin.is_empty() && end.is_empty();
-    pattern += end;
-    while pattern.contains("**") {
-        pattern = pattern.replace("**", "*");
-    }
-    let fits = match key {
-        "client" => is_literal && pattern.parse::<IpAddr>().is_ok(),
-        // In Weir a pattern without @ matches a local part, so that only patterns with @, or literal words, have the
-        // same meaning.
-        "user" | "sender" | "recipient" => pattern.contains('@') || is_literal && !pattern.contains('*'),
-        _ => true,
-    };
-    fits.then_some(pattern)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn items_have_the_meaning_of_postfwd() {
-        let among = |items: &[&str]| Some(Meaning::Among(items.iter().map(|item| (*item).to_owned()).collect()));
-        for (key, operator, value, expected) in [
-            ("user", "=~", "/^(.+)$/", Some(Meaning::Present)),
-            ("user", "=!!", "^$", Some(Meaning::Present)),
-            ("user", "=~!!", "(^$)", Some(Meaning::Present)),
-            ("user", "==", "alice,bob", None),
-            ("user", "=!!", "bob", None),
-            ("user", "!~", "/^$/", Some(Meaning::Present)),
-            ("user", "=~", "/^(\\S+)$/", Some(Meaning::Present)),
-            ("recipient-domain", "=~", "/.*/", Some(Meaning::Always)),
-            ("sender", "=~", ".+@.+", among(&["*@*"])),
-            ("user", "=~", "/^(alice|bob)$/", among(&["alice", "bob"])),
-            ("user", "=~", "/@(example\\.org|example\\.com)$/", among(&["*@example.org", "*@example.com"])),
-            ("sender-domain", "=~", "/\\.example\\.org$/", among(&["*.example.org"])),
-            ("client", "=", "192.0.2.0/24, ::1", among(&["192.0.2.0/24", "::1"])),
-            ("client", "=", "somewhere", None),
-            ("user", "=~", "/bob/", None),
-            ("user", "=~", "/^$/", None),
-            ("sender", "=~", "/\\(x/", None),
-            ("sender", "=~", "/[0-9]+@/", None),
-            ("sender", "=", "$$recipient", None),
-            ("client", "=~", "/^10\\./", None),
-        ] {
-            assert_eq!(meaning(key, operator, value), expected, "{key}{operator}{value}");
-        }
-    }
-
-    #[test]
-    fn items_of_one_attribute_are_alternatives() {
-        let mut narrowed = Narrowed::default();
-        let item = |key: &str, operator: &str, value: &str| Item {
-            key: key.into(),
-            operator: operator.into(),
-            value: value.into(),
+    let mut items = Vec::new();
+    for value in values {
+        let one = |value: &str| Item { value: value.to_owned(), ..item.clone() };
+        let named = KINDS.into_iter().find_map(|(kind, is_table)| Some((value.strip_prefix(kind)?, is_table)));
+        let Some((file, is_table)) = named else {
+            items.push(one(value));
+            continue;
         };
-        for (key, operator, value) in [
-            ("sasl_username", "==", "alice"),
-            ("sasl_username", "==", "bob"),
-            ("sender", "=~", "/.+@.+/"),
-            ("recipient", "=~", "/.*/"),
-            ("recipient", "==", "a@b"),
-            ("client_name", "==", "unknown"),
-        ] {
-            narrowed.add(&item(key, operator, value));
+        if depth >= MAX_DEPTH {
+            return Err("files name each other".to_owned());
         }
-        let texts = |items: &[&str]| MatchValue::Texts(items.iter().map(|item| (*item).to_owned()).collect());
-        assert_eq!(narrowed.matches, [Condition { key: "user", value: texts(&["alice", "bob"]) }]);
-        assert_eq!(narrowed.except, [[Condition { key: "sender", value: texts(&["<>"]) }]]);
-        assert_eq!(narrowed.unknown, ["client_name==unknown"]);
+        let text = allowance.read(Path::new(file)).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no {file} here"),
+            _ => format!("{file} cannot be read: {error}"),
+        })?;
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        for line in lines.filter(|line| !line.is_empty()).take_while(|_| allowance.take(Resource::Lines, 1)) {
+            let value = if is_table { line.split(char::is_whitespace).next().unwrap_or_default() } else { line };
+            items.extend(read(&one(value), allowance, depth + 1)?);
+        }
+    }
+    match items.is_empty() {
+        true => Err("the file has no items".to_owned()),
+        false => Ok(items),
+    }
+}
+
+/// Returns the values for which an item is true. The error says why limits cannot express it.
+fn meaning(shape: &str, item: &Item) -> Result<Meaning, String> {
+    let Item { operator, value, .. } = item;
+    let expression = |value: &str| {
+        let bare = expression::bare(value);
+        match bare.starts_with('/') || bare.ends_with('/') && shape != "client" {
+            true => Err("the regular expression lacks one of its slashes".to_owned()),
+            false => {
+                expression::meaning(shape, bare).ok_or_else(|| "patterns of limits have no wildcard but *".to_owned())
+            }
+        }
+    };
+    if value.trim_start_matches(['!', '(']).starts_with("$$") || value.contains("$$(") {
+        return Err("limits do not compare two values of a mail".to_owned());
+    }
+    // `!!` before the value negates it: `=!!^$` means that the attribute is not empty.
+    let (operator, value, is_negated) = match (operator.strip_suffix("!!"), value.strip_prefix("!!")) {
+        (Some(operator), _) => (operator, &**value, true),
+        (None, Some(value)) => (&**operator, value.trim(), true),
+        (None, None) => (&**operator, &**value, false),
+    };
+    let value = match is_negated {
+        true => value.strip_prefix('(').and_then(|value| value.strip_suffix(')')).unwrap_or(value).trim(),
+        false => value,
+    };
+    let meaning = match operator {
+        // A list of networks has no other operators.
+        "=" | "==" if shape == "client" => networks(value),
+        "!=" if shape == "client" => networks(value).and_then(negated),
+        "=" | "=~" | "~=" => expression(value),
+        "!~" | "~!" => expression(value).and_then(negated),
+        "==" => literal(value).map(|value| Meaning::Among(vec![value])),
+        "!=" | "=!" if matches!(value, "" | "^$") => Ok(Meaning::Present),
+        "!=" => literal(value).map(|value| Meaning::Not { patterns: vec![value], is_present: true }),
+        _ => Err(format!("the operator {operator} is not known here")),
+    }?;
+    if is_negated { negated(meaning) } else { Ok(meaning) }
+}
+
+fn negated(meaning: Meaning) -> Result<Meaning, String> {
+    meaning.negated().ok_or_else(|| "the negation has no translation".to_owned())
+}
+
+fn literal(value: &str) -> Result<String, String> {
+    match value.contains(['$', ':', '!', '(', ')', '*', '&', '/', '^', '\\', '|', ' ', ',']) {
+        true => Err("== compares the whole value, and this is none".to_owned()),
+        false => Ok(value.to_owned()),
+    }
+}
+
+fn networks(value: &str) -> Result<Meaning, String> {
+    let items: Vec<String> =
+        value.split([',', ' ']).map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect();
+    match items.iter().find(|item| item.parse::<IpAddr>().is_err() && item.parse::<IpNet>().is_err()) {
+        Some(item) => Err(format!("{item} is no address or network")),
+        None => Ok(Meaning::Among(items)),
+    }
+}
+
+/// Joins the meanings of the items for one attribute, of which one must be true.
+fn any(meanings: Vec<Meaning>) -> Result<Meaning, String> {
+    let mut joined: Option<Meaning> = None;
+    for meaning in meanings {
+        joined = Some(match (joined, meaning) {
+            (None, meaning) => meaning,
+            (Some(Meaning::Always), _) | (_, Meaning::Always) => Meaning::Always,
+            (Some(Meaning::Among(mut patterns)), Meaning::Among(more)) => {
+                patterns.extend(more);
+                Meaning::Among(patterns)
+            }
+            (Some(Meaning::Present), Meaning::Absent | Meaning::Not { is_present: false, .. })
+            | (Some(Meaning::Absent | Meaning::Not { is_present: false, .. }), Meaning::Present) => Meaning::Always,
+            (Some(Meaning::Present), Meaning::Present | Meaning::Among(_))
+            | (Some(Meaning::Among(_)), Meaning::Present) => Meaning::Present,
+            (
+                Some(Meaning::Not { patterns, is_present: false }),
+                Meaning::Not { patterns: others, is_present: false },
+            ) if are_apart(&patterns, &others) => Meaning::Always,
+            _ => return Err("of several items any one is enough, and limits cannot express this choice".to_owned()),
+        });
+    }
+    joined.ok_or_else(|| "there is no item".to_owned())
+}
+
+/// Returns whether no value matches patterns of both lists: every value is then outside one of them.
+fn are_apart(some: &[String], others: &[String]) -> bool {
+    let network = |text: &String| text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    let is_apart = |(one, other): (&String, &String)| match (network(one), network(other)) {
+        (Some(one), Some(other)) => !one.contains(&other) && !other.contains(&one),
+        _ => !one.contains('*') && !other.contains('*') && one != other,
+    };
+    some.iter().all(|one| others.iter().all(|other| is_apart((one, other))))
+}
+
+/// Translates the items for an attribute that no field with patterns has; `None` if they are true for all mail.
+fn other(name: &str, items: &[Item]) -> Result<Option<Condition>, String> {
+    let reason = REASONS.into_iter().find(|(names, _)| names.iter().any(|known| name.starts_with(known)));
+    let reason = reason.map_or("requests of Postfix have no such attribute", |(_, words)| words);
+    let no = || reason.to_owned();
+    let [item] = items else { return Err(no()) };
+    let meaning = || meaning(name, item).ok();
+    let flag = |key, flag| Ok(Some(Condition { key, value: MatchValue::Flag(flag) }));
+    match (name, &*item.value) {
+        ("request", "smtpd_access_policy") | ("protocol_name", "SMTP") if matches!(&*item.operator, "=" | "=~") => {
+            Ok(None)
+        }
+        ("request", "smtpd_access_policy") if item.operator == "==" => Ok(None),
+        ("recipient_count", _) => {
+            let value = hours::recipients(item)?;
+            Ok(Some(Condition { key: "message-recipients", value: MatchValue::Texts(vec![value]) }))
+        }
+        ("sasl_method", _) if meaning() == Some(Meaning::Present) => flag("authenticated", true),
+        ("sasl_method", _) if meaning() == Some(Meaning::Absent) => flag("authenticated", false),
+        ("encryption_protocol" | "encryption_cipher", _) if meaning() == Some(Meaning::Present) => flag("tls", true),
+        ("encryption_protocol" | "encryption_cipher", _) if meaning() == Some(Meaning::Absent) => flag("tls", false),
+        ("encryption_protocol", "TLS" | "/TLS/" | "/^TLS/" | "^TLS" | "/^TLSv1/") if item.operator != "==" => {
+            flag("tls", true)
+        }
+        _ => Err(no()),
     }
 }

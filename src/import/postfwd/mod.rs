@@ -1,17 +1,22 @@
 //! Import of postfwd rules with `rate()`, `rcpt()` and `size()`.
 
+mod action;
 mod conditions;
+mod followed;
+mod hours;
 mod rules;
 
 use super::budget::Allowance;
-use super::limit::{Budget, Condition, Limit, quoted};
+use super::limit::{Budget, Condition, Limit};
 use super::report::Report;
 use super::source_line::SourceLine;
-use crate::policy::limit::{Algorithm, Charge, Count, Template};
+use crate::policy::limit::{Algorithm, Charge, Count};
 use crate::policy::matching::{Field, Widths};
 use crate::policy::request::Stage;
 use crate::time::{Units, format_duration, parse_rate};
+use action::{Action, act};
 use conditions::Narrowed;
+use followed::Answering;
 use rules::{Ignored, Item, Rule};
 use std::path::Path;
 use std::rc::Rc;
@@ -26,41 +31,29 @@ struct EarlierAccepts {
     unknown: Vec<(SourceLine, String)>,
 }
 
-/// Action of a rule.
-enum Action<'a> {
-    /// A rate limit: its command, such as `rate`, and the text in parentheses after it.
-    Limit(&'static str, &'a str),
-    /// An answer for Postfix, such as DUNNO or REJECT; true if this answer lets the mail through.
-    Answer(bool),
-    /// A rate limit that postfwd does not evaluate, and the reason.
-    BadLimit(String),
-    /// Any other command.
-    Other(&'a str),
-}
-
 /// Reads a file of postfwd rules.
 pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
     let mut report = Report::new("rule", false);
-    let (mut earlier, mut others) = (EarlierAccepts::default(), Vec::new());
+    let mut rules = Vec::new();
     for rule in rules::rules(&file, &text, allowance) {
-        let rule = match rule {
-            Ok(rule) => rule,
-            Err(ignored) => {
-                refuse_ignored(&ignored, &mut report);
-                continue;
-            }
-        };
+        match rule {
+            Ok(rule) => rules.push(rule),
+            Err(ignored) => refuse_ignored(&ignored, &mut report),
+        }
+    }
+    let file = Rules { rules: &rules, allowance };
+    let (mut earlier, mut others) = (EarlierAccepts::default(), Vec::new());
+    for (at, rule) in rules.iter().enumerate() {
         let action = rule.action().unwrap_or_default();
         let refuse = |report: &mut Report, why: &str| {
             let number = report.number();
             report.refuse(number, &rule.place, format!("{action}: {why}"));
         };
-        match self::action(action) {
-            Action::Limit(word, arguments) => match limit(&rule, word, arguments) {
-                Ok(mut limit) => {
-                    earlier.apply(&mut limit);
+        match action::parse(action) {
+            Action::Limit(word, arguments) => match file.limit(at, word, arguments, &earlier) {
+                Ok(limit) => {
                     let number = report.number();
                     report.add(number, limit);
                 }
@@ -69,11 +62,13 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
             Action::BadLimit(why) => refuse(&mut report, &why),
             Action::Answer(passes) => {
                 if passes {
-                    earlier.add(&rule, action, allowance);
+                    earlier.add(&file, at);
                 }
-                others.push(rule.place);
+                others.push(rule.place.clone());
             }
-            Action::Other(word) => {
+            // What these do is followed where a limit depends on it.
+            Action::Other("set" | "note", _) => others.push(rule.place.clone()),
+            Action::Other(word, _) => {
                 if word == "jump" {
                     earlier.unknown.push((rule.place.clone(), action.to_owned()));
                 }
@@ -104,73 +99,149 @@ fn note_others(others: &[SourceLine], report: &mut Report) {
 }
 
 impl EarlierAccepts {
-    fn add(&mut self, rule: &Rule, action: &str, allowance: &Allowance) {
-        let mut narrowed = Narrowed::default();
-        rule.conditions().for_each(|item| narrowed.add(item));
+    /// Adds the rule `at`, which lets mail through.
+    fn add(&mut self, file: &Rules<'_>, at: usize) {
+        let rule = &file.rules[at];
+        let narrowed = file.narrowed(at, rule.conditions().collect());
         // The conditions of this rule are repeated in each limit after it, so that they are counted as items of the
         // import.
-        let is_bounded = allowance.items(narrowed.matches.len()).is_ok();
-        if narrowed.unknown.is_empty() && narrowed.except.is_empty() && !narrowed.matches.is_empty() && is_bounded {
-            self.except.push(narrowed.matches);
-        } else {
-            self.unknown.push((rule.place.clone(), action.to_owned()));
+        let is_bounded = file.allowance.items(narrowed.matches.len()).is_ok();
+        if narrowed.is_plain() && !narrowed.matches.is_empty() && is_bounded {
+            return self.except.push(narrowed.matches);
         }
+        let action = rule.action().unwrap_or_default();
+        self.unknown.push((
+            rule.place.clone(),
+            match narrowed.unknown.first() {
+                Some(why) => format!("{action}): {why}"),
+                None => format!("{action})"),
+            },
+        ));
     }
 
     fn apply(&self, limit: &mut Limit) {
         limit.except.extend(self.except.iter().cloned());
         for (place, action) in &self.unknown {
-            limit.shadow(place, format!("an earlier rule lets others through ({action})"));
+            limit.shadow(place, format!("an earlier rule lets others through ({action}"));
         }
     }
 }
 
-/// Parses an action. postfwd's commands are in lower case, and the closing parenthesis of a command is the last
-/// character of the action.
-fn action(text: &str) -> Action<'_> {
-    let word_end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-').unwrap_or(text.len());
-    let (word, rest) = text.split_at(word_end);
-    let Some(inner) = rest.trim_start().strip_prefix('(').filter(|_| !word.is_empty()) else {
-        let upper = word.to_ascii_uppercase();
-        let refuses = ["REJECT", "DEFER", "DEFER_IF_PERMIT", "DEFER_IF_REJECT", "DISCARD"].contains(&&*upper)
-            || word.starts_with(['4', '5']);
-        return Action::Answer(!refuses);
-    };
-    let known = ["rate", "rcpt", "size"].into_iter().find(|known| word.strip_suffix("5321").unwrap_or(word) == *known);
-    match (known, inner.strip_suffix(')')) {
-        (Some(known), Some(arguments)) => Action::Limit(known, arguments),
-        (Some(_), None) => Action::BadLimit("its last ) is missing, so that postfwd runs no command".to_owned()),
-        (None, _) if ["rate", "rcpt", "size"].iter().any(|known| word.to_ascii_lowercase().starts_with(known)) => {
-            Action::BadLimit(format!("{word} is no command of postfwd's, which are in small letters"))
+/// All rules of a file.
+struct Rules<'r> {
+    rules: &'r [Rule],
+    allowance: &'r Allowance,
+}
+
+impl<'r> Rules<'r> {
+    /// Translates conditions of the rule `at`.
+    fn narrowed(&self, at: usize, items: Vec<&'r Item>) -> Narrowed {
+        let resolved = followed::resolved(self.rules, at, items, self.allowance);
+        let mut narrowed = Narrowed::of(resolved.items.into_iter(), self.allowance);
+        for setter in resolved.setters {
+            narrowed.join(Narrowed::of(setter.conditions(), self.allowance));
         }
-        (None, _) => Action::Other(word),
+        let others =
+            resolved.others.iter().map(|item| format!("{item}: rules before this one set it, and are not followed"));
+        narrowed.unknown.extend(others);
+        narrowed
+    }
+
+    /// Translates the rule `at` with the action `rate(item/max/seconds/action)` into a limit.
+    fn limit(&self, at: usize, word: &str, arguments: &str, earlier: &EarlierAccepts) -> Result<Limit, String> {
+        let rule = &self.rules[at];
+        let parts: Vec<&str> = arguments.splitn(4, '/').map(str::trim).collect();
+        let [whose, most, seconds, action] = parts[..] else {
+            return Err("write item, number, seconds and action, as in rate(client_address/5/300/450 4.7.1 too many)"
+                .to_owned());
+        };
+        // Older configurations write the item with `$$`.
+        let whose = whose.strip_prefix("$$").unwrap_or(whose);
+        let mut limit = counting(rule, word, whose, rate(most, seconds)?)?;
+        limit.comment(format!("{}: {word}({arguments})", rule.place));
+        limit.comment("postfwd counts from the first mail on and begins anew when the time is over; here what is used comes back little by little.");
+        if matches!(limit.budget, Budget::Own { count: Count::Recipients, .. }) && limit.stage.is_none() {
+            limit.comment("It counts requests of Postfix: recipients, where it asks at RCPT. At the end of data write count = \"messages\".");
+        }
+        if field(whose).is_none() {
+            for_all(&mut limit, &rule.place, whose);
+        }
+        self.narrow(&mut limit, at);
+        if field(whose) == Some(Field::User) && !limit.matches.iter().any(|condition| condition.key == "user") {
+            limit.comment("It does not hold without a login; in postfwd all who have none share one budget.");
+        }
+        if arguments.matches('(').count() != arguments.matches(')').count() {
+            limit.lose(
+                &rule.place,
+                format!("({arguments}): its parentheses are not balanced; the last one ends it, as in postfwd"),
+            );
+        }
+        earlier.apply(&mut limit);
+        match followed::answering(self.rules, at, action, self.allowance) {
+            Ok(None) => act(&mut limit, &rule.place, action),
+            Ok(Some(answering)) => self.answer(&mut limit, at, &answering),
+            Err(why) => {
+                limit.shadow(&rule.place, why);
+                limit.act("warn", "true");
+            }
+        }
+        Ok(limit)
+    }
+
+    /// Adds the conditions of the rule to the limit.
+    fn narrow(&self, limit: &mut Limit, at: usize) {
+        let rule = &self.rules[at];
+        for item in &rule.items {
+            match &*item.key {
+                "id" if item.value.contains('=') => {
+                    limit.shadow(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
+                }
+                "protocol_state" => at_state(limit, &rule.place, item),
+                _ => {}
+            }
+        }
+        let items = rule.conditions().filter(|item| item.key != "protocol_state").collect();
+        let unknown = self.narrowed(at, items).apply(limit);
+        unknown.iter().for_each(|item| limit.shadow(&rule.place, item));
+    }
+
+    /// Adds to the limit of rule `at` the answer of a later rule, and the conditions under which postfwd gives it.
+    fn answer(&self, limit: &mut Limit, at: usize, answering: &Answering<'_>) {
+        let Answering { rule, test, from, .. } = *answering;
+        let mut between = EarlierAccepts::default();
+        for n in from..answering.at {
+            if matches!(action::parse(self.rules[n].action().unwrap_or_default()), Action::Answer(true)) {
+                between.add(self, n);
+            }
+        }
+        let is_test = |item: &&Item| test.is_some_and(|test| std::ptr::eq(*item, test));
+        let is_state = |item: &&Item| item.key == "protocol_state" && self.rules[at].items.contains(item);
+        let items = self.rules[answering.at].conditions().filter(|item| !is_test(item) && !is_state(item)).collect();
+        let narrowed = self.narrowed(answering.at, items);
+        let excepted = between.except.iter().flatten().map(|condition| condition.key);
+        if !narrowed.keys().chain(excepted).all(|key| limit.owns(key)) {
+            limit.shadow(&rule.place, "postfwd also counts the mail that this rule does not refuse");
+        }
+        let unknown = narrowed.apply(limit);
+        unknown.iter().for_each(|item| limit.shadow(&rule.place, item));
+        between.apply(limit);
+        limit.comment(format!("{}: this rule answers for what exceeds the limit.", rule.place));
+        act(limit, &rule.place, rule.action().unwrap_or_default());
     }
 }
 
-/// Translates a rule with the action `rate(item/max/seconds/action)` into a limit.
-fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
-    let parts: Vec<&str> = arguments.splitn(4, '/').map(str::trim).collect();
-    let [whose, most, seconds, action] = parts[..] else {
-        return Err(
-            "write item, number, seconds and action, as in rate(client_address/5/300/450 4.7.1 too many)".to_owned()
-        );
-    };
-    // Older configurations write the item with `$$`.
-    let whose = whose.strip_prefix("$$").unwrap_or(whose);
+/// Returns a limit that counts as a command of postfwd does.
+fn counting(rule: &Rule, word: &str, whose: &str, rate: String) -> Result<Limit, String> {
     let field = field(whose);
     if field.is_none() && is_attribute(whose) {
         return Err(format!("limits have no key field for {whose}"));
     }
-    let rate = rate(most, seconds)?;
-    let is_at = |state: &str| {
-        let is_state = |item: &Item| item.key == "protocol_state" && item.value.starts_with(state);
-        rule.conditions().any(is_state)
-    };
-    let is_of_message = is_at("END") || is_at("DATA");
+    // Before DATA, the number of recipients is 0 to Postfix.
+    let has_count = rule.conditions().any(|item| item.key == "recipient_count" && !item.operator.contains('<'));
     let (count, stage) = match word {
         "size" => (Count::Bytes, None),
         "rcpt" => (Count::Recipients, Some(Stage::Data)),
-        _ if is_of_message => (Count::Messages, None),
+        _ if is_of_message(rule) || has_count => (Count::Messages, None),
         _ => (Count::Recipients, None),
     };
     let is_at_rcpt = count == Count::Recipients && stage.is_none();
@@ -187,26 +258,16 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
         distinct: None,
     });
     limit.stage = stage;
-    limit.comment(format!("{}: {word}({arguments})", rule.place));
-    limit.comment("postfwd counts from the first mail on and begins anew when the time is over; here what is used comes back little by little.");
-    if word == "rate" && !is_of_message {
-        limit.comment("It counts requests of Postfix: recipients, where it asks at RCPT. At the end of data write count = \"messages\".");
+    if is_at_rcpt && rule.conditions().any(|item| item.key == "recipient_count") {
+        limit.shadow(&rule.place, "recipient_count is 0 before DATA: protocol_state==DATA is missing");
     }
-    if field.is_none() {
-        for_all(&mut limit, &rule.place, whose);
-    }
-    narrow(&mut limit, rule);
-    if field == Some(Field::User) && !limit.matches.iter().any(|condition| condition.key == "user") {
-        limit.comment("It does not hold without a login; in postfwd all who have none share one budget.");
-    }
-    if arguments.matches('(').count() != arguments.matches(')').count() {
-        limit.lose(
-            &rule.place,
-            format!("({arguments}): its parentheses are not balanced; the last one ends it, as in postfwd"),
-        );
-    }
-    act(&mut limit, &rule.place, action);
     Ok(limit)
+}
+
+/// Returns whether Postfix asks for each message, and not for each recipient.
+fn is_of_message(rule: &Rule) -> bool {
+    let is_state = |item: &Item| item.key == "protocol_state" && item.value.starts_with(['E', 'D']);
+    rule.conditions().any(is_state)
 }
 
 /// Translates a maximum and a number of seconds into a rate.
@@ -220,24 +281,6 @@ fn rate(most: &str, seconds: &str) -> Result<String, String> {
     let rate = format!("{most} / {}", format_duration(time));
     parse_rate(&rate, Units::Things).map_err(|error| error.to_string())?;
     Ok(rate)
-}
-
-/// Adds the conditions of the rule to the limit.
-fn narrow(limit: &mut Limit, rule: &Rule) {
-    let mut narrowed = Narrowed::default();
-    for item in rule.items.iter().filter(|item| item.key != "action") {
-        match &*item.key {
-            "id" if item.value.contains('=') => {
-                limit.shadow(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
-            }
-            "id" => {}
-            "protocol_state" => at_state(limit, &rule.place, item),
-            _ => narrowed.add(item),
-        }
-    }
-    limit.matches = narrowed.matches;
-    limit.except = narrowed.except;
-    narrowed.unknown.iter().for_each(|item| limit.shadow(&rule.place, format!("{item} cannot be expressed")));
 }
 
 /// Returns the field of Weir for an attribute of Postfix requests.
@@ -298,33 +341,4 @@ fn at_state(limit: &mut Limit, place: &SourceLine, item: &Item) {
     if !matches!(&**operator, "=" | "==" | "=~" | "~=") || !is_usual {
         limit.shadow(place, format!("protocol_state{operator}{value} cannot be expressed"));
     }
-}
-
-/// Adds the action that postfwd applies to mail that exceeds the limit.
-fn act(limit: &mut Limit, place: &SourceLine, action: &str) {
-    let (word, words) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
-    let upper = word.to_ascii_uppercase();
-    let (verb, text) = match &*upper {
-        "REJECT" => ("deny", words),
-        "DEFER" | "DEFER_IF_PERMIT" | "DEFER_IF_REJECT" => ("defer", words),
-        "DUNNO" | "OK" | "WARN" | "INFO" => return limit.act("warn", "true"),
-        _ if word.starts_with('4') => ("defer", action),
-        _ if word.starts_with('5') => ("deny", action),
-        _ => {
-            limit.lose(place, format!("{action}: limits have no such action, so this one only warns"));
-            return limit.act("warn", "true");
-        }
-    };
-    let text = text.replace("$$ratecount", "\u{1}level\u{2}").replace(['{', '}'], "");
-    let text = text.replace('\u{1}', "{").replace('\u{2}', "}");
-    let wrong = match Template::parse(&text, None) {
-        _ if text.contains("$$") => Some("it uses a variable that texts of Weir do not have".to_owned()),
-        _ if text.trim().is_empty() => None,
-        Ok(_) => return limit.act(verb, quoted(&text)),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(why) = wrong {
-        limit.lose(place, format!("{action}: {why}, so Weir's standard text is used"));
-    }
-    limit.act(verb, "true");
 }

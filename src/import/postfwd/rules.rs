@@ -22,7 +22,7 @@ pub struct Ignored {
 }
 
 /// An item of a rule: key, operator and value, as in `client_address=192.0.2.1`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub key: String,
     pub operator: String,
@@ -38,8 +38,18 @@ impl Rule {
         self.items.iter().rev().find(|item| item.key == "action").map(|item| &*item.value)
     }
 
+    pub fn id(&self) -> Option<&str> {
+        self.items.iter().rev().find(|item| item.key == "id").map(|item| &*item.value)
+    }
+
     pub fn conditions(&self) -> impl Iterator<Item = &Item> {
         self.items.iter().filter(|item| !matches!(&*item.key, "id" | "action"))
+    }
+}
+
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}{}", self.key, self.operator, self.value)
     }
 }
 
