@@ -146,7 +146,8 @@ struct Connection<'a> {
     number: u64,
     input: BufReader<TcpStream>,
     output: TcpStream,
-    /// How often the connection has reached each stage: during the current message, or before the first message.
+    /// Times that the connection has reached each stage since the start of the current message. Before the first message,
+    /// since the start of the connection.
     reached: BTreeMap<Stage, u64>,
     token: Option<Token>,
     in_mail: bool,

@@ -189,7 +189,7 @@ fn the_main_log_gives_the_history_of_what_was_sent() {
         let (rows, summary) = history(&[&exim.log(), &copy]);
         assert_eq!(rows, expected(discarded), "{summary}");
         assert!(summary.contains(&format!(", {} repeated", log.lines().count())), "{summary}");
-        // A log that begins after the arrival of a message names this message.
+        // If a log begins after the arrival of a message, the summary says that the message is left out.
         let later = exim.folder.path().join("later");
         let rest: Vec<&str> = log.lines().skip_while(|line| !line.contains("A=plain:alice S=")).skip(1).collect();
         std::fs::write(&later, rest.join("\n")).unwrap();

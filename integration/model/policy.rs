@@ -34,8 +34,9 @@ pub struct Limit {
     pub shadow: bool,
     /// Delay of replies in seconds, for events that reach half the limit.
     pub delay: Option<f64>,
-    /// Refusal of events that reach the limit; a suspension lasts `suspends` seconds.
+    /// How events that reach the limit are refused, if they are refused.
     pub refuses: Option<Verb>,
+    /// Length of a suspension, in seconds.
     pub suspends: f64,
 }
 

@@ -73,7 +73,7 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(bad),
-        // WouldBlock: the backlog is full, so a process listens.
+        // `WouldBlock` means that the backlog is full, so some process listens on the socket.
         Err(error) if error.kind() != ErrorKind::WouldBlock => Err(bad(error)),
         _ => Err(SocketError::InUse(path.to_owned())),
     }

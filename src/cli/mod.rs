@@ -192,7 +192,7 @@ struct CommandError {
 
 /// Exit codes, as in sysexits.h.
 mod exit {
-    /// The command worked, and its answer is "refused". It is the code with which grep says "no match".
+    /// The command worked, and its answer is "refused". grep uses the same code for "no match".
     pub const REFUSED: u8 = 1;
     pub const USAGE: u8 = 64;
     pub const DATA: u8 = 65;

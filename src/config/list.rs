@@ -1,4 +1,5 @@
-//! `[list.NAME]`: values that limits name as `list:NAME`, from a file or from the configuration itself.
+//! `[list.NAME]`: a list of values, which are in a file or in the configuration itself. A limit refers to the list as
+//! `list:NAME`.
 
 use super::files::{self, Files, LineErrors, MAX_ITEM, TOO_LONG, check_item};
 use super::section::{Placed, Section};

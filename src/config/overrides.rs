@@ -93,8 +93,8 @@ fn values(line: &str) -> Result<StringRecord, String> {
         _ => {}
     }
     let mut reader = ReaderBuilder::new();
-    // `flexible` accepts any number of values: the caller compares it with the number of columns, and has a plainer
-    // message.
+    // With `flexible`, the reader accepts any number of values. The caller compares this number with the number of
+    // columns, because the caller's error message is plainer than the reader's.
     reader.has_headers(false).flexible(true).trim(Trim::All).buffer_capacity(MAX_ITEM);
     let first = reader.from_reader(line.as_bytes()).into_records().next();
     first.unwrap_or_else(|| Ok(StringRecord::new())).map_err(|error| error.to_string())

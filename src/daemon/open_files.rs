@@ -19,8 +19,9 @@ pub fn raise() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Lowers the maximum of connections to the number that fits into a limit of open files, and logs the new maximum. Weir
-/// tells a client beyond the maximum to try again. Without a file descriptor, Weir could not answer that client at all.
+/// Lowers the maximum number of connections so that the connections fit into the limit of open files, and logs the new
+/// maximum. If the maximum is reached, Weir can still tell one more client to try again. Without a free file
+/// descriptor, Weir could not answer that client at all.
 pub fn fit(config: &mut Config, limit: Option<u64>) {
     let most = config.server.max_connections;
     // A pool cannot have more idle connections than there are sessions at the same time.

@@ -174,7 +174,7 @@ impl Rule {
         filter
     }
 
-    /// Returns whether a filter whose newer generation began at `epoch` has forgotten all values.
+    /// Returns whether all values in a filter have expired at `now`. The newer generation of the filter began at `epoch`.
     pub fn is_over(&self, epoch: Timestamp, now: Timestamp) -> bool {
         match self.lasts {
             Lasts::Period(period) => (now.whole_seconds() as f64) > epoch.whole_seconds() as f64 + period,

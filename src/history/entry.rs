@@ -62,8 +62,8 @@ pub struct Entry<'a> {
     pub recipients: Vec<(Cow<'a, str>, Outcome)>,
     /// The line names all recipients of the envelope.
     pub has_all_recipients: bool,
-    /// Number of recipients that the line counts without their addresses, and their outcome. If the line reports the
-    /// refusal of a whole message without its recipients, the number is 1.
+    /// Number and outcome of recipients whose addresses the line does not name. If the line reports the refusal of a
+    /// whole message and does not name its recipients, the number is 1.
     pub unnamed: Option<(u64, Outcome)>,
     /// Id under which the next server queued the message, from that server's reply.
     pub next_id: Option<&'a str>,

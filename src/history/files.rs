@@ -56,7 +56,8 @@ impl Logs {
         Ok(Self { repeats: Repeats::new(logs.len()), logs })
     }
 
-    /// Returns the line with the earliest time of all logs; `None` after the last line.
+    /// Returns the next line: of all unread lines of all logs, the line with the earliest time. Returns `None` after the
+    /// last line.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
             let logs = self.logs.iter_mut().enumerate().filter(|(_, log)| log.next.is_some());

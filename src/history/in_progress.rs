@@ -178,8 +178,8 @@ impl InProgress {
         self.key.extend([host, " ", id]);
     }
 
-    /// Marks the message with this id as a continuation of a message that is in these logs already. If its first line
-    /// has not been read yet, remembers the id.
+    /// Marks the message `id` as a continuation of another message, which is in these logs already. If no line of the
+    /// message `id` has been read yet, remembers the id, so that the message can be marked later.
     fn mark_continuation(&mut self, at: Timestamp, id: &str) {
         for host in &self.hosts {
             if let Some(message) = self.messages.get_mut(&*format!("{host} {id}")) {

@@ -1,4 +1,5 @@
-//! Postfix: lines of smtpd, pickup, cleanup, qmgr and the delivery agents, from syslog or from `maillog_file`.
+//! Parser of Postfix's log lines, from syslog or from `maillog_file`: lines of smtpd, pickup, cleanup, qmgr and the
+//! delivery agents.
 
 use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, bracketed_address, sender};
 use super::syslog;

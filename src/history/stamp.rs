@@ -25,7 +25,7 @@ const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Au
 /// Error for a line that does not begin with a time.
 const NO_TIME: Cow<'static, str> = Cow::Borrowed("it has no time");
 
-/// A year in which every day of the calendar exists.
+/// A leap year, in which 29 February is a valid date.
 const LEAP_YEAR: i16 = 2024;
 
 /// Number of days by which the first line may be later than the file's modification time, as clocks and time zones

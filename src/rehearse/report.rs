@@ -49,7 +49,7 @@ impl Report<'_> {
         text + "\n" + &self.verdict()
     }
 
-    /// Lists the limits that never apply to such an event.
+    /// Lists the limits that never apply to an event of this kind, for example at this stage.
     fn inapplicable(&self, event: &RehearsedEvent) -> String {
         let others = event.explained.iter().filter(|one| is_inapplicable(one));
         let titles: Vec<String> = others.map(|one| self.setup.policy.display_name(one.limit)).collect();

@@ -1,4 +1,4 @@
-//! Replies to refusals by limits and suspensions, and their codes.
+//! Replies, with their codes, that tell a client that a limit or a suspension has refused its command.
 
 use crate::policy::request::Stage;
 use crate::policy::verdict::{Code, Meaning, Refusal, Suspended, Verb};

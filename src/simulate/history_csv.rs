@@ -47,7 +47,8 @@ pub struct History {
     missing_user: MissingUser,
     /// Complete messages, all of the same time, to be returned next.
     ready: VecDeque<Message>,
-    /// First row that has a later time than the messages in `ready`. It is read to know that they are complete.
+    /// First row with a later time than the messages in `ready`. This row shows that all rows of these messages have been
+    /// read.
     next: Option<Message>,
     /// Time of the last row that could be used.
     latest: Option<Timestamp>,

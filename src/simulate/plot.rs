@@ -210,7 +210,7 @@ fn draw_envelopes(panel: &Panel<'_>, title: &str, limit: &Limit, lines: &[Line<'
         .draw()
 }
 
-/// Draws the envelope of each user, and names the user with the number that the limit refused.
+/// Draws the curve of each user. Its label has the user's name, and how much of the user's mail the limit refused.
 fn draw_curves(
     chart: &mut EnvelopeChart<'_, '_>,
     mode: Mode,

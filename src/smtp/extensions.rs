@@ -4,7 +4,7 @@ use super::attributes::Attributes;
 use super::reply::Reply;
 use std::str::FromStr;
 
-/// The extensions that an upstream offers, without the extensions that Weir neither uses nor offers to clients.
+/// Extensions that an upstream offers. Only extensions that Weir uses, or offers to its clients, are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// PIPELINING (RFC 2920).

@@ -316,7 +316,7 @@ impl Task {
                 // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),
             };
-            // The error is only logged, because commits meet the same error and degrade the health.
+            // It is enough to log the error: the next commit fails with the same error, and reports the state as degraded.
             if let Err(error) = outcome {
                 tracing::debug!(%error, "an errand of the state file failed");
             }

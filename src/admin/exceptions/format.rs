@@ -43,7 +43,7 @@ pub fn kept(kept: &Kept) -> String {
     }
 }
 
-/// Lists all exceptions in force. Those that end first come first.
+/// Lists all exceptions in force, sorted by their end, the earliest end first.
 pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Suspension>], now: Timestamp) -> String {
     if grants.is_empty() && suspensions.is_empty() {
         return "no grants, no suspensions\n".to_owned();

@@ -92,7 +92,8 @@ pub fn stage(event: Event) -> Option<Stage> {
     })
 }
 
-/// Translates what an argument counts at an event, for budgets with the fields `per`.
+/// Translates the part of an argument that says what to count at an event. The result is for budgets with the fields
+/// `per`.
 pub fn counted(argument: &Argument, event: Event, what: Events, per: &[Field]) -> Result<Counted, String> {
     let (count, stage, difference) = match argument.count.as_deref() {
         _ if what == Events::Rejections => (Count::Rejections, None, None),

@@ -20,7 +20,7 @@ pub enum Kind {
 #[derive(Debug, Default)]
 pub struct Named {
     pub lists: HashMap<(Kind, String), String>,
-    /// Names of the authenticators that the configuration defines; none if it is only a part of a configuration.
+    /// Names of the authenticators that the configuration defines. Empty if the input is only a part of a configuration.
     pub authenticators: Vec<String>,
     /// Bounds on the use of these lists: each list can name several others, and these more.
     pub allowance: Rc<Allowance>,

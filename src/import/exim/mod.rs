@@ -1,4 +1,4 @@
-//! Import of the conditions `ratelimit` of an Exim configuration (Exim 4.96).
+//! Import of the `ratelimit` conditions of an Exim configuration (Exim 4.96).
 
 mod acl;
 mod actions;
@@ -80,7 +80,7 @@ enum Verb {
     Suspend,
 }
 
-/// Reads an Exim configuration and translates its conditions `ratelimit`.
+/// Reads an Exim configuration and translates its `ratelimit` conditions.
 pub fn read(path: &Path, saves_tables: bool, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let source = Source::read(path, allowance)?;
     let mut report = Report::new("condition", saves_tables);

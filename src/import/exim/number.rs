@@ -4,7 +4,7 @@ use super::Verb;
 use crate::policy::limit::{Count, LONGEST_PERIOD};
 use crate::time::{Units, parse_amount, parse_exim_duration, unambiguous};
 
-/// Returns the number of events that reach the limit `most`, if each event adds `amount` in Exim.
+/// Returns how many events are needed to reach the limit `most`, if Exim adds `amount` for each event.
 pub fn per_event(most: f64, amount: f64) -> f64 {
     if most == 0.0 { 0.0 } else { most / amount }
 }

@@ -121,7 +121,7 @@ fn shadow(charging: &mut Charging<'_>, words: &str) {
     }
 }
 
-/// Returns whether two conditions count the same of each event that both count.
+/// Returns whether two conditions count the same amount for each event that both of them count.
 fn counts_alike(a: &Charging<'_>, b: &Charging<'_>) -> bool {
     let amounts = |one: &Charging<'_>| one.counted.as_ref().map(|counted| counted.amount);
     let (Ok(limits), Ok(others)) = (&a.limits, &b.limits) else { return false };

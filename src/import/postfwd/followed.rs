@@ -121,7 +121,7 @@ fn sets_to(setter: &Rule, item: &Item) -> bool {
     pairs(assignments).any(|(name, value)| name == item.key && is_constant(value) && is_equal(item, value))
 }
 
-/// Returns whether a rule sets a variable, also as the action of a limit.
+/// Returns whether a rule sets a variable, with its own action or with the action of its limit.
 fn assigns(rule: &Rule, name: &str) -> bool {
     match action::parse(rule.action().unwrap_or_default()) {
         Action::Other("set", assignments) => names(assignments).any(|one| one == name),

@@ -17,7 +17,7 @@ pub struct Rule {
 pub struct Ignored {
     pub place: SourceLine,
     pub why: String,
-    /// Whether the rule has the command of a rate limit.
+    /// True if the rule's action is the command of a rate limit.
     pub is_limit: bool,
 }
 

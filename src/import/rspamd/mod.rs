@@ -76,7 +76,7 @@ struct Section<'a> {
 
 const FACTORS: &str = "limits do not change with the rating of the mail";
 
-/// Keys about Redis and about the names of buckets there, which have no effect on the limits.
+/// Keys that configure Redis, or the names of buckets in Redis. They have no effect on the limits.
 const STORAGE_KEYS: [&str; 17] = [
     "servers",
     "read_servers",

@@ -95,7 +95,7 @@ pub fn read(text: &str, allowance: &Allowance) -> Read {
 
 struct Reader<'t> {
     text: &'t str,
-    /// Offsets in octets of the beginnings of all lines but the first.
+    /// For each line except the first: the offset, in octets, at which the line begins.
     starts: Vec<usize>,
     at: usize,
     included: Vec<(usize, String)>,

@@ -25,7 +25,7 @@ pub struct Room {
 
 /// Error: the client would time out during the delay.
 pub struct TooLate {
-    /// Level from which the delay is too long, as a multiple of the limit.
+    /// Level of the budget from which the delay is too long. It is a multiple of the limit: 2.0 is twice the limit.
     pub at: f64,
     /// Level of the budget, and the wait until the delay would be short enough.
     pub refused: (f64, Wait),

@@ -196,7 +196,7 @@ impl Limit {
         rates.iter().enumerate().map(one).collect()
     }
 
-    /// Returns the quantity that the total counts, if the limit's quota is a share of a total.
+    /// If the limit's quota is a share of a total, returns what that total counts, for example messages.
     pub fn share_of(&self) -> Option<Count> {
         if let Quota::Share(share) = self.quota { Some(share.of) } else { None }
     }

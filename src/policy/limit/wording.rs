@@ -92,7 +92,7 @@ impl Quota {
     pub fn at_once(&self, count: Count) -> Option<f64> {
         match self {
             Self::Rate { rule: Rule::Bucket(bucket), .. } => Some(bucket.burst()),
-            // A byte less than the amount makes no difference to anybody.
+            // The exact amount is slightly below the burst. A difference of one byte does not matter.
             Self::Rate { rule, .. } if count == Count::Bytes => Some(rule.burst()),
             Self::Rate { rule, .. } => Some((rule.burst().ceil() - 1.0).max(0.0)),
             _ => None,

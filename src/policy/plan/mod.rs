@@ -114,8 +114,9 @@ impl<'a> Plan<'a> {
         Self::with_shared(policy, request, now, None)
     }
 
-    /// Makes a plan in which the new keys in `shared` get no budgets of their own. All new keys of a limit share one
-    /// budget. In the key of this budget, [`NEW`](super::budgets::NEW) replaces the values that clients can choose.
+    /// Makes a plan in which the new keys in `shared` get no budgets of their own. Instead, all keys in `shared` that
+    /// belong to the same limit share one budget. The key of the shared budget has [`NEW`](super::budgets::NEW) in place
+    /// of each value that clients can choose.
     pub fn with_shared(
         policy: &'a Policy,
         request: &PolicyRequest,

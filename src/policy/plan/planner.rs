@@ -56,7 +56,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     pub fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let is_of_message = subject.recipients.is_some();
         let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
-            // For a message, the values are those of its accepted recipients, and these values are checked later.
+            // The end of a message has no recipient of its own. The values of its accepted recipients are checked later.
             let comes_later = is_of_message && what.is_of_recipient();
             !comes_later && !what.is_known(&self.facts, subject.recipient)
         });

@@ -17,7 +17,8 @@ pub enum NoTlsReason {
     Failed(String),
 }
 
-/// Record of the connections to one upstream that have TLS or lack it. The lock is held to read or change the state.
+/// Record, for one upstream, of the addresses with TLS and of those without TLS. Code that reads or changes the state
+/// holds the lock.
 pub struct DowngradeLog {
     upstream: Arc<str>,
     state: Mutex<State>,

@@ -31,8 +31,8 @@ pub const REFRESH: Duration = Duration::from_secs(60);
 /// Minimum time between two probes for which clients wait, soon after the upstream offered less than before.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Minimum time between two such probes if no extensions are known, or if a probe has not shown the lost extensions
-/// again. In the second case the minimum grows with the time since the loss.
+/// Minimum time between two such probes if no extensions are known, or if the last probe did not find the lost
+/// extensions again. For lost extensions, the time between probes grows with the time since the loss.
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Capabilities {

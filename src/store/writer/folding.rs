@@ -129,7 +129,7 @@ impl Task {
         self.fold_at_octets = (2 * pass.written).clamp(*FOLD_AT_OCTETS.start(), *FOLD_AT_OCTETS.end());
         self.core.metrics.state.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
         self.record(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
-        // All changes are now in the file only if no changes were lost since the pass began.
+        // If changes were lost since the pass began, the file does not contain all changes.
         let Some(epoch) = pass.behind else { return };
         let _catch_up = self.core.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.core.queue.epoch() == epoch {
