@@ -6,13 +6,14 @@ use axum::routing::post;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Handlers of the requests that change something. The module `daemon` connects them with the modules that do the work.
+/// Handlers of the control requests. The module `daemon` connects each handler with the module that does the work.
 pub struct ControlHandlers {
     /// `POST /reload`: reads the configuration again.
     pub reload: Handler,
-    /// `POST /test`: tells what would happen in a session, which the body describes in JSON.
+    /// `POST /test`: describes what each limit would do in a session. The body of the request describes this session in
+    /// JSON.
     pub test: BodyHandler,
-    /// Requests about exceptions from the limits: path and handler. The body is JSON.
+    /// Paths and handlers of the requests about exceptions from the limits. The body of these requests is JSON.
     pub exceptions: Vec<(&'static str, BodyHandler)>,
 }
 
@@ -29,9 +30,9 @@ pub type OutcomeFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done(String),
-    /// The request is bad, at least in part.
+    /// The request, or a file that it needs, has errors. A part of the request may have been carried out.
     Refused(String),
-    /// The request is probably a mistake: nothing was done, and it needs `force`.
+    /// The request is probably a mistake, so nothing was done. With `force`, the same request is carried out.
     Doubtful(String),
     /// The request cannot be handled at the moment.
     Unavailable(String),

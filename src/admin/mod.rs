@@ -1,5 +1,5 @@
-//! HTTP for administrators and monitoring: `/metrics`, `/healthz` and `/readyz` over TCP; these and control requests
-//! over a Unix socket.
+//! HTTP server for administrators and monitoring. The TCP address serves `/metrics`, `/healthz` and `/readyz`. The Unix
+//! socket serves these three paths, and also the control requests.
 
 pub mod exceptions;
 mod handlers;
@@ -22,19 +22,20 @@ use std::sync::Arc;
 /// Addresses to listen on.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// TCP address of the read-only routes. Every client that can connect may read them.
+    /// TCP address of the read-only routes. Every client that can connect is permitted to read them.
     pub address: Option<SocketAddr>,
     /// Path of the Unix socket for control requests.
     pub socket: PathBuf,
 }
 
-/// Maximum octets of the body of a read-only request, which needs none.
+/// Maximum length in octets of the body of a read-only request. Such a request needs no body.
 pub const MAX_PUBLIC_BODY: usize = 4096;
 
-/// Maximum octets of the body of a control request: it may describe a session of many recipients in JSON.
+/// Maximum length in octets of the body of a control request. The body can be a JSON description of a session with many
+/// recipients.
 pub const MAX_CONTROL_BODY: usize = 2 << 20;
 
-/// Check whether Weir is ready. The error is the reason if it is not.
+/// Function that checks whether Weir is ready. If Weir is not ready, the function returns an error with the reason.
 pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Returns the read-only routes.

@@ -1,5 +1,5 @@
-//! HTTP connections, bounded in number, size and time: strangers that can connect neither block other clients nor fill
-//! the memory.
+//! HTTP connections, with limits on their number, size and time. A stranger who can connect must not be able to block
+//! other clients or to fill the memory.
 
 use crate::policy::matching::Widths;
 use axum::Router;
@@ -24,22 +24,23 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-/// Maximum connections at once to one listener: scrapers and administrators need a few.
+/// Maximum number of concurrent connections to one listener. Monitoring programs and administrators need only a few
+/// connections.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// Maximum time of a request's head, from the opening of the connection, and then of its body. Programs send both at
-/// once.
+/// Maximum time from the opening of a connection until the head of the first request is complete. Also the maximum time
+/// for the body of each request. Programs send the head and the body immediately.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum time to read an answer and to send the head of the next request.
+/// Maximum time in which a client must read an answer and send the head of the next request.
 const NEXT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum octets of a request's head: browsers send one or two thousand.
+/// Maximum length of a request's head in octets. Browsers send one or two thousand octets.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Address of a client, if it has one.
+/// Address of a client. A client of a Unix socket has no network address.
 pub trait Peer {
-    /// The client's network: one IPv4 address or one IPv6 /64. Empty for a client of a Unix socket.
+    /// Returns the client's network: one IPv4 address or one IPv6 /64. Empty for a client of a Unix socket.
     fn network(&self) -> String;
 }
 
@@ -55,7 +56,8 @@ impl Peer for tokio::net::unix::SocketAddr {
     }
 }
 
-/// Serves until `stop` ends, then answers all requests that have begun. A body has at most `max_body` octets.
+/// Serves requests until the future `stop` is complete. Then accepts no new connections, answers the requests that have
+/// begun, and returns. A request body can have at most `max_body` octets.
 pub async fn serve<L>(mut listener: L, router: Router, max_body: usize, stop: impl Future<Output = ()>)
 where
     L: Listener<Addr: Peer>,
@@ -82,7 +84,7 @@ where
 /// Connections of a listener.
 #[derive(Default)]
 struct Connections {
-    /// Tasks of the connections. They end when this is dropped.
+    /// Tasks of the connections. When this set is dropped, all tasks in it are aborted.
     tasks: JoinSet<()>,
     /// Connections in order of arrival.
     open: Vec<Open>,
@@ -95,9 +97,9 @@ struct Open {
 }
 
 impl Connections {
-    /// Begins a connection. If [`MAX_CONNECTIONS`] are open already, evicts the oldest one that has no complete
-    /// request, of the network with the most connections. If all have a complete request, which is being answered,
-    /// closes the new one.
+    /// Starts to serve a new connection. If [`MAX_CONNECTIONS`] connections are open already, evicts the oldest
+    /// connection that has no complete request, among those of the network with the most connections. If requests on
+    /// all connections are being answered, closes the new connection instead.
     fn add(&mut self, network: String, phase: Arc<Phase>, connection: impl Future<Output = ()> + Send + 'static) {
         self.open.retain(|open| !open.task.is_finished());
         if self.open.len() >= MAX_CONNECTIONS {
@@ -112,12 +114,13 @@ impl Connections {
     fn next_to_evict(&self) -> Option<usize> {
         let of_network = |network: &str| self.open.iter().filter(|open| open.network == network).count();
         let waiting = self.open.iter().enumerate().filter(|(_, open)| !open.phase.is_answered.load(Ordering::Relaxed));
-        // `max_by_key` returns the last one of several equals.
+        // If several elements are equal, `max_by_key` returns the last of them. In the reversed order, this is the
+        // oldest connection.
         waiting.rev().max_by_key(|(_, open)| of_network(&open.network)).map(|(index, _)| index)
     }
 }
 
-/// Phase of a connection: waits for the client, or answers a request.
+/// Phase of a connection: Weir either waits for the client, or answers a request.
 struct Phase {
     /// Time at which the connection is closed; `None` while a request is being answered.
     deadline: watch::Sender<Option<Instant>>,
@@ -131,19 +134,19 @@ impl Phase {
         Arc::new(Self { deadline, is_answered: AtomicBool::new(false) })
     }
 
-    /// Gives the client `time` for its next request.
+    /// Sets the deadline: the client has `time` to send the rest of the request, or the head of the next request.
     fn wait(&self, time: Duration) {
         self.is_answered.store(false, Ordering::Relaxed);
         self.deadline.send_replace(Some(Instant::now() + time));
     }
 
-    /// Notes that a request is complete and is being answered: the connection has no deadline meanwhile.
+    /// Marks the request as complete. While it is being answered, the connection has no deadline.
     fn answer(&self) {
         self.is_answered.store(true, Ordering::Relaxed);
         self.deadline.send_replace(None);
     }
 
-    /// Returns when the client has missed its deadline.
+    /// Waits until the client has missed the deadline, and then returns.
     async fn timed_out(&self) {
         let mut changes = self.deadline.subscribe();
         loop {
@@ -177,7 +180,7 @@ async fn serve_connection(
     let mut is_stopping = false;
     loop {
         tokio::select! {
-            // An error of one client does not concern others, so it is not logged.
+            // An error on one connection does not affect other clients, so it is not logged.
             _ = connection.as_mut() => return,
             () = &mut timed_out => return,
             _ = stopped.wait_for(|stopped| *stopped), if !is_stopping => {

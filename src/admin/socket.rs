@@ -1,5 +1,5 @@
-//! Unix socket for control requests to the running Weir. File permissions decide who may send them: root and Weir's own
-//! user.
+//! Unix socket for control requests to the running Weir. The permissions of the socket's file allow requests only from
+//! root and from the user that Weir runs as.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 /// File of a listening socket. Dropping this removes the file.
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode of the file, by which Weir knows that it is still the same file.
+    /// Device and inode number of the file. They show whether the path still has the same file.
     identity: (u64, u64),
 }
 
@@ -50,10 +50,11 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError
 fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // From here on the file is removed also if a later step fails.
+    // From this line on, the file is also removed if a later step fails, because `file` is then dropped.
     let made = std::fs::symlink_metadata(path)?;
     let file = SocketFile { path: path.to_owned(), identity: (made.dev(), made.ino()) };
-    // Set before the socket listens, so that no client can connect earlier, even if the umask would allow it.
+    // Set the permissions before the socket listens. Otherwise other users could connect before this line, if the umask
+    // permits it.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -67,7 +68,8 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found.map_err(bad)?,
     };
-    // A connection to a file that is not a socket fails with the same error, and that file must stay.
+    // A connection to a file that is not a socket fails with the same error as a connection to an unused socket. Only
+    // an unused socket is to be removed.
     if !found.file_type().is_socket() {
         return Err(SocketError::Other(path.to_owned()));
     }

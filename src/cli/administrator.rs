@@ -1,4 +1,4 @@
-//! Name of the administrator who gives a command; the running Weir records it in the audit trail of exceptions.
+//! Name of the administrator who gives a command; the running Weir records this name in the audit trail of exceptions.
 
 /// Returns the administrator's name; under sudo, the name of the user who called sudo.
 pub fn name() -> String {

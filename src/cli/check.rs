@@ -27,7 +27,8 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     if online {
         return probe_upstreams(&config.relay);
     }
-    // The list has one entry for each rate of a limit, so that a limit with several rates is counted once, by its name.
+    // A limit with several rates has one entry in the list for each rate. Entries with the same name are counted as one
+    // limit.
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
     let listeners = config.listeners.len();
     let (listeners, limits) = (counted(listeners as u64, "listener"), counted(limits as u64, "limit"));
@@ -41,7 +42,8 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
 /// Opens a connection to each upstream, logs in and reads its capabilities, as Weir does before it relays a message.
 fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     let metrics = Metrics::new().map_err(|error| CommandError::new(exit::OS, error))?;
-    // Disabled upstreams are tested, too: the administrator may be about to enable one.
+    // Disabled upstreams are tested, too, because the administrator may want to know whether one of them can be
+    // enabled.
     let upstreams = options.upstreams.iter().map(|upstream| UpstreamOptions { enabled: true, ..upstream.clone() });
     let all_enabled = relay::Options { upstreams: upstreams.collect(), ..options.clone() };
     let relay = Relay::new(&all_enabled, &metrics).map_err(|error| CommandError::new(exit::CONFIG, error))?;
@@ -64,8 +66,8 @@ fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     if failures.is_empty() { Ok(()) } else { Err(CommandError::new(exit::UNAVAILABLE, failures.join("\n"))) }
 }
 
-/// Describes the addresses that the name of an upstream resolves to. Empty if the upstream is configured by its
-/// address, or if no address is found: the probe reports that error.
+/// Describes the addresses that the name of an upstream resolves to. Returns an empty text if the upstream is
+/// configured by its address. Also returns an empty text if no address is found, because the probe reports this error.
 fn resolution(upstream: &Upstream, found: &[Result<IpAddr, LookupError>]) -> String {
     let is_literal = |address| upstream.options().host.trim_matches(['[', ']']).parse() == Ok(address);
     if !found.iter().flatten().any(|address| !is_literal(*address)) {
@@ -75,8 +77,8 @@ fn resolution(upstream: &Upstream, found: &[Result<IpAddr, LookupError>]) -> Str
     format!("{} resolves to {}\n", upstream.describe(), found.collect::<Vec<_>>().join(", "))
 }
 
-/// Describes the capabilities that an upstream announces, and whether the mail seems to it to come from Weir's clients
-/// or from this machine.
+/// Describes the capabilities that an upstream announces. Also describes whether the upstream sees Weir's clients or
+/// this machine as the origin of the mail.
 fn capabilities(upstream: &Upstream, offered: &Extensions) -> String {
     let sees = match upstream.options().announce {
         Announce::Xclient if !offered.xclient.is_empty() => {

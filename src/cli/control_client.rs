@@ -12,16 +12,16 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// Timeout for an answer of the running Weir. It needs a few seconds to answer with a long list.
+/// Timeout for an answer of the running Weir. An answer with a long list takes a few seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Posts a command to the path `order` of the running Weir, without a body, and returns the text of the answer.
+/// Sends a POST request without a body to the path `order` of the running Weir. Returns the text of the answer.
 pub fn command(config: &Path, order: &str) -> Result<String, CommandError> {
     match post(config, order, String::new())? {
         (StatusCode::OK, words) => Ok(words),
         (StatusCode::UNPROCESSABLE_ENTITY, words) => {
-            // The answer begins with the diagnostics of the configuration; after a blank line it says what follows from
-            // them.
+            // The answer begins with the problems of the configuration. After the last blank line, it says which parts
+            // of the former configuration stay in force.
             let (drawn, rest) = words.trim_end().rsplit_once("\n\n").unwrap_or(("", words.trim_end()));
             complain(&format!("{drawn}\n\n"));
             Err(CommandError::new(exit::CONFIG, rest))
@@ -32,8 +32,8 @@ pub fn command(config: &Path, order: &str) -> Result<String, CommandError> {
     }
 }
 
-/// Posts `body` to the path `order` of the Weir that runs with the configuration file `config`. Returns the status and
-/// the text of its answer.
+/// Sends a POST request with `body` to the path `order` of the Weir process that runs with the configuration file
+/// `config`. Returns the status and the text of its answer.
 pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, String), CommandError> {
     let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,4 +1,5 @@
-//! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: each posts its command to the running Weir.
+//! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: each of these commands sends a request to
+//! the running Weir.
 
 use super::{CommandError, ConfigArgument, administrator, complain, control_client, exit, print};
 use crate::admin::exceptions::ExceptionCommand;
@@ -150,15 +151,17 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandErro
     ask(config, ExceptionCommand::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
-/// Posts a command that names an owner. If the running Weir takes the command for a mistake, as it does not know the
-/// name, asks the administrator for a confirmation; without a terminal, the command fails.
+/// Sends a command that names an owner to the running Weir. Weir may answer that the command is probably a mistake, for
+/// example because the owner's name is unknown. In this case, asks the administrator for a confirmation. Without a
+/// terminal, the command fails instead.
 fn ask_checked(
     config: &ConfigArgument,
     command: ExceptionCommand,
     mut body: Value,
     Force { force }: &Force,
 ) -> Result<(), CommandError> {
-    // An older Weir process checks no names and does not know the key `force`: the key is sent only with --force.
+    // An older Weir process does not check names, and refuses the key `force` as unknown. So the key is sent only with
+    // --force.
     if *force {
         body["force"] = true.into();
     }
@@ -173,7 +176,7 @@ fn ask_checked(
     }
     body["force"] = true.into();
     let (status, words) = post(config, command, &body)?;
-    // The administrator has read these warnings.
+    // The administrator has read the warnings in `doubts` already, so they are not printed again.
     let is_new = |line: &&str| line.trim_end().strip_prefix("warning: ").is_none_or(|doubt| !doubts.contains(&doubt));
     answered(status, &words.split_inclusive('\n').filter(is_new).collect::<String>())
 }
@@ -194,7 +197,7 @@ fn confirmed(doubts: &[&str]) -> Result<bool, CommandError> {
     }
 }
 
-/// Posts a command to the running Weir, and prints the answer.
+/// Sends a command to the running Weir, and prints the answer.
 fn ask(config: &ConfigArgument, command: ExceptionCommand, body: &Value) -> Result<(), CommandError> {
     let (status, words) = post(config, command, body)?;
     answered(status, &words)

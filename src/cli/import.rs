@@ -32,8 +32,8 @@ pub enum Command {
     },
 }
 
-/// Prints the imported limits, with a comment for each part that is not translated. If there is such a part, the exit
-/// code is 65.
+/// Prints the imported limits, with a comment for each part that is not translated. If any part is not translated, the
+/// exit code is 65.
 pub fn run(command: &Command) -> Result<(), CommandError> {
     let (file, tables, program) = match command {
         Command::Exim { file, tables } => (file, tables.as_deref(), Program::Exim),
@@ -80,8 +80,8 @@ const REST: &str = "hostname = \"import.invalid\"\n\
     listener.import = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
     upstream = [{ address = \"127.0.0.1:25\", tls = \"none\" }]\nstate = { path = \"state.db\" }\n";
 
-/// Withdraws the imported limits that `weir check` would refuse. Repeats the check, as a limit that watches a withdrawn
-/// limit becomes wrong, too.
+/// Withdraws the imported limits that `weir check` would refuse. Repeats the check until it refuses no limit, because a
+/// limit that watches a withdrawn limit is refused, too.
 fn withdraw_refused(report: &mut Report, folder: &Path) {
     loop {
         let refused = refused(report, folder);
@@ -92,7 +92,7 @@ fn withdraw_refused(report: &mut Report, folder: &Path) {
     }
 }
 
-/// Returns the names of the limits that `weir check` would refuse, each with the first error.
+/// Returns the names of the limits that `weir check` would refuse, and the first error of each limit.
 fn refused(report: &Report, folder: &Path) -> BTreeMap<String, String> {
     let (mut text, mut ends) = (REST.to_owned(), Vec::new());
     for (name, limit) in report.limits() {

@@ -12,7 +12,8 @@ pub fn print_reference() -> Result<(), CommandError> {
     print(&reference::markdown())
 }
 
-/// Prints the manual page weir(1). With a folder, writes the pages of all commands and weir.toml(5) into it.
+/// Prints the manual page weir(1). If a folder is given, writes the manual pages of all commands and weir.toml(5) into
+/// this folder instead.
 pub fn pages(folder: Option<&Path>) -> Result<(), CommandError> {
     let command = Arguments::command();
     let Some(folder) = folder else {

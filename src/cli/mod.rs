@@ -146,9 +146,10 @@ enum Command {
 }
 
 impl Arguments {
-    /// Returns an error text if `--config` before the command contradicts the command's own arguments.
+    /// Returns an error text if an option `--config` before the command contradicts the command's own arguments.
     fn contradiction(&self) -> Option<&'static str> {
-        // A command that reads the configuration hands its own --config, or the default, on to here.
+        // If the command reads the configuration, clap copies the command's own --config, or the default, to
+        // `self.config`.
         let is_given = self.config.as_deref().is_some_and(|config| config != Path::new(DEFAULT_CONFIG));
         match &self.command {
             _ if is_config_repeated(std::env::args_os()) => {
@@ -165,7 +166,8 @@ impl Arguments {
     }
 }
 
-/// Returns whether `--config` stands both before and after the command. clap takes the latter without a word.
+/// Returns whether `--config` is given both before and after the command. clap does not report this, and uses the
+/// option after the command.
 fn is_config_repeated(arguments: impl Iterator<Item = OsString>) -> bool {
     let is_config = |argument: &OsString| {
         let text = argument.to_string_lossy();
@@ -183,7 +185,7 @@ struct ConfigArgument {
     config: PathBuf,
 }
 
-/// Error of a command: a text for standard error, empty if the error has been printed already, and an exit code.
+/// Error of a command: a text for standard error, and an exit code. The text is empty if nothing more is to be printed.
 #[derive(Debug)]
 struct CommandError {
     code: u8,
@@ -274,7 +276,8 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints to standard output. Fails if standard output cannot be written, as on a full disk; a closed pipe is no error.
+/// Prints to standard output. Returns an error if the text cannot be written, for example because the disk is full. A
+/// closed pipe is no error.
 fn print(text: &str) -> Result<(), CommandError> {
     written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
 }
@@ -294,7 +297,7 @@ fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Prints to standard error. A failure is ignored: the exit code still reports the error of the command.
+/// Prints to standard error. Ignores a failure, because the exit code still reports the error of the command.
 fn complain(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -20,8 +20,8 @@ pub fn read() -> Result<String, CommandError> {
     if first == second { Ok(first) } else { Err(fail("the two passwords differ; nothing was changed".to_owned())) }
 }
 
-/// Prompts twice. Ctrl-C would end the process while the terminal does not show what is typed, and the terminal would
-/// stay like that: so its mode is restored first.
+/// Prompts twice. During the prompts, the terminal does not show the characters that are typed. If Ctrl-C ended the
+/// process at this time, the terminal would stay in this mode. So Ctrl-C is caught, and the former mode is restored.
 fn prompt() -> io::Result<(String, String)> {
     let terminal = File::open("/dev/tty")?;
     let mode = tcgetattr(&terminal)?;
@@ -34,7 +34,7 @@ fn prompt() -> io::Result<(String, String)> {
             _ = interrupts.recv() => Err(io::ErrorKind::Interrupted.into()),
         }
     });
-    // After Ctrl-C the thread still waits for the terminal: it ends with the process.
+    // After Ctrl-C, the thread of the prompt still waits for the terminal. The thread ends with the process.
     runtime.shutdown_background();
     tcsetattr(&terminal, OptionalActions::Now, &mode)?;
     typed

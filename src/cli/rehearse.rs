@@ -121,7 +121,7 @@ fn account(config: &Config, user: Option<&str>) -> Account {
     }
 }
 
-/// Has the running Weir test the message against its own limits and budgets.
+/// Asks the running Weir to test the message against Weir's current limits and budgets.
 fn ask(Arguments { config, json, .. }: &Arguments, test_message: &TestMessage) -> Result<(String, bool), CommandError> {
     let (status, said) = control_client::post(&config.config, "/test", live::request(test_message, *json))?;
     let unavailable = |why: &str| CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));

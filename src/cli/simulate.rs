@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     if let Some(path) = &arguments.plot {
-        // A plot that cannot be drawn is refused before the replay, which may take long.
+        // Check before the replay that the plot can be drawn, because the replay may take long.
         simulation
             .collect_traffic()
             .and_then(|()| File::create(path).map(drop).map_err(|error| error.to_string()))
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
 }
 
-/// Reads the groups of all users from the users file. Complains if it cannot be read.
+/// Reads the groups of all users from the users file. If the file cannot be read, prints a message and returns `None`.
 fn groups(accounts: accounts::Options) -> Option<Groups> {
     match Users::read(&accounts.file) {
         Ok((users, _)) => Some(Box::new(move |user| users.groups(user))),
@@ -96,7 +96,8 @@ fn not_drawn(path: &Path) -> impl Fn(String) -> CommandError {
 /// The command fails if more than one row in 20 is bad.
 const MAX_BAD_SHARE: u64 = 20;
 
-/// Prints the bad rows to standard error: line and reason of the first few, then the number of all others.
+/// Prints the bad rows to standard error: line number and reason for the first few rows, then the number of the
+/// remaining bad rows.
 fn name_bad_rows(name: &str, bad: &BadRows) {
     for (line, why) in &bad.named {
         complain(&format!("{name}:{line}: {why}\n"));

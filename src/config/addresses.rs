@@ -14,8 +14,9 @@ pub fn normalizer(mut s: Section<'_>) -> AddressNormalizer {
     AddressNormalizer::new(subaddress, default_domain.as_ref().map(|domain| &*domain.value))
 }
 
-/// Reads the character that separates a local part from its sub-address. It must be allowed in a local part without
-/// quotes, and not occur in names.
+/// Reads the character that begins the sub-address in a local part, such as `+`. The character must be permitted in a
+/// local part without quotes, and must not be a letter or a digit. An empty text means that addresses have no
+/// sub-addresses.
 fn separator(text: &str) -> Result<Option<char>, String> {
     let mut chars = text.chars();
     let is_fit = |c: &char| ".!#$%&'*+-/=?^_`{|}~".contains(*c);

@@ -10,11 +10,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 
-/// Maximum length in octets: the path of a Unix socket has room for 108, including the final NUL (unix(7)).
+/// Maximum length in octets of the path of a Unix socket. The system has room for 108 octets, including the final NUL
+/// (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Reads the section. By default the control socket is in the folder of the state file, `state`. The position is that of
-/// the key that decides where the socket is.
+/// Reads the section. By default, the control socket is in the folder of the state file, whose path is `state`. The
+/// returned position is that of the key `socket`. If this key is missing, the returned position is `state_place`.
 pub fn read(
     mut s: Section<'_>,
     folder: &Path,

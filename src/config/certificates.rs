@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Interval at which the certificate files are checked for changes. Certificates are renewed days before they expire,
-/// so that a delay of a minute does no harm; a check costs little.
+/// so a delay of one minute does no harm. A check costs little.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Positions in the configuration of the names of a certificate file and of its key file.
+/// Positions of two file names in the configuration: the name of a certificate file and the name of its key file.
 type Places = (Range<usize>, Range<usize>);
 
-/// Reads the section. Adds to `places` the positions of each certificate and its key, those of the default certificate
-/// first.
+/// Reads the section. Adds to `places` the positions of each certificate and its key. The positions of the default
+/// certificate come first.
 pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Places>) -> Option<Options> {
     if !s.exists() {
         return None;
@@ -72,7 +72,8 @@ pub fn check(options: &Options, places: &[Places], now: Timestamp) -> Vec<Diagno
     found
 }
 
-/// Reports a certificate that cannot be used, at the position of the name of the file that is wrong.
+/// Returns the error about a certificate that cannot be used. The position of the error is the name of the wrong file:
+/// the certificate file or the key file.
 fn unusable(why: &CertificateError, certificate: &Range<usize>, key: &Range<usize>) -> Diagnostic {
     let span = match why {
         CertificateError::Key(path, _) => match encrypted(path, key) {
@@ -84,11 +85,12 @@ fn unusable(why: &CertificateError, certificate: &Range<usize>, key: &Range<usiz
     Diagnostic { severity: Severity::Error, span: span.clone(), message: why.to_string(), help: None }
 }
 
-/// Returns an error if the key in a file is encrypted: Weir starts unattended, so that nobody can type the passphrase.
+/// Returns an error if the key in a file is encrypted: Weir starts without an operator, so nobody can type the
+/// passphrase.
 pub fn encrypted(key: &Path, span: &Range<usize>) -> Option<Diagnostic> {
     let text = std::fs::read_to_string(key).ok()?;
-    // The first line of an encrypted key in PKCS #8 (RFC 5958), and the header of one in the older form of OpenSSL (RFC
-    // 1421).
+    // The first text begins an encrypted key in PKCS #8 (RFC 5958). The second text is a header of an encrypted key in
+    // OpenSSL's older format (RFC 1421).
     if !text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") && !text.contains("Proc-Type: 4,ENCRYPTED") {
         return None;
     }
@@ -98,7 +100,8 @@ pub fn encrypted(key: &Path, span: &Range<usize>) -> Option<Diagnostic> {
     Some(Diagnostic { severity: Severity::Error, span: span.clone(), message, help: Some(help) })
 }
 
-/// Checks the expiry date of Weir's client certificate; its other errors are reported when the upstream is created.
+/// Returns a warning if Weir's client certificate has expired. Other errors of this certificate are reported when the
+/// upstream is created.
 pub fn check_client(paths: &crate::relay::tls::Paths, now: Timestamp) -> Option<String> {
     let paths = Paths { certificate: paths.certificate.clone(), key: paths.key.clone() };
     let Certificate { end, file, .. } = Certificate::read(&paths).ok()?;

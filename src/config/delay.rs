@@ -30,13 +30,13 @@ pub fn lateness(mut s: Section<'_>) -> Lateness {
     Lateness { command, transaction: transaction.value }
 }
 
-/// The shortest timeout that is known of any mail client program.
+/// The shortest timeout of all mail programs whose timeouts are known.
 const PROVEN: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Maximum length of the URL in octets, so that it fits in a reply.
 const MAX_URL: usize = 100;
 
-/// Reads `help-url`, the URL of a page for users; reply texts name it as `{help-url}`.
+/// Reads `help-url`, the URL of a page for users. In reply texts, `{help-url}` stands for this URL.
 pub fn help_url(root: &mut Section<'_>) -> Option<Arc<str>> {
     let url = root.optional("help-url", |value| match web_address(&text(value)?)? {
         url if url.len() > MAX_URL => Err(format!("a reply has room for {MAX_URL} characters of it")),

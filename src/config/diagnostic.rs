@@ -1,4 +1,4 @@
-//! Problems of a configuration, printed with the lines they refer to, as compilers do.
+//! Problems of a configuration. They are printed like the errors of a compiler, with the lines that they refer to.
 
 use super::redact::redact;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
@@ -20,7 +20,7 @@ pub struct Diagnostic {
 pub enum Severity {
     /// The configuration cannot be used.
     Error,
-    /// The configuration can be used, but may not do what is expected.
+    /// The configuration can be used, but perhaps does not do what the administrator expects.
     Warning,
 }
 
@@ -37,8 +37,8 @@ impl Diagnostics {
         self.found.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Prints all problems, sorted by position, each with the lines of the file that it refers to; coloured for
-    /// terminals if `coloured`.
+    /// Formats all problems, sorted by position. Each problem is shown with the lines of the file that it refers to. If
+    /// `coloured` is true, the text has colours for terminals.
     pub fn render(&self, coloured: bool) -> String {
         let renderer = if coloured { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();

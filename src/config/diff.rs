@@ -3,18 +3,19 @@
 use super::Setting;
 use std::collections::BTreeMap;
 
-/// Sections and top-level keys that a reload applies, including all of their keys and sub-tables.
+/// Sections and top-level keys that a reload applies, including all keys and sub-tables of these sections.
 const RELOADED: [&str; 9] =
     ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
 
-/// Keys that a reload applies although it does not apply the rest of their section.
+/// Keys that a reload applies, although it does not apply the other keys of the same section.
 const RELOADED_KEYS: [(&str, &str); 1] = [("state", "max-new-budgets")];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
 
-/// Names the changes from `before`, the settings at the start of the process, to `now` that a reload does not apply:
-/// `[listener.x] address`, or `[listener.x]` if the number of sections of this title has changed.
+/// Compares the settings at the start of the process (`before`) with the new settings (`now`). Returns the names of the
+/// changes that a reload does not apply, such as `[listener.x] address`. If the number of sections with one title has
+/// changed, the name is the title: `[listener.x]`.
 pub fn needs_restart(before: &[Setting], now: &[Setting]) -> Vec<String> {
     let (before, now) = (by_title(before), by_title(now));
     let mut names: Vec<String> = Vec::new();
@@ -35,8 +36,8 @@ pub fn needs_restart(before: &[Setting], now: &[Setting]) -> Vec<String> {
     names
 }
 
-/// Groups the settings that a reload does not apply by section title; sections of the same title stay in the order of
-/// the file.
+/// Selects the settings that a reload does not apply, and groups them by section title. Sections with the same title
+/// stay in the order of the file.
 fn by_title(settings: &[Setting]) -> BTreeMap<&str, BTreeMap<usize, Keys<'_>>> {
     let mut sections: BTreeMap<&str, BTreeMap<usize, Keys<'_>>> = BTreeMap::new();
     for setting in settings {
@@ -75,7 +76,7 @@ mod tests {
         let second = "listener.b = { address = \"127.0.0.1:2\", tls = \"none\", auth = \"none\" }\n";
         for (from, to, names) in [
             ("", "", &[][..]),
-            // The sections in another order, and a default value that is written out.
+            // Each of the next three texts moves sections to other positions, or writes out a default value.
             ("hostname", "# a comment\nhostname", &[]),
             ("tls = \"none\", auth", "xclient = [], tls = \"none\", auth", &[]),
             ("upstream =", "session = { idle-timeout = \"5m\" }\nupstream =", &[]),

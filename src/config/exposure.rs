@@ -1,5 +1,5 @@
-//! Warnings about listeners through which strangers can send mail, claim another address or user, or read passwords;
-//! and about an HTTP address of `[admin]` that other machines can reach.
+//! Warnings about listeners through which strangers can send mail, claim another address or user, or read passwords.
+//! Also a warning about an HTTP address of `[admin]` that other machines can reach.
 
 use super::section::{Placed, Section};
 use crate::session::{Requirement, Security};
@@ -17,8 +17,8 @@ pub struct Listener<'a> {
 }
 
 impl Listener<'_> {
-    /// Warns of what strangers can do if they reach the listener. Warns of nothing on a loopback address, which other
-    /// machines cannot reach.
+    /// Warns of the things that strangers can do if they can connect to the listener. Does not warn of a listener on a
+    /// loopback address, because other machines cannot connect to it.
     pub fn warn(&self, s: &Section<'_>) {
         let Self { address, tls, auth, trusted, xclient, proxies } = self;
         if is_loopback(*address) {
@@ -64,7 +64,8 @@ pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Returns a network that is too wide to belong to one organization: wider than a /8 of IPv4, or a /16 of IPv6.
+/// Returns a network that is too wide to belong to one organization: wider than /8 for IPv4, wider than /16 for IPv6. A
+/// private IPv6 network is never too wide.
 fn widest(networks: &[IpNet]) -> Option<IpNet> {
     let all = IpNet::aggregate(&networks.to_vec());
     all.into_iter().find(|network| match network {

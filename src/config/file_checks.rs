@@ -33,7 +33,7 @@ impl Config {
         !self.places.notifications.is_empty()
     }
 
-    /// Warns if the name of a notification is a mail address: Weir sends no mail to it.
+    /// Warns if the name of a notification looks like a mail address, because Weir sends no mail to this address.
     fn warn_of_notifications(&self, found: &mut Vec<Diagnostic>) {
         for (name, place) in self.places.notifications.iter().filter(|(name, _)| name.contains('@')) {
             let message = format!("[notify.\"{name}\"] is a name and no recipient: Weir sends no mail yet");
@@ -42,7 +42,7 @@ impl Config {
         }
     }
 
-    /// Reads the users file; warns of users and groups that limits name and that are not in this file.
+    /// Reads the users file. Warns if a limit names a user or a group that is not in this file.
     fn check_users(&self, found: &mut Vec<Diagnostic>) {
         let users = self.accounts.as_ref().map(|accounts| accounts::users_file::Users::read(&accounts.file));
         match users.transpose() {
@@ -132,7 +132,8 @@ impl Config {
         certificates.chain(authorities).chain(shown).chain(watched).collect()
     }
 
-    /// Warns of files that the user of the service cannot read, though root, who runs this check, can.
+    /// Warns of files that the user of the service cannot read, and of a state file that this user cannot write. Root,
+    /// who runs this check, can read all files, so the other checks do not find this problem.
     fn check_service_user(&self, found: &mut Vec<Diagnostic>) {
         let Some(user) = self.state_folder().and_then(ServiceUser::of) else { return };
         let mut closed: Vec<Obstacle> = Vec::new();
@@ -153,7 +154,8 @@ impl Config {
     }
 }
 
-/// Returns whether a file is a database of SQLite, or empty. A file that cannot be read is reported elsewhere.
+/// Returns whether a file is an SQLite database, or is empty. Also returns true for a file that cannot be read, because
+/// this error is reported elsewhere.
 fn is_database(path: &Path) -> bool {
     let Ok(metadata) = std::fs::metadata(path) else { return true };
     let mut begin = Vec::new();

@@ -1,5 +1,5 @@
-//! Files that the configuration names and whose text is read with it, such as lists; Weir reloads the configuration
-//! when one of them changes.
+//! Files that the configuration names and that are read together with it, such as lists. When one of these files
+//! changes, Weir reloads the configuration.
 
 use crate::accounts::file_state::FileState;
 use std::fs::File;
@@ -19,14 +19,14 @@ impl Files {
         Self { folder: folder.to_owned(), read: Vec::new() }
     }
 
-    /// Returns the path and the text of a file, which must be UTF-8 and at most 64 MiB long; without its byte order
-    /// mark. An error begins with the path.
+    /// Returns the path and the text of a file, without its byte order mark. The file must be UTF-8 and at most 64 MiB
+    /// long. An error message begins with the path.
     pub fn read(&mut self, name: &str) -> Result<(PathBuf, String), String> {
         let path = self.folder.join(name);
         // A file that cannot be read is watched for changes, too: it may be corrected later.
         if !self.read.iter().any(|(known, _)| *known == path) {
-            // The metadata is taken before the text is read, so that a change between the two is noticed at the next
-            // check.
+            // Take the metadata before reading the text. If the file changes between these two steps, the next check
+            // notices the change.
             self.read.push((path.clone(), FileState::of(&path)));
         }
         match text(&path) {
@@ -36,7 +36,8 @@ impl Files {
         }
     }
 
-    /// Returns every file that `read` was called for, once, each with its metadata from before it was read.
+    /// Returns each file for which `read` was called, without repetitions. The metadata of a file was taken before the
+    /// file was read for the first time.
     pub fn into_watched(self) -> Vec<(PathBuf, FileState)> {
         self.read
     }
@@ -47,7 +48,8 @@ pub fn at(path: &Path, line: usize, why: &str) -> String {
     format!("{}, line {line}: {why}", path.display())
 }
 
-/// Errors in the lines of a file: only the first few are named, because a file may have many.
+/// Errors in the lines of a file. Only the first few errors are kept, because a file may have many errors. The other
+/// errors are counted.
 pub struct LineErrors<'a> {
     path: &'a Path,
     named: Vec<String>,
@@ -75,7 +77,7 @@ impl<'a> LineErrors<'a> {
     }
 }
 
-/// Keeps the first few errors, and adds a line with the number of the others.
+/// Keeps the first few errors, and adds a line with the number of the errors that are left out.
 pub fn first_few(mut errors: Vec<String>) -> Vec<String> {
     let others = errors.len().saturating_sub(MAX_NAMED);
     errors.truncate(MAX_NAMED);
@@ -85,7 +87,7 @@ pub fn first_few(mut errors: Vec<String>) -> Vec<String> {
 
 const MAX_NAMED: usize = 5;
 
-/// Checks a text for use as an item of a list or a field of a table.
+/// Checks that a text can be an item of a list or a field of a table.
 pub fn check_item(text: &str) -> Result<(), &'static str> {
     match text {
         _ if text.len() > MAX_ITEM => Err(TOO_LONG),
@@ -94,12 +96,13 @@ pub fn check_item(text: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Maximum length of an item in octets: the longest address has less than a third of it (RFC 5321 §4.5.3.1).
+/// Maximum length of an item in octets. The longest possible address has less than a third of this length (RFC 5321
+/// §4.5.3.1).
 pub const MAX_ITEM: usize = 1_000;
 
 pub const TOO_LONG: &str = "it is longer than 1000 octets";
 
-/// Maximum file size in octets: a list of a million addresses needs about half of it.
+/// Maximum file size in octets: a list of a million addresses needs about half of this size.
 const MAX_FILE: u64 = 64 << 20;
 
 enum Unreadable {
@@ -112,7 +115,7 @@ fn text(path: &Path) -> Result<String, Unreadable> {
         ErrorKind::NotFound => Unreadable::Whole("there is no such file".to_owned()),
         _ => Unreadable::Whole(error.to_string()),
     };
-    // To open a named pipe would block until another process opens it for writing.
+    // Opening a named pipe would block until another process opens the pipe for writing.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(Unreadable::Whole("it is no regular file".to_owned()));
     }

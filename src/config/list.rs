@@ -16,7 +16,7 @@ pub struct Lists(BTreeMap<String, List>);
 #[derive(Debug)]
 pub struct List {
     pub items: Vec<Item>,
-    /// The file of the items; `None` if they are in the configuration.
+    /// The file that contains the items; `None` if the items are in the configuration.
     path: Option<PathBuf>,
     /// Position of the key `file` or `items`.
     span: Range<usize>,
@@ -73,7 +73,7 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(is_fit)
 }
 
-/// Reads a list; returns an empty one if the list cannot be read.
+/// Reads a list. Returns an empty list if the list cannot be read.
 fn list(mut s: Section<'_>, name: Range<usize>, files: &mut Files) -> List {
     let file = s.optional("file", file_name);
     let items = s.optional("items", inline);
@@ -127,8 +127,8 @@ fn of_file(s: &Section<'_>, file: &Placed<String>, files: &mut Files) -> Option<
     }
 }
 
-/// Reads the text of a file with one item a line. Ignores empty lines, and comments: a `#` at the start of a line or
-/// after a space, and the rest of that line.
+/// Reads the text of a file that has one item in each line. Ignores empty lines and comments. A comment begins with a
+/// `#` at the start of a line or after a space, and ends with the line.
 fn items(path: &Path, text: &str) -> Result<Vec<Item>, Vec<String>> {
     let (mut items, mut errors) = (Vec::new(), LineErrors::new(path));
     for (n, line) in text.lines().enumerate() {
@@ -143,7 +143,8 @@ fn items(path: &Path, text: &str) -> Result<Vec<Item>, Vec<String>> {
     errors.or(items)
 }
 
-/// Returns a line without its comment. A `#` inside an item begins no comment: local parts may contain it.
+/// Returns a line without its comment. A `#` inside an item does not begin a comment, because local parts can contain
+/// `#`.
 fn without_comment(line: &str) -> &str {
     let begins = |(at, _): &(usize, &str)| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
     line.match_indices('#').find(begins).map_or(line, |(at, _)| &line[..at])

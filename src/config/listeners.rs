@@ -20,8 +20,8 @@ pub struct Shared {
     pub upstream_data_timeout: Duration,
 }
 
-/// Default maximum of connections of one client at a time: more than the mail programs behind one address open, and few
-/// enough that only dozens of hosts together can use up all connections.
+/// Default maximum number of concurrent connections from one client. The mail programs behind one address open fewer
+/// connections. The number is so low that only dozens of hosts together can use up all connections of Weir.
 const CONNECTIONS_PER_CLIENT: usize = 100;
 
 /// Reads `[session]`.
@@ -66,7 +66,7 @@ pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared
     (options, shared)
 }
 
-/// Reads the maximum size of a message. Servers take messages of 64 K at least (RFC 5321 §4.5.3.1.7).
+/// Reads the maximum size of a message. A server must accept messages of at least 64 K (RFC 5321 §4.5.3.1.7).
 fn max_message_size(s: &mut Section<'_>) -> u64 {
     let size = s.placed("max-message-size", "\"50M\"", octets);
     if size.value < 65_536 {
@@ -76,7 +76,7 @@ fn max_message_size(s: &mut Section<'_>) -> u64 {
     size.value
 }
 
-/// Reads a timeout for answers of the upstream. Clients wait 5 min for most replies (RFC 5321 §4.5.3.2), and the
+/// Reads a timeout for answers of the upstream. Clients wait 5 minutes for most replies (RFC 5321 §4.5.3.2), so the
 /// timeout must be shorter.
 fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     let duration = timeout(value)?;
@@ -84,7 +84,8 @@ fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     if too_long { Err("at most 4m is allowed, as clients wait for 5 minutes".to_owned()) } else { Ok(duration) }
 }
 
-/// Reads all listeners. Returns also the names of all listeners in lower case, including those with errors.
+/// Reads all listeners. Also returns the names of all listeners in lower case, including the names of listeners with
+/// errors.
 pub fn listeners(
     root: &mut Section<'_>,
     shared: &Shared,
@@ -141,8 +142,9 @@ fn check_pair(
     }
 }
 
-/// Returns whether sockets bound to both addresses would need the same port of one address. A socket bound to 0.0.0.0
-/// takes its port on every IPv4 address of the machine; one bound to [::] takes it on every address, also of IPv4.
+/// Returns whether sockets with these two addresses would use the same port on the same address. A socket that is bound
+/// to 0.0.0.0 uses its port on every IPv4 address of the machine. A socket that is bound to [::] uses its port on every
+/// IPv6 and IPv4 address.
 pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let has_all = |all: SocketAddr, one: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
     one.port() == other.port() && one.port() != 0 && (one == other || has_all(one, other) || has_all(other, one))

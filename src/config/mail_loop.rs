@@ -1,4 +1,5 @@
-//! Warning about an upstream that is a listener of the same Weir. Weir does not connect to it, and clients hear 451.
+//! Warning about an upstream that is a listener of the same Weir. Weir does not connect to such an upstream, and
+//! clients get the reply 451.
 
 use super::section::Section;
 use crate::relay;
@@ -6,8 +7,8 @@ use crate::server::ListenerOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-/// Warns of each upstream at the address of a listener; `places` are the positions of the upstreams. An address that
-/// needs a DNS lookup is compared when Weir connects.
+/// Warns of each upstream whose address is that of a listener. `places` are the positions of the upstreams. If an
+/// upstream's name needs a DNS lookup, the address is compared when Weir connects.
 pub fn warn(s: &Section<'_>, relay: &relay::Options, places: &[Range<usize>], listeners: &[ListenerOptions]) {
     for (upstream, place) in relay.upstreams.iter().zip(places).filter(|(upstream, _)| !upstream.mx) {
         let is_own_name = upstream.host.eq_ignore_ascii_case(&relay.hostname);
@@ -22,8 +23,8 @@ pub fn warn(s: &Section<'_>, relay: &relay::Options, places: &[Range<usize>], li
     }
 }
 
-/// Returns whether a listener accepts connections to this host. Only an address of a loopback interface is known to be
-/// one of this machine.
+/// Returns whether a listener accepts connections to this host. If the listener is bound to all addresses, only a
+/// loopback address is recognized as an address of this machine.
 fn is_at(listener: SocketAddr, host: &str) -> bool {
     let own = listener.ip().to_canonical();
     let is_loopback = |address: IpAddr| address.is_loopback() && (own.is_ipv6() || address.is_ipv4());

@@ -59,25 +59,27 @@ pub struct Config {
     pub problems: Diagnostics,
     /// Every key read, with its value or default, in the order of reading.
     pub settings: Vec<Setting>,
-    /// The files that are checked for changes, to reload the configuration: `weir.toml`, lists and override tables;
-    /// each with its metadata from before it was read.
+    /// The files whose changes cause a reload of the configuration: `weir.toml`, lists and override tables. The
+    /// metadata of each file was taken before the file was read.
     pub watched: Vec<(PathBuf, FileState)>,
     /// The users and groups that limits name; they are checked against the users file later.
     references: limit::References,
     places: Places,
 }
 
-/// Positions in the configuration of the names of other files.
+/// Positions in the configuration at which problems with other files are reported.
 #[derive(Default)]
 struct Places {
-    /// Positions of the names of each certificate file and its key file; those of the default certificate are first.
+    /// Positions of the names of each certificate file and its key file. The positions of the default certificate come
+    /// first.
     certificates: Vec<(Range<usize>, Range<usize>)>,
     upstreams: Vec<Range<usize>>,
     users: Range<usize>,
     state: Range<usize>,
     /// Position of the key `path` of `[state]`.
     state_path: Range<usize>,
-    /// Position of the name of the control socket, or of the section that decides it.
+    /// Position of the key `socket` of `[admin]`. If this key is missing, the position of `[state]`, because the
+    /// control socket is then in the folder of the state file.
     socket: Range<usize>,
     /// Names of the notifications that limits use, with the positions of these notifications.
     notifications: Vec<(String, Range<usize>)>,
@@ -94,7 +96,8 @@ pub enum ConfigError {
 
 /// Reads a configuration file. Relative paths in the file are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
-    // The metadata is taken before the file is read, so that a change between the two is noticed at the next check.
+    // Take the metadata before reading the file. If the file changes between these two steps, the next check notices
+    // the change.
     let file = (path.to_owned(), FileState::of(path));
     let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
     match String::from_utf8(bytes) {
@@ -114,7 +117,7 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
 }
 
 /// Returns the path of the control socket of the Weir that runs with this configuration file. The file may have been
-/// changed since, and have errors: a key that cannot be read has its default.
+/// changed since Weir started, and may have errors. If a key cannot be read, its default is used.
 pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     let bytes = std::fs::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -133,7 +136,7 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     let source = Source::new(&text);
     syntax::report(&source, &text, &syntax);
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    // After a syntax error the keys are not read: other errors could be mere consequences of the syntax error.
+    // After a syntax error, the keys are not read, because other errors could be mere consequences of the syntax error.
     let draft = if syntax.is_empty() { Reader { folder }.read(Section::root(&document, &source)) } else { None };
     let (found, settings) = source.into_findings();
     let problems = Diagnostics { path: path.to_owned(), text: text.clone(), found };
@@ -144,7 +147,7 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
 }
 
 impl Config {
-    /// Returns the effective configuration in TOML: every key, with its value or default. `note` gets the name of a
+    /// Returns the effective configuration in TOML: every key, with its value or default. `note` takes the name of a
     /// limit and returns an explanation, which becomes a comment above the limit.
     pub fn effective(&self, note: impl Fn(&str) -> Option<String>) -> String {
         let mut text = String::new();
@@ -188,7 +191,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the whole file. Returns `None` if something required is missing.
+    /// Reads the whole file, and reports errors to the source of `root`. If the file has errors, the result is
+    /// incomplete.
     fn read(&self, mut root: Section<'_>) -> Option<Config> {
         let hostname = own_name(&mut root);
         let help_url = delay::help_url(&mut root);
@@ -294,8 +298,9 @@ impl Reader {
     }
 }
 
-/// Returns Weir's own name, with which it greets clients and upstreams: by default the name of this machine. Warns of an
-/// address: RFC 5321 §4.1.3 writes an address in brackets, and many servers refuse it as a name.
+/// Returns the name with which Weir greets clients and upstreams. The default is the name of this machine. Warns if the
+/// name is an IP address without brackets. RFC 5321 §4.1.3 requires brackets around an address, and many servers refuse
+/// an address as a name.
 fn own_name(root: &mut Section<'_>) -> String {
     let Some(name) = root.optional("hostname", |value| host_name(&text(value)?)) else {
         return listeners::system_hostname();

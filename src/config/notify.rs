@@ -1,5 +1,5 @@
-//! `[notify.NAME]`: notifications, which limits send with the action `notify`. Each notification sent is a line in the
-//! log.
+//! `[notify.NAME]`: notifications, which limits send with the action `notify`. Each notification that is sent is a line
+//! in the log.
 
 use super::section::{Placed, Section};
 use super::values::text;
@@ -69,8 +69,8 @@ fn notification(mut s: Section<'_>, name: &str) -> Notification {
     Notification { name: name.into(), at_most }
 }
 
-/// Reports the keys of deliveries by mail or webhook, which Weir does not have: to accept and ignore these keys would
-/// mislead.
+/// Reports the keys for delivery by mail or webhook, because Weir does not have such deliveries. Accepting and ignoring
+/// these keys would mislead the administrator.
 fn refuse_delivery(s: &mut Section<'_>) {
     for (key, lacking) in [("mail", "sends no mail"), ("webhook", "calls no webhook")] {
         if s.has(key) {

@@ -1,5 +1,5 @@
-//! Override tables: CSV files with rates for particular clients, users and so on, which replace the rate of a limit.
-//! The first line names the columns.
+//! Override tables: CSV files with rates for particular clients, users and so on. These rates replace the rate of a
+//! limit. The first line of a file names the columns.
 
 use super::files::{self, Files, LineErrors, MAX_ITEM, TOO_LONG, check_item};
 use super::values::choose;
@@ -25,7 +25,7 @@ pub struct Override {
     pub burst: Option<Box<str>>,
 }
 
-/// The columns whose patterns may decide which row applies.
+/// The columns whose patterns can decide which row applies.
 pub const MATCH_FIELDS: [&str; 10] = [
     "user",
     "user-domain",
@@ -86,9 +86,9 @@ impl Overrides {
 fn values(line: &str) -> Result<StringRecord, String> {
     match line {
         _ if line.len() > MAX_ITEM => return Err(TOO_LONG.to_owned()),
-        // The CSV reader would take a carriage return for the end of a line.
+        // The CSV reader would treat a carriage return as the end of a line.
         _ if line.contains('\r') => return Err("there is a control character in it".to_owned()),
-        // Few lines have quotes. The others need no CSV reader, which is slow to create.
+        // Few lines have quotes. Lines without quotes are split here, because a CSV reader is slow to create.
         _ if !line.contains('"') => return Ok(line.split(',').map(str::trim).collect()),
         _ => {}
     }

@@ -1,9 +1,9 @@
 //! Redaction of a configuration's text before it is printed with error messages: a password that was written into
 //! `weir.toml` by mistake must not appear in the system journal.
 
-/// Replaces each octet of a value that may be a secret by a star, so that positions in the text stay the same. The
-/// value of a key that ends in "file" is a file's name, and no secret. The text may be another file, which was named as
-/// the configuration by mistake: one with the hashes of passwords, or a private key.
+/// Replaces each octet of a value that may be a secret by a star, so that positions in the text stay the same. If the
+/// name of a key ends in "file", its value is a file name and no secret. The text may also be another file, which was
+/// given as the configuration by mistake: a file with hashes of passwords, or a private key.
 pub fn redact(text: &str) -> String {
     redact_hashes(&redact_keys(&redact_values(text)))
 }
@@ -47,8 +47,8 @@ fn redact_values(text: &str) -> String {
     shown + rest
 }
 
-/// Returns whether the value of the key at the end of `before` may be a secret. The key may be misspelt, or not exist
-/// in Weir.
+/// Returns whether the value of the key at the end of `before` may be a secret. The key may be misspelt, or may be
+/// unknown to Weir.
 fn is_secret(before: &str) -> bool {
     let line = before.rsplit('\n').next().unwrap_or_default().trim_end().trim_end_matches(['"', '\'']);
     let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';

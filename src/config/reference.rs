@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 const TEXT: &str = include_str!("../../conf/weir.toml");
 
-/// First version of Weir that has a key, if the key's comment does not name another version.
+/// First version of Weir that has the keys. It is the same for all keys.
 const SINCE: &str = "0.1";
 
 /// Section titles whose second word is a name that the administrator chooses: `[listener.NAME]`.
@@ -69,7 +69,8 @@ impl Section {
 }
 
 impl Comment {
-    /// Makes a key with this name and value. Its description is the comment that was read before it, which is emptied.
+    /// Makes a key with this name and value. The lines of the comment become the key's text, default and example. The
+    /// comment is empty afterwards.
     fn take_key(&mut self, name: &str, value: &str) -> Key {
         let mut key = Key { name: name.to_owned(), value: value.to_owned(), ..Key::default() };
         for line in std::mem::take(&mut self.0) {
@@ -85,8 +86,9 @@ impl Comment {
         key
     }
 
-    /// Makes keys from assignments that occur only inside the comment, and empties it: one key from `Example: stage =
-    /// "data"`, or else one from each indented assignment, with the further indented text below it.
+    /// Makes keys from assignments that occur only inside the comment, and empties the comment. An example line, such
+    /// as `Example: stage = "data"`, makes one key. Without an example line, each indented assignment makes one key.
+    /// The text below the assignment, with a deeper indentation, becomes the key's text.
     fn take_commented_keys(&mut self) -> Vec<Key> {
         let example = self.0.iter().find_map(|line| assignment(line.strip_prefix("Example: ")?));
         if let Some((name, value)) = example.map(|(name, value)| (name.to_owned(), value.to_owned())) {
@@ -116,7 +118,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
     (!name.is_empty() && name.chars().all(is_part)).then_some((name, value))
 }
 
-/// Title of a section, with NAME in place of a name that the administrator chooses.
+/// Returns the title of a section, with NAME in place of a name that the administrator chooses.
 fn generic(header: &str) -> String {
     let inner = header.trim_matches(['[', ']']);
     let table = inner.split('.').next().unwrap_or_default();
@@ -227,7 +229,7 @@ pub fn manual_page() -> String {
     page
 }
 
-/// Adds lines to a roff page; lines that are aligned by hand are not filled to the width of the page.
+/// Adds lines to a roff page; lines that are aligned by hand keep their line breaks.
 fn lines(page: &mut String, lines: &[String]) {
     for block in lines.chunk_by(|one, next| one.starts_with(' ') == next.starts_with(' ')) {
         let (begin, end) = if block[0].starts_with(' ') { (".nf\n", ".fi\n") } else { ("", "") };
@@ -236,7 +238,7 @@ fn lines(page: &mut String, lines: &[String]) {
     }
 }
 
-/// Escapes a text so that roff does not take any part of it for a command.
+/// Escapes a text, so that roff does not interpret any part of it as a command.
 fn roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

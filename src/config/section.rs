@@ -1,5 +1,5 @@
-//! Reads the keys of a table one by one. A key in the file that is never read is an unknown key; the keys that are
-//! read, with their values or defaults, form the effective configuration.
+//! Reads the keys of a table one by one. If a key in the file is never read, it is reported as unknown. The keys that
+//! were read, with their values or defaults, form the effective configuration.
 
 use super::diagnostic::Severity;
 use super::source::{Setting, Source};
@@ -12,8 +12,8 @@ use toml::de::{DeTable, DeValue};
 /// A table of the configuration file, and the keys that have been read from it.
 pub struct Section<'a> {
     title: String,
-    /// Path of the table, to which the path of a key is added: `limit@120`. The number is the position of the table,
-    /// and distinguishes the tables of one list. Empty for the top of the file.
+    /// Path of the table, such as `limit@120`. The path of each key in the table begins with it. The number is the
+    /// position of the table, and distinguishes the tables of one list. Empty for the top of the file.
     path: String,
     table: Option<&'a DeTable<'a>>,
     span: Range<usize>,
@@ -31,7 +31,7 @@ pub struct Placed<T> {
 impl<'a> Section<'a> {
     /// Returns the table of the whole file.
     pub fn root(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Self {
-        // The position is empty: problems of the whole file are shown at its beginning.
+        // The position is empty, so problems of the whole file are shown first, and without a line of the file.
         Self {
             title: String::new(),
             path: String::new(),
@@ -59,8 +59,8 @@ impl<'a> Section<'a> {
         self.source.warn(span, message, help);
     }
 
-    /// Reports an error unless one of these keys of the section is found to be wrong: then the error may be only a
-    /// consequence of that.
+    /// Reports an error, unless one of these keys of the section is found to be wrong. In that case, the error may be
+    /// only a consequence of the wrong key.
     pub fn error_unless(&self, keys: &[&str], span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         self.source.follow_up(self.paths(keys), Severity::Error, span, message, help);
     }
@@ -70,12 +70,14 @@ impl<'a> Section<'a> {
         self.source.follow_up(self.paths(keys), Severity::Warning, span, message, help);
     }
 
-    /// Records that a key is wrong and has been reported, so that errors that may follow from it are not reported, too.
+    /// Records that a key is wrong and that its error has been reported. Other errors, which may be consequences of the
+    /// wrong key, are then not reported.
     pub fn mark_wrong(&self, key: &str) {
         self.source.mark_wrong(&self.path(key));
     }
 
-    /// Returns the path of a key, by which checks in other sections name it as a possible cause.
+    /// Returns the path of a key. With this path, checks in other sections name the key as a possible cause of an
+    /// error.
     pub fn path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
@@ -94,7 +96,7 @@ impl<'a> Section<'a> {
         self.check(key, value.span(), read(value.get_ref()))
     }
 
-    /// Reads a required key; the error about a missing one shows `example`.
+    /// Reads a required key. If the key is missing, the error shows `example`.
     pub fn required<T>(
         &mut self,
         key: &'static str,
@@ -108,8 +110,8 @@ impl<'a> Section<'a> {
         self.check(key, value.span(), read(value.get_ref()))
     }
 
-    /// Reads a key with a default, which is written as in the file. If the value is wrong, reports it and returns the
-    /// default, so that the rest of the file can be checked.
+    /// Reads a key with a default. `default` is the text of a TOML value, as in the file. If the value is wrong,
+    /// reports it and returns the default, so that the rest of the file can be checked.
     pub fn value<T>(
         &mut self,
         key: &'static str,
@@ -119,7 +121,8 @@ impl<'a> Section<'a> {
         self.placed(key, default, read).value
     }
 
-    /// Reads a key with a default, and returns its position: the position of the section, if the key is missing.
+    /// Reads a key with a default. Also returns the position of the value, or the position of the section if the key is
+    /// missing.
     pub fn placed<T>(
         &mut self,
         key: &'static str,
@@ -165,7 +168,7 @@ impl<'a> Section<'a> {
         self.mark_wrong(key);
     }
 
-    /// Returns the sub-table `key`; an empty one if the file has none.
+    /// Returns the sub-table `key`. If the file has no such table, returns an empty section.
     pub fn section(&mut self, key: &'static str) -> Section<'a> {
         let read = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("a table", value)));
         let title = format!("[{}]", self.path_of(key));
@@ -242,7 +245,8 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Returns the tables at a key: one if its value is a table, several if it is a list, none if the key is missing.
+    /// Returns the tables at a key. If the value of the key is a table, returns this table. If the value is a list,
+    /// returns the tables of the list. If the key is missing, the result is empty.
     pub fn table_or_tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         match (self.has(key), self.is_list(key)) {
             (false, _) => {
@@ -334,10 +338,11 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Keys that stand above all sections. Below a section header they would belong to that section.
+/// Keys that must be above all sections. Below the header of a section, they would belong to that section.
 const TOP_KEYS: [&str; 3] = ["hostname", "help-url", "timezone"];
 
-/// Returns the path under which a missing key is marked as wrong if another key is a misspelling of it.
+/// Returns a special path for a missing key. This path is marked as wrong if an unknown key is a misspelling of the
+/// missing key.
 fn misspelt(path: &str) -> String {
     format!("?{path}")
 }

@@ -13,16 +13,16 @@ pub struct ServiceUser {
     groups: Vec<u32>,
 }
 
-/// Permissions to read a file, to write it, and to use the files in a folder: the three bits for other users in a
-/// file's mode.
+/// Permissions to read a file, to write a file, and to enter a folder. The values are the three bits for other users in
+/// a file's mode.
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
 const PASS: u32 = 0o1;
 
 impl ServiceUser {
     /// Returns the owner of the state file's folder, who is the user of the service. Returns `None` if the service runs
-    /// as root; also if this process does not run as root, because then it has met the same obstacles when it read the
-    /// files.
+    /// as root. Also returns `None` if this process does not run as root, because it then had the same problems when it
+    /// read the files itself.
     pub fn of(folder: &Path) -> Option<Self> {
         let folder = std::fs::metadata(folder).ok()?;
         if !rustix::process::geteuid().is_root() || folder.uid() == 0 {
@@ -32,12 +32,13 @@ impl ServiceUser {
         let name = known.as_ref().map_or_else(|| format!("uid {}", folder.uid()), |user| user.name.clone());
         let groups = known.and_then(|user| getgrouplist(&CString::new(user.name).ok()?, user.gid).ok());
         let groups = groups.map(|groups| groups.into_iter().map(nix::unistd::Gid::as_raw).collect());
-        // The user of a container may not be in the user database: then the only known group is that of the folder.
+        // The user of a container is perhaps not in the user database. In this case, the group of the folder is the
+        // only known group.
         Some(Self { name, uid: folder.uid(), groups: groups.unwrap_or_else(|| vec![folder.gid()]) })
     }
 
-    /// Returns the reason why the user cannot read a file: the outermost folder above it that the user may not enter,
-    /// or the file itself. `None` if the user can read it.
+    /// Returns the reason why the user cannot read a file: the outermost folder on the path that the user cannot enter,
+    /// or the file itself. Returns `None` if the user can read the file.
     pub fn obstacle(&self, file: &Path) -> Option<Obstacle> {
         let file = file.canonicalize().ok()?;
         let folders: Vec<&Path> = file.ancestors().skip(1).collect();
@@ -53,8 +54,9 @@ impl ServiceUser {
         std::fs::metadata(file).is_ok_and(|metadata| !self.may(&metadata, READ | WRITE))
     }
 
-    /// Checks the permission bits of the owner if the user owns the file, else of the group if the user is in it, else
-    /// of others, as the kernel does. Ignores access control lists.
+    /// Checks the permission bits in the same way as the kernel. If the user owns the file, the owner's bits decide.
+    /// Otherwise, if the user is in the file's group, the group's bits decide. Otherwise, the bits for others decide.
+    /// Ignores access control lists.
     fn may(&self, metadata: &Metadata, bits: u32) -> bool {
         let shift = match metadata {
             metadata if metadata.uid() == self.uid => 6,
@@ -65,7 +67,7 @@ impl ServiceUser {
     }
 }
 
-/// A file that the user may not read, or a folder that the user may not enter.
+/// A file that the user cannot read, or a folder that the user cannot enter.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
     File(PathBuf),

@@ -47,8 +47,9 @@ impl<'a> Source<'a> {
         self.problem(Severity::Warning, span, message, help);
     }
 
-    /// Reports a problem unless one of the keys with the paths `causes` is found to be wrong. Then the problem may be
-    /// only a consequence; if it is not, it is reported once the cause is corrected.
+    /// Reports a problem, unless one of the keys with the paths `causes` is found to be wrong. In that case, the
+    /// problem may be only a consequence of the wrong key. If it is not, it is reported after the key has been
+    /// corrected.
     pub fn follow_up(
         &self,
         causes: Vec<String>,

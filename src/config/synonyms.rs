@@ -1,7 +1,8 @@
-//! Words of other programs (Exim, Postfix, rspamd, postfwd) for words of Weir's configuration. With them an error about
-//! an unknown word can suggest the right one.
+//! Words of other programs (Exim, Postfix, rspamd, postfwd) that correspond to words of Weir's configuration. With this
+//! table, an error about an unknown word can suggest the right word.
 
-/// Words of Weir's configuration, each with the words that other programs have for it, in lower case and with hyphens.
+/// Words of Weir's configuration. Each word has a list of the words that other programs use instead, in lower case and
+/// with hyphens.
 const SYNONYMS: [(&str, &[&str]); 23] = [
     (
         "client",
@@ -67,7 +68,7 @@ impl Setting {
     }
 }
 
-/// Returns the one of the words `known` for which another program has this word.
+/// Returns the word in `known` that corresponds to `word`, a word of another program.
 pub fn key<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let word = word.to_lowercase().replace('_', "-");
     let is_known = |(ours, theirs): &&(&str, &[&str])| theirs.contains(&&*word) && known.contains(ours);
@@ -75,7 +76,7 @@ pub fn key<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     known.iter().copied().find(|known| known == ours)
 }
 
-/// Returns the setting for which another program has this word.
+/// Returns the setting that corresponds to `word`, a word of another program.
 pub fn setting(word: &str) -> Option<Setting> {
     SETTINGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, setting)| *setting)
 }

@@ -1,4 +1,5 @@
-//! Errors of TOML's syntax: one for each cause, with its position and remedy in the words of an administrator.
+//! Errors in the TOML syntax of the file. Each cause is reported once, with its position and remedy, in words that
+//! administrators know.
 
 use super::source::Source;
 use std::ops::Range;
@@ -12,7 +13,7 @@ const MESSAGES: [(&str, &str); 25] = [
     ("invalid multi-line literal string", "the closing ''' is missing"),
     ("missing opening quote", "the opening quote is missing"),
     ("string values must be quoted", "text needs quotes, as in \"text\""),
-    // The parser takes `none` for the beginning of `nan`, `implicit` for `inf`, `tls` for `true`.
+    // The parser reads `none` as a wrong `nan`, `implicit` as a wrong `inf`, and `tls` as a wrong `true`.
     ("invalid float", "text needs quotes, as in \"text\""),
     ("invalid boolean", "text needs quotes, as in \"text\""),
     ("unclosed table", "the closing ] is missing"),
@@ -43,7 +44,8 @@ const LINE: &str = "text needs quotes, numbers have no thousands separators, and
 /// Reports the errors that the TOML parser has found. `text` is the whole file.
 pub fn report(source: &Source<'_>, text: &str, errors: &[Error]) {
     let mut errors: Vec<(Range<usize>, &Error)> = errors.iter().map(|error| (position(text, error), error)).collect();
-    // If two errors have one position, the missing closing quote causes the other error: it is sorted first.
+    // If two errors have the same position, the missing closing quote causes the other error. So the missing quote is
+    // sorted first.
     errors.sort_by_key(|(span, error)| (span.start, !error.message().starts_with("invalid")));
     let mut reported: Vec<(Range<usize>, &Error)> = Vec::new();
     for (span, error) in errors {
@@ -61,11 +63,13 @@ pub fn report(source: &Source<'_>, text: &str, errors: &[Error]) {
     }
 }
 
-/// Returns the position of an error. It has at least one character, so that the line of this character is shown.
+/// Returns the position of an error. The position has at least one character, so that the line of this character is
+/// shown.
 fn position(text: &str, error: &Error) -> Range<usize> {
     let span = error.span().unwrap_or_default();
     if error.message().starts_with("invalid multi-line") && text[span.start.min(text.len())..].trim().is_empty() {
-        // A text without its closing quotes reaches to the end of the file: the error is shown at its opening quotes.
+        // If the closing quotes are missing, the text reaches to the end of the file. So the error is shown at the
+        // opening quotes.
         let quotes = if error.message().contains("literal") { "'''" } else { "\"\"\"" };
         if let Some(at) = text.rfind(quotes) {
             return at..at + quotes.len();
@@ -75,7 +79,8 @@ fn position(text: &str, error: &Error) -> Range<usize> {
     let is_at_end = after.trim_start_matches([' ', '\t', '\r']).starts_with('\n') || after.trim().is_empty();
     let is_at_start = before.trim_end_matches([' ', '\t']).ends_with('\n');
     match span.is_empty() {
-        // Something is missing after the last character before the error: the error is shown at this character.
+        // Something is missing at the end of the text before the error. So the error is shown at the last character of
+        // that text.
         true if is_at_end || is_at_start => {
             let end = before.trim_end().len();
             let last = before[..end].char_indices().next_back().map_or(0, |(at, _)| at);
@@ -86,8 +91,8 @@ fn position(text: &str, error: &Error) -> Range<usize> {
     }
 }
 
-/// Returns whether the parser takes the text after an error for a part of something that is not closed: a list, a table
-/// in one line, or a text of several lines. Then later errors are only consequences.
+/// Returns whether an error leaves something open: a list, a table in one line, or a text of several lines. The parser
+/// then reads the following text as a part of it, so later errors are only consequences.
 fn leaves_open(text: &str, span: &Range<usize>, error: &Error) -> bool {
     let message = error.message();
     let is_within = message.contains("array elements") || message.contains("unclosed array, ");
@@ -101,8 +106,8 @@ fn leaves_open(text: &str, span: &Range<usize>, error: &Error) -> bool {
     is_within || is_in_table || message.starts_with("invalid multi-line") || is_in_list
 }
 
-/// Returns whether `error` may be a consequence of `cause`, the error before it: both are on one line, or both are
-/// about repeated keys below the same repeated section header.
+/// Returns whether `error` may be a consequence of `cause`, the error before it: both errors are on the same line, or
+/// `cause` is a repeated section header and `error` is a repeated key in this section.
 fn is_follow_up(text: &str, last: &Range<usize>, cause: &Error, span: &Range<usize>, error: &Error) -> bool {
     let is_repeated = |error: &Error| error.message().starts_with("duplicate key");
     let is_header = line_before(text, last.start).trim_start().starts_with('[');
@@ -136,15 +141,15 @@ fn explain(text: &str, span: &Range<usize>, error: &Error) -> (String, Option<St
     (plain.unwrap_or_else(|| message.to_owned()), None)
 }
 
-/// Returns whether a character looks like a space, or like nothing, and is no white space of TOML.
+/// Returns whether a character is invisible or looks like a space, although it is not white space in TOML.
 fn is_invisible(c: char) -> bool {
     c.is_control() && !"\t\r\n".contains(c)
         || c.is_whitespace() && !c.is_ascii()
         || "\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}".contains(c)
 }
 
-/// Explains a key that the file has twice, or that is used as a table though it is none; names the line of the first
-/// use.
+/// Explains the error about a key that the file has twice, or that is used as a table although it has another value.
+/// The message names the line of the first use.
 fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<String>) {
     let key = text.get(span.clone()).unwrap_or_default().trim_matches(['"', '\'']);
     let Some(first) = first_place(text, span) else { return (message.to_owned(), None) };
@@ -159,8 +164,8 @@ fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<S
     (said, help)
 }
 
-/// Returns the position of the earlier key that the key at `span` repeats. Parses the file with another name for the
-/// key at `span`, so that the parser keeps both keys in one table, and looks for the earlier one there.
+/// Returns the position of the earlier key that the key at `span` repeats. To find the earlier key, parses the file
+/// with another name for the key at `span`. The parser then keeps both keys in the same table.
 fn first_place(text: &str, span: &Range<usize>) -> Option<Range<usize>> {
     const OTHER: &str = "another key of weir";
     let (name, before, after) = (text.get(span.clone())?, text.get(..span.start)?, text.get(span.end..)?);
@@ -189,7 +194,7 @@ fn within(value: &toml::de::DeValue<'_>, other: &str, name: &str) -> Option<Rang
     }
 }
 
-/// Returns the part of a line that stands before a position.
+/// Returns the part of a line that is before a position.
 fn line_before(text: &str, at: usize) -> &str {
     text[..at].rsplit('\n').next().unwrap_or_default()
 }

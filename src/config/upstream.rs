@@ -15,10 +15,10 @@ use toml::de::DeValue;
 /// The port for TLS from the first octet, without STARTTLS (RFC 8314).
 const IMPLICIT_TLS_PORT: u16 = 465;
 
-/// Default timeout of one DNS lookup; less if half of `upstream-timeout` is shorter.
+/// Default timeout of one DNS lookup. If half of `upstream-timeout` is shorter, the default is that half.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads all upstreams. Adds to `places` the position of each in the file.
+/// Reads all upstreams. Adds to `places` the position of each upstream in the file.
 pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Vec<UpstreamOptions> {
     let sections = root.tables("upstream");
     if sections.is_empty() {
@@ -88,7 +88,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     if let Some(Placed { value: (_, IMPLICIT_TLS_PORT), span }) = &address
         && matches!(tls.policy, tls::Policy::Opportunistic | tls::Policy::Required)
     {
-        // Weir would wait for the greeting of the server, and the server for the TLS handshake of Weir.
+        // Weir would wait for the greeting of the server, and the server would wait for Weir's TLS handshake.
         s.warn(span, "port 465 is for TLS from the first octet (RFC 8314)", Some("add tls = \"implicit\""));
     }
     if let (Some(address), Some(login)) = (&address, &login) {
@@ -131,7 +131,7 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
     let certificate = s.optional("client-certificate", text);
     let key = s.optional("client-key", text);
 
-    // With these keys an administrator expects that the certificate of the upstream is checked.
+    // An administrator who sets these keys expects that Weir checks the upstream's certificate.
     let checks = [
         ("certificate-name", name.as_ref().map(|name| &name.span)),
         ("certificate-pin", pins.as_ref().map(|pins| &pins.span)),
@@ -186,8 +186,8 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let password = s.optional("password-file", file).or(s.optional("password-env", variable));
     let token = s.optional("token-file", file).or(s.optional("token-env", variable));
     let unused: Vec<&str> = ["user"].into_iter().chain(given.iter().copied()).filter(|key| s.has(key)).collect();
-    // An explicit auth = "none" is no mistake: the administrator has turned the login off, and left its other keys in
-    // place.
+    // An explicit auth = "none" is no mistake: the administrator has turned the login off, and has left the other keys
+    // of the login in the file.
     if !unused.is_empty() && (matches!(auth, Auth::Client) || !s.has("auth")) {
         let message = format!("{}: used only with auth = \"fixed\"", unused.join(", "));
         s.warn(&s.span(), message, Some("add auth = \"fixed\", or leave them out"));
@@ -222,8 +222,8 @@ enum Auth {
     Client,
 }
 
-/// Warns if the connection to the upstream could reveal a password or token to an impostor or an eavesdropper. SCRAM
-/// reveals no password.
+/// Warns if the connection to the upstream could reveal a password to an impostor or an eavesdropper. For a token,
+/// reports an error instead. SCRAM reveals no password.
 fn warn_of_exposed_secret(s: &Section<'_>, host: &str, policy: tls::Policy, login: &login::Options) {
     if policy.is_checked() || is_loopback(host) {
         return;
@@ -263,8 +263,8 @@ fn user_name(text: &str) -> Result<String, String> {
     sasl::is_user_name(text).then(|| text.to_owned()).ok_or_else(bad)
 }
 
-/// Reads the name of an environment variable. An error does not quote the text: the administrator may have written the
-/// secret itself.
+/// Reads the name of an environment variable. An error does not quote the text, because the administrator may have
+/// written the secret itself instead of a name.
 fn variable(name: &str) -> Result<String, String> {
     let first = |c: char| c.is_ascii_alphabetic() || c == '_';
     let good = name.starts_with(first) && name.chars().all(|c| first(c) || c.is_ascii_digit());
@@ -275,7 +275,7 @@ fn variable(name: &str) -> Result<String, String> {
 /// Reads `[dns]`. `whole` is the timeout of the whole handshake with an upstream, including DNS lookups.
 pub fn dns(mut s: Section<'_>, whole: Duration) -> relay::dns::Options {
     let servers = s.list("servers", Some("[]"), "", name_server).map_or(Vec::new(), |servers| servers.value);
-    // At least 1 ms, the shortest time of which half can still be written in the configuration.
+    // Use at least 1 ms, so that half of it is not too short to be written in the configuration.
     let whole = whole.max(Duration::from_millis(1));
     let default = format!("\"{}\"", format_duration((whole / 2).min(DNS_TIMEOUT)));
     let timeout = s.placed("timeout", &default, timeout);

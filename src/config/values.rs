@@ -1,4 +1,5 @@
-//! Values of keys: texts, words, numbers, times, sizes, addresses and networks; also writes keys and texts in TOML.
+//! Readers for the values of keys: texts, words, numbers, times, sizes, addresses and networks. Also writes keys and
+//! texts in TOML.
 
 use super::synonyms;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
@@ -8,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// Maximum configurable timeout, one day: a longer one is more probably a typing error.
+/// Maximum timeout that can be configured: one day. A longer timeout is most probably a typing error.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Reads a text in quotes.
@@ -16,12 +17,12 @@ pub fn text(value: &DeValue<'_>) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| expected("text in quotes", value))
 }
 
-/// Reads one of the words `words`, and returns the value beside it.
+/// Returns a function that reads one of the words `words` and returns the value that belongs to this word.
 pub fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
     move |value| choose(&text(value)?, words)
 }
 
-/// Returns the value beside a word in `words`; the error lists all words, and suggests the most similar one.
+/// Returns the value that belongs to `word` in `words`. The error lists all words, and suggests the most similar word.
 pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(known, _)| *known == word) {
         return Ok(*value);
@@ -109,7 +110,7 @@ pub fn quoted(plain: &str) -> String {
     format!("\"{text}\"")
 }
 
-/// Returns the known word that is most similar to `word`; none if all are too different.
+/// Returns the known word that is most similar to `word`. Returns `None` if all words are too different.
 pub fn closest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     known
         .map(|known| (strsim::damerau_levenshtein(&word.to_lowercase(), known), known))
@@ -140,7 +141,7 @@ pub fn host_name(name: &str) -> Result<String, String> {
     good.then(|| name.to_owned()).ok_or_else(|| format!("\"{}\" is not a host name", name.escape_debug()))
 }
 
-/// Parses a network in CIDR notation without bits beyond its prefix, or one address.
+/// Parses a network in CIDR notation, or one address. Returns an error if the network has bits beyond its prefix.
 pub fn network(text: &str) -> Result<IpNet, String> {
     let network = any_network(text)?;
     match network == network.trunc() {
@@ -166,7 +167,8 @@ pub fn any_network(text: &str) -> Result<IpNet, String> {
     })
 }
 
-/// Returns the network for `192.0.2.0/255.255.255.0`, `192.0.2.*` and `192.0.2.`, as other programs write it.
+/// Returns the network that a text means in the notation of other programs: `192.0.2.0/255.255.255.0`, `192.0.2.*` or
+/// `192.0.2.`.
 fn meant_network(text: &str) -> Option<Ipv4Net> {
     if let Some((address, mask)) = text.split_once('/') {
         return Ipv4Net::with_netmask(address.parse().ok()?, mask.parse().ok()?).ok();

@@ -1,4 +1,5 @@
-//! Check whether a limit applies to the owner of a grant: a grant for a limit that never applies has no effect.
+//! Check whether a limit can apply to the owner of a grant. If the limit never applies to the owner, the grant has no
+//! effect.
 
 use super::names::{Account, Accounts, Checked};
 use crate::policy::address::AddressNormalizer;
@@ -8,7 +9,7 @@ use crate::policy::matching::{AllOf, Condition, Field};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Owner of a grant, with what follows from its names.
+/// Owner of a grant, with the client address and the groups that follow from the owner's names.
 struct Subject<'a> {
     owner: &'a Owner,
     client: Option<IpAddr>,
@@ -16,7 +17,8 @@ struct Subject<'a> {
     groups: Option<&'a [Box<str>]>,
 }
 
-/// Checks `match` and `except` of the limit, as far as the owner's names decide them.
+/// Checks the conditions in `match` and `except` of the limit. The owner's names decide some of the conditions; the
+/// other conditions stay undecided.
 pub fn check(limit: &Limit, owner: &Owner, accounts: &Accounts, normalizer: &AddressNormalizer) -> Checked {
     let subject = Subject::new(owner, accounts, normalizer);
     let name = &limit.name;
@@ -32,7 +34,7 @@ pub fn check(limit: &Limit, owner: &Owner, accounts: &Accounts, normalizer: &Add
         let of_all = matches.iter().flat_map(|table| &table.0);
         return inert("\"match\" does not hold", keys(of_all.filter(|one| subject.holds(one) == Some(false))));
     }
-    // A table of `match` that holds decides, as the others are alternatives.
+    // The tables of `match` are alternatives. So if one table is met, the other tables do not matter.
     let is_met = matches.iter().any(|table| subject.meets(table) == Some(true));
     let open = matches.iter().filter(|_| !is_met).chain(except).filter(|table| subject.meets(table).is_none());
     let undecided = keys(open.flat_map(|table| &table.0).filter(|one| subject.holds(one).is_none()));
@@ -50,13 +52,14 @@ impl<'a> Subject<'a> {
         let account = accounts.iter().flatten().find(is_user);
         Self {
             owner,
-            // A wider network may be matched in part: that is not decided.
+            // If the client is a network and not one address, a condition may match only a part of the network. So
+            // conditions on the client stay undecided.
             client: value("client").and_then(|client| client.parse().ok()),
             groups: account.map(|account| &*account.groups),
         }
     }
 
-    /// Returns whether all conditions of a table hold; `None` if the owner's names do not decide that.
+    /// Returns whether all conditions of a table are true. Returns `None` if the owner's names do not decide this.
     fn meets(&self, table: &AllOf) -> Option<bool> {
         let held: Vec<Option<bool>> = table.0.iter().map(|condition| self.holds(condition)).collect();
         match held.contains(&Some(false)) {
@@ -78,14 +81,15 @@ impl<'a> Subject<'a> {
                 let is_in = |group: &str| tables.iter().any(|table| table.find(group).is_some());
                 self.groups.map(|groups| groups.iter().any(|group| is_in(group)))
             }
-            // An event of a user's budget is of a user who has logged in.
+            // Budgets of users are charged only for users who have logged in. Limits on login failures cannot have this
+            // condition.
             Condition::Authenticated(wanted) => self.value(Field::UserDomain).map(|_| *wanted),
             _ => None,
         }
     }
 
-    /// Returns the owner's value of a field; `None` if the owner does not have it, `Some(None)` if the value is known
-    /// to be absent, as the domain of a user name without one.
+    /// Returns the owner's value of a field. Returns `None` if the owner's names do not tell the value. Returns
+    /// `Some(None)` if they tell that there is no value: for example, a user name without `@` has no domain.
     fn value(&self, field: Field) -> Option<Option<&'a str>> {
         let whole = match field {
             Field::UserDomain => Some(Field::User),
@@ -99,7 +103,8 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Returns the keys of conditions, as in the configuration, each once.
+/// Lists the keys of conditions, as they are written in the configuration. A key that occurs several times is listed
+/// once.
 fn keys<'c>(conditions: impl Iterator<Item = &'c Condition>) -> String {
     let keys: BTreeSet<_> = conditions.map(Condition::name).collect();
     keys.into_iter().collect::<Vec<_>>().join(", ")
@@ -135,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Parses tables: `;` separates tables, a space separates their conditions.
+    /// Parses tables: `;` separates tables, and a space separates the conditions of a table.
     fn tables(text: &str) -> Vec<AllOf> {
         let table = |table: &str| AllOf(table.split(' ').map(condition).collect());
         text.split(';').filter(|text| !text.is_empty()).map(table).collect()

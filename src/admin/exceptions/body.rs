@@ -12,11 +12,11 @@ pub struct Body(Map<String, Value>);
 const MAX_NAME_LENGTH: usize = 64;
 const MAX_REASON_LENGTH: usize = 500;
 
-/// Maximum term of an exception. A longer one belongs in the configuration.
+/// Maximum term of an exception. A longer exception belongs in the configuration.
 const MAX_TERM: Duration = Duration::from_secs(3_650 * 86_400);
 
 impl Body {
-    /// Parses a request body. Each error names the bad value; so do the errors of the methods.
+    /// Parses a request body. Each error names the wrong value. The errors of the methods below do so, too.
     pub fn read(text: &str, known: &[&str]) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
         let Value::Object(mut object) = value else { return Err("this is not a JSON object".to_owned()) };
@@ -60,7 +60,8 @@ impl Body {
         }
     }
 
-    /// Returns the reason. Commands that only end an exception may omit it.
+    /// Returns the reason for the command. `is_needed` is true for commands that begin an exception: their reason must
+    /// not be empty.
     pub fn reason(&self, is_needed: bool) -> Result<Arc<str>, String> {
         let reason = if self.0.contains_key("reason") { self.text("reason")?.trim() } else { "" };
         if is_needed && reason.is_empty() {

@@ -1,4 +1,5 @@
-//! Short texts for administrators about exceptions: what a command did, and what is in force.
+//! Short texts about exceptions, for administrators: the result of a command, the exceptions in force, and the audit
+//! trail.
 
 use crate::policy::Policy;
 use crate::policy::budgets::Owner;
@@ -33,7 +34,7 @@ pub fn reset(limit: &str, owner: &Owner, was: &[String]) -> String {
     format!("reset: {limit} for {owner} is empty; {was}\n")
 }
 
-/// Warns when the change is not in the state file yet.
+/// Returns a warning if the change is not in the state file yet, otherwise an empty text.
 pub fn kept(kept: &Kept) -> String {
     match kept {
         Kept::InFile => String::new(),

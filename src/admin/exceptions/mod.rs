@@ -1,4 +1,5 @@
-//! Commands on exceptions (grants and suspensions) in the running Weir: checks the request, changes the store, and answers.
+//! Handlers of the commands on exceptions (grants and suspensions) in the running Weir. Each handler checks the
+//! request, changes the store, and returns an answer.
 
 mod applicability;
 mod body;
@@ -45,7 +46,8 @@ impl ExceptionCommand {
         }
     }
 
-    /// Returns whether the command names an owner whom Weir may not know.
+    /// Returns whether Weir checks that the owner in the command is known. A typing error in the owner's name could
+    /// otherwise stay unnoticed.
     pub fn is_checked(self) -> bool {
         matches!(self, Self::Grant | Self::Suspend | Self::Reset)
     }
@@ -70,13 +72,13 @@ fn administrator(body: &Body) -> Result<By, String> {
     body.by().map(By::Administrator)
 }
 
-/// Returns the term of an exception: from now, for the requested time.
+/// Returns the term of an exception. The term begins at `now` and lasts for the requested time.
 fn term(body: &Body, now: Timestamp) -> Result<Term, String> {
     let (until, by) = (now.after(body.time()?), administrator(body)?);
     Ok(Term { since: now, until, by, reason: body.reason(true)? })
 }
 
-/// Returns the administrator who ends an exception, and the reason if given.
+/// Returns the administrator who gives the command, and the reason, which is empty if none is given.
 fn because(body: &Body) -> Result<(By, Arc<str>), String> {
     Ok((administrator(body)?, body.reason(false)?))
 }
@@ -102,7 +104,8 @@ async fn grant(store: &Store, accounts: &Accounts, body: &str, now: Timestamp) -
     Ok(said + &format::kept(&kept))
 }
 
-/// Returns the remarks of checks, for the answer. Without `force`, doubts are an error, one on each line.
+/// Returns the remarks of the checks, for the answer. If a check has a doubt and the request has no `force`, returns an
+/// error with one doubt on each line.
 fn remarks<const N: usize>(checks: [Checked; N], body: &Body) -> Result<String, Outcome> {
     let is_forced = body.flag("force")?;
     let (mut remarks, mut doubts) = (String::new(), Vec::new());
@@ -119,7 +122,8 @@ fn remarks<const N: usize>(checks: [Checked; N], body: &Body) -> Result<String, 
     }
 }
 
-/// Checks a rate: its form must fit the limit, and it must let something pass. Returns it with a warning, or none.
+/// Checks the rate of a grant: it must be of the same kind as the limit's rate, and must not be an obvious mistake.
+/// Returns the rate and a warning, which is empty if there is nothing to warn of.
 fn checked_rate(limit: &Limit, text: &str) -> Result<(Arc<str>, String), String> {
     let text = text.trim();
     let quota = RateTerms::of(limit).quota(text)?;
@@ -178,7 +182,8 @@ async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     let body = Body::read(body, &["whom", "reason", "by"])?;
     let policy = store.policy();
     let whom = Owner::of_sender(body.text("whom")?, &policy.normalizer)?;
-    // Compare the texts, too: that of a network does not contain the configured width of the other address family.
+    // Compare the texts of the owners, too. Two owners can have the same text and still differ: the field `client` also
+    // has a width for the other address family (IPv4 or IPv6), and the text does not contain this width.
     let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
     let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
     let released = release::release(store, owner, because(&body)?, now).await;

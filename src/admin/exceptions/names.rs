@@ -1,4 +1,5 @@
-//! Check of the names in a command: one with a typo would have no effect, and nobody would notice.
+//! Check of the names in a command. If a name had a typing error, the command would have no effect, and nobody would
+//! notice.
 
 use crate::policy::budgets::Owner;
 use crate::policy::{NameSearch, Policy};
@@ -19,13 +20,14 @@ pub struct Account {
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// Nothing speaks against the command. The text is a remark for the answer, or empty.
+    /// The check found no mistake in the command. The text is a remark for the answer, or empty.
     Fine(String),
     /// The command is probably a mistake. The text is the warning, without a full stop.
     Doubtful(String),
 }
 
-/// Looks for the names of an owner among the accounts, in all budgets, and in the exceptions that hold at `now`.
+/// Searches for the names of an owner in three places: the accounts, the keys of all budgets, and the exceptions that
+/// are in force at `now`.
 pub async fn check(store: &Store, owner: &Owner, accounts: &Accounts, now: Timestamp) -> Checked {
     let policy = store.policy();
     let mut search = NameSearch::new(owner, &policy, accounts.is_some());

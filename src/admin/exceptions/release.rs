@@ -1,5 +1,5 @@
-//! `weir release`: ends a suspension, and resets the budgets of the limit that began it, and of those that would suspend
-//! the owner again at the next MAIL.
+//! `weir release`: ends a suspension. Also resets the budgets of the limit that began the suspension. Also resets the
+//! budgets of limits that would suspend the owner again at the next MAIL.
 
 use super::format;
 use crate::policy::Policy;
@@ -14,11 +14,11 @@ use std::time::Duration;
 /// Maximum time to read budgets.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Releases an owner; `None` if the owner is not suspended.
+/// Ends the suspension of an owner, and returns the answer. Returns `None` if the owner is not suspended.
 pub async fn release(store: &Store, owner: &Owner, because: (By, Arc<str>), now: Timestamp) -> Option<String> {
     let policy = store.policy();
     let suspension = policy.exceptions.suspension_of(owner).filter(|one| one.term.holds(now))?;
-    // Before the release: while the suspension holds, no attempt is charged.
+    // Reset the budgets before the suspension ends, because no attempt is charged while the suspension is in force.
     let mut resets = String::new();
     for name in names_to_reset(store, &policy, suspension, now).await {
         resets += &reset(store, &name, owner, because.clone(), now).await;
@@ -46,28 +46,30 @@ async fn names_to_reset(store: &Store, policy: &Policy, suspension: &Suspension,
     names
 }
 
-/// Returns the level from which a limit suspends, as a multiple of the limit.
+/// Returns the lowest level of a budget at which the limit suspends the owner. The level is a multiple of the limit.
 fn suspends_from(limit: &Limit) -> Option<f64> {
     let rungs = limit.ladder.rungs().iter();
     rungs.filter(|rung| matches!(rung.action, Action::Suspend(_))).map(|rung| rung.at).reduce(f64::min)
 }
 
-/// Returns whether one more event would reach this multiple of the limit. Budgets that cannot be read are left alone.
+/// Returns whether one more event would raise a budget of the owner to the level `at`, which is a multiple of the
+/// limit. Returns false if the budgets cannot be read, so that they are not reset.
 async fn is_reached(store: &Store, policy: &Policy, limit: &Limit, at: f64, owner: &Owner, now: Timestamp) -> bool {
     let targets = policy.budgets_of(&limit.name, owner, now).unwrap_or_default();
     let keys: Vec<Key> = targets.iter().map(|target| target.key.clone()).collect();
-    // A command must not wait for a disk that hangs.
+    // A command must not wait for a disk that does not respond.
     let read = tokio::time::timeout(READ_TIMEOUT, store.look(&keys)).await;
     let budgets = read.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_default();
     let mut pairs = targets.iter().zip(budgets);
     pairs.any(|(target, budget)| budget.is_some_and(|budget| target.is_reached(at, budget.state, now)))
 }
 
-/// Resets the levels of the owner's budgets. Values seen stay known, or people to whom a released user has always
-/// written would count as new.
+/// Resets the levels of the owner's budgets. The filters keep the values seen. Otherwise, for example, the usual
+/// recipients of a released user would be counted as new recipients.
 async fn reset(store: &Store, limit: &str, owner: &Owner, because: (By, Arc<str>), now: Timestamp) -> String {
     if store.policy().budgets_of(limit, owner, now).is_err() {
-        // A counter of a message or a connection is gone already.
+        // The limit has no stored budgets to reset: it counts within a message or connection, or counts concurrent
+        // sessions.
         return String::new();
     }
     match store.reset((limit, owner), Loaded::reset_levels, because, now).await {

@@ -1,5 +1,5 @@
-//! `weir demo`: runs Weir in a temporary folder, with a test server as its upstream, which writes the mail to a
-//! Maildir. Removes the folder at the end.
+//! `weir demo`: runs Weir in a temporary folder, and removes the folder at the end. The upstream is a test server,
+//! which writes the mail to a Maildir.
 
 mod sink;
 
@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Ports of the demo, easy to type. If one is in use, the demo takes any free port instead.
+/// Ports of the demo, which are easy to type. If one of these ports is in use, the demo uses any free port instead.
 const SUBMISSION: u16 = 5587;
 const ADMIN: u16 = 9587;
 
@@ -26,7 +26,8 @@ pub fn run() -> Result<(), CommandError> {
     let _log = crate::log::begin(crate::log::Format::Logfmt);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| CommandError::new(exit::OS, error))?;
     let shown = runtime.block_on(async {
-        // Catch signals before the folder is created, so that a signal at any later time leads to its removal.
+        // Catch signals before the folder is created, so that a signal at any later time leads to the removal of the
+        // folder.
         let mut signals = Signals::new()?;
         let mut builder = tempfile::Builder::new();
         let folder = builder.prefix("weir-demo-").permissions(PermissionsExt::from_mode(0o700)).tempdir();
@@ -96,7 +97,7 @@ rate = "{LIMIT}"
     )
 }
 
-/// Returns the wanted port if it is free. Otherwise returns 0, for which the system chooses a free port.
+/// Returns the wanted port if it is free. Otherwise returns 0, so that the system chooses a free port.
 fn free_port(wanted: u16) -> u16 {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, wanted)) {
         Ok(_) => wanted,

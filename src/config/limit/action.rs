@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// A rung (one action of a limit and the level from which it applies) with its position in the file.
+/// A rung, with its position in the file. A rung is one action of a limit, and the level from which the action applies.
 type Placed = (Rung, Range<usize>);
 
 /// Reads `mode`, which says whether the actions of a limit are carried out.
@@ -21,8 +21,8 @@ pub fn mode(s: &mut Section<'_>) -> Mode {
     s.value("mode", "\"enforce\"", choice(&Mode::ALL.map(|known| (known.name(), known))))
 }
 
-/// Reads all rungs of a limit (`limit` itself has none yet). `is_climbed`: the level of a budget goes on rising while
-/// the limit refuses attempts.
+/// Reads all rungs of a limit; `limit` itself has no rungs yet. `is_climbed` is true if the level of a budget continues
+/// to rise while the limit refuses attempts.
 pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context<'_>) -> Ladder {
     let (levels, rungs): (Vec<_>, Vec<_>) = s.tables("action").into_iter().map(|table| rung(table, limit, cx)).unzip();
     let mut rungs: Vec<Placed> = rungs.into_iter().flatten().collect();
@@ -37,7 +37,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
 }
 
-/// Reads the actions of one table `[[limit.action]]`; all of them apply from the same level, which is returned first.
+/// Reads one table `[[limit.action]]`. Returns the level from which the actions of the table apply, and these actions.
 fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed<f64>, Vec<Placed>) {
     let level = s.placed("at", "1.0", times);
     let at = level.value;
@@ -50,7 +50,8 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
     add(s.optional("delay", |value| delay(&text(value)?, limit.count).map(Action::Delay)));
     for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
         let read = s.optional(key, |value| words(value, verb, cx));
-        // With `suspend` in the same table, the text of the refusal may say when to retry: when the suspension ends.
+        // With `suspend` in the same table, the text of `deny` may ask for a later retry, because the suspension ends
+        // by itself.
         if let Some(read) = read.as_ref().filter(|_| !(verb == Verb::Deny && s.has("suspend"))) {
             warn_of_contradiction(&s, verb, read.value.as_deref(), &read.span);
         }
@@ -75,8 +76,8 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
 
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
 
-/// Reads a key whose value names an item of another section, `of`. An error in that section may be the cause of an
-/// error here.
+/// Reads a key whose value is a name from another section, `of`. If the name is unknown and that section has an error,
+/// only the error in that section is reported, because it may be the cause.
 fn named<T>(
     s: &mut Section<'_>,
     key: &'static str,
@@ -126,7 +127,7 @@ fn period(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads the text of a refusal; `true` is the standard text.
+/// Reads the text of a refusal. The value `true` means the standard text.
 fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc<Template>>, String> {
     match value.as_bool() {
         Some(true) => return Ok(None),
@@ -145,7 +146,7 @@ fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc
     }
 }
 
-/// Warns if the text of a refusal says "try later" and its reply code says that no retry will succeed.
+/// Warns if the text of a refusal says "try later" although the reply code says that no retry will succeed.
 fn warn_of_contradiction(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Range<usize>) {
     let Some(text) = text.filter(|text| text.says_later()) else { return };
     if verb == Verb::Deny || text.code().is_some_and(|code| code.basic >= 500) {
@@ -174,8 +175,8 @@ fn delay(text: &str, count: Count) -> Result<Delay, String> {
     Ok(units.map_or(Delay::For(time), |units| Delay::Per { time, units }))
 }
 
-/// Reports rungs that are never reached: if refused attempts are not charged, the level does not rise beyond the lowest
-/// rung that refuses, `refusing`.
+/// Reports rungs that are never reached. If refused attempts are not charged, the level does not rise above `refusing`,
+/// the level of the lowest rung that refuses.
 fn check_order(s: &Section<'_>, rungs: &[Placed], refusing: Option<f64>) {
     let Some(refusing) = refusing else { return };
     for (rung, span) in rungs.iter().filter(|(rung, _)| rung.at > refusing) {
@@ -189,10 +190,11 @@ fn check_order(s: &Section<'_>, rungs: &[Placed], refusing: Option<f64>) {
     }
 }
 
-/// Level from which a number is probably meant in per cent.
+/// Lowest level that is probably meant as a percentage.
 const PERCENT: f64 = 50.0;
 
-/// Warns of levels that are probably meant in per cent. Levels above `refusing` are reported as never reached.
+/// Warns of levels that are probably meant as percentages. Ignores levels above `refusing`, because another check
+/// reports them as never reached.
 fn warn_of_percents(s: &Section<'_>, levels: &[section::Placed<f64>], refusing: Option<f64>) {
     let is_reached = |at: f64| refusing.is_none_or(|refusing| at <= refusing);
     for section::Placed { value: at, span } in levels.iter().filter(|level| level.value >= PERCENT) {
@@ -206,8 +208,8 @@ fn in_percent(at: f64) -> String {
     format!("at = {} is {at} % of the limit", at / 100.0)
 }
 
-/// Reports two rungs with the same action at the same level: of several rungs with the same action only the highest
-/// reached takes effect.
+/// Reports two rungs with the same action at the same level, because only one of these rungs can take effect. If
+/// several rungs with the same action are reached, only the highest of them takes effect.
 fn check_duplicates(s: &Section<'_>, rungs: &[Placed]) {
     for (n, (rung, span)) in rungs.iter().enumerate() {
         let is_other = |(other, _): &Placed| other.at == rung.at && other.action.name() == rung.action.name();
@@ -217,7 +219,8 @@ fn check_duplicates(s: &Section<'_>, rungs: &[Placed]) {
     }
 }
 
-/// Reports refusals that never take effect: of several refusals whose level is reached only the strongest is applied.
+/// Reports refusals that never take effect. If the levels of several refusals are reached, only the strongest refusal
+/// is applied.
 fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
     let verb = |rung: &Rung| if let Action::Refuse(verb, _) = rung.action { Some(verb) } else { None };
     let refusals: Vec<_> = rungs.iter().filter_map(|(rung, span)| Some((rung.at, verb(rung)?, span))).collect();

@@ -20,7 +20,7 @@ pub struct Draft<'a> {
     pub per: Option<Placed<Vec<Field>>>,
     /// The keys of `match` and `except`.
     pub keys: Vec<Placed<&'static str>>,
-    /// The column of the override table that its rows match by.
+    /// The column of the override table whose patterns decide which row applies.
     pub column: Option<Placed<&'static str>>,
     pub distinct: Option<Placed<Distinct>>,
     pub remember: Option<Range<usize>>,
@@ -42,7 +42,7 @@ impl Draft<'_> {
         self.quotas().iter().any(is)
     }
 
-    /// Returns whether the level of a budget goes on rising while the limit refuses attempts.
+    /// Returns whether the level of a budget continues to rise while the limit refuses attempts.
     pub fn is_climbed(&self) -> bool {
         self.limit.charge == Charge::Attempts || self.limit.count == Count::Rejections
     }
@@ -127,7 +127,8 @@ fn check_stage(s: &Section<'_>, draft: &Draft<'_>) {
     check_recipients(s, draft);
 }
 
-/// Budgets per recipient must be bounded, and something must be charged to them.
+/// Checks a limit that counts per recipient: the number of its budgets must be bounded, and something must be charged
+/// to them.
 fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
     let limit = &draft.limit;
     let Some(per) = draft.per.as_ref().filter(|_| limit.is_per_recipient()) else { return };
@@ -145,7 +146,7 @@ fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
 }
 
 impl Moment {
-    /// Reports a key whose field is not known at this stage.
+    /// Reports an error if the field of a key is not known at this stage.
     pub fn check(&self, s: &Section<'_>, span: &Range<usize>, key: &str, is_match: bool) {
         if self.knows(key, is_match) {
             return;
@@ -159,8 +160,8 @@ impl Moment {
         s.error_unless(&["stage", "partial"], span, message, Some(self.remedy(key)));
     }
 
-    /// Returns whether the field of a key is known. In `match`, a recipient key is known also at data and end: it
-    /// applies to any recipient of the message.
+    /// Returns whether the field of a key is known at this stage. In `match`, a key about recipients can also be used
+    /// at data and end. There it matches if any recipient of the message matches.
     fn knows(&self, key: &str, is_match: bool) -> bool {
         let is_at_message = matches!(self.stage, Stage::Data | Stage::End);
         match key {
@@ -203,7 +204,7 @@ impl Moment {
     }
 }
 
-/// Warns if `match` demands that no user has logged in, and the limit is for users.
+/// Warns if `match` requires that no user has logged in, although the limit is for users.
 fn warn_of_nobody(s: &Section<'_>, draft: &Draft<'_>) {
     let (matches, Some(per)) = (&draft.limit.matcher.matches, &draft.per) else { return };
     let is_anonymous = |table: &AllOf| table.0.contains(&Condition::Authenticated(false));
@@ -218,7 +219,7 @@ fn warn_of_nobody(s: &Section<'_>, draft: &Draft<'_>) {
 
 const NO_AUTH: &str = "no listener has auth = \"required\" or \"optional\"";
 
-/// Warns if a limit refers to users and no session can have a user.
+/// Warns if a limit refers to users, although no session can have a user.
 fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let is_login = |key: &str| matches!(key, "user" | "user-domain" | "group" | "own-sender");
     let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
@@ -235,8 +236,8 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     }
 }
 
-/// Reports `distinct` of a value that can never be new: each budget has only one such value, or the events that are
-/// counted have none.
+/// Reports `distinct` if its values can never be new: either each budget has only one such value, or the counted events
+/// have no such value. Also reports `distinct` together with counts and rates that cannot be combined with it.
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
     let has_recipient = matches!(limit.count, Count::Recipients | Count::Rejections);
@@ -275,8 +276,8 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
     }
 }
 
-/// Checks that the filter of a budget has room for the distinct values, and remembers each for at least the period of
-/// the rate.
+/// Checks that the filter of a budget has room for the distinct values, and that it remembers each value for at least
+/// the period of the rate.
 fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let all = || {
         let others = draft.limit.overrides.iter();
@@ -317,11 +318,12 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
     }
 }
 
-/// Maximum size in octets, without a warning, of a filter whose budgets' keys clients choose: 4 KiB hold 2,048 values.
+/// Maximum size in octets of a filter that causes no warning, if clients choose the keys of the budgets. A filter of 4
+/// KiB has room for 2,048 values.
 const MAX_CHOSEN_FILTER: usize = 4096;
 
-/// Warns of large filters in budgets per sender, recipient or EHLO name: one client can create as many of these budgets
-/// as it likes, with a new address each time.
+/// Warns of large filters in budgets per sender, recipient or EHLO name. One client can create any number of these
+/// budgets, because it can send a new address or name each time.
 fn warn_of_chosen_keys(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let Some(per) = &draft.per else { return };
     let is_chosen = |field: &&Field| {

@@ -1,5 +1,4 @@
-//! Context in which limits are read: the lists that limits name, and the other parts of the configuration that they
-//! refer to.
+//! Context in which limits are read: the lists and the other parts of the configuration that limits refer to.
 
 use super::super::diagnostic::Severity;
 use super::super::files::{Files, first_few};
@@ -29,9 +28,9 @@ pub struct Context<'a> {
     pub normalizer: &'a AddressNormalizer,
     /// The names of all listeners, in lower case.
     pub listeners: Vec<String>,
-    /// Whether any listener offers logins.
+    /// True if any listener offers logins.
     pub has_auth: bool,
-    /// Whether proxies may name the user with XCLIENT; such a user needs no account in the users file.
+    /// True if proxies are permitted to name the user with XCLIENT. Such a user needs no account in the users file.
     pub has_xclient: bool,
     /// All upstreams.
     pub upstreams: &'a [UpstreamOptions],
@@ -40,12 +39,12 @@ pub struct Context<'a> {
     pub lateness: Lateness,
     /// URL of the page for users.
     pub help_url: Option<Arc<str>>,
-    /// Compiled lists and override tables, kept because several limits may name the same one.
+    /// Compiled lists and override tables. They are kept because several limits may refer to the same list or table.
     pub compiled: Compiled,
     /// The users and groups that limits name, to be checked against the users file.
     pub references: References,
-    /// Positions that have patterns which most probably mean something else than their author thinks, by the start of
-    /// the position; each with the number of these patterns.
+    /// Positions of odd patterns, which most probably do not match what their author expects. The key is the start of a
+    /// position. The value is the position and the number of odd patterns there.
     pub odd_patterns: BTreeMap<usize, (Range<usize>, usize)>,
 }
 
@@ -55,17 +54,17 @@ const MAX_ODD_PATTERNS: usize = 3;
 #[derive(Default)]
 pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
-    /// Compiled lists, by the list's name, the shape of its patterns, and whether they are user names.
+    /// Compiled lists. The key is the list's name, the shape of its patterns, and true if the patterns are user names.
     tables: HashMap<(String, Shape, bool), Arc<PatternTable<()>>>,
     /// Matchers of the rows of override tables, by the file's name.
     rows: HashMap<String, Arc<OverrideRows>>,
-    /// Override tables with the quotas that limits made of their rows.
+    /// Override tables with the quotas that limits have read from the rows.
     overrides: Vec<Arc<Overrides>>,
     used: BTreeSet<String>,
 }
 
 impl Context<'_> {
-    /// Returns the list `name` as networks. Errors in its items are reported at the position of the list.
+    /// Returns the list `name` as networks. Errors in the items of the list are reported at the position of the list.
     pub(super) fn networks(&mut self, s: &Section<'_>, span: &Range<usize>, name: &str) -> Option<Arc<Networks<()>>> {
         if let Some(known) = self.compiled.networks.get(name) {
             return Some(known.clone());
@@ -99,7 +98,7 @@ impl Context<'_> {
     }
 
     /// Returns the matchers of the rows of an override table, and the errors by row index. The errors are returned only
-    /// at the first call for a table, so that each is reported once.
+    /// at the first call for a table, so that each error is reported once.
     pub(super) fn rows(
         &mut self,
         name: &str,
@@ -127,8 +126,8 @@ impl Context<'_> {
         (rows, wrong)
     }
 
-    /// Returns an equal override table that another limit has made, if there is one, so that a long table is in memory
-    /// once.
+    /// Returns `made`, or an equal override table that another limit has made earlier. So a long table is in memory
+    /// only once.
     pub(super) fn share(&mut self, made: Overrides) -> Arc<Overrides> {
         let overrides = &mut self.compiled.overrides;
         let known = overrides.iter().position(|known| known.is_same(&made)).unwrap_or_else(|| {
@@ -170,14 +169,14 @@ impl Context<'_> {
         Some(())
     }
 
-    /// Reports the first few errors, and the number of the others.
+    /// Reports the first few errors, and the number of the remaining errors.
     pub(super) fn some_errors(&self, span: &Range<usize>, wrong: Vec<String>, help: Option<&str>) {
         first_few(wrong).into_iter().for_each(|why| self.source.error(span, why, help));
     }
 
-    /// Reports a pattern that names a listener which does not exist; warns of one that most probably means something
-    /// else. Remembers users and groups, which are checked when the users file is read. `place` returns the prefix of
-    /// the message.
+    /// Reports a pattern that no listener matches. Warns of a pattern that most probably does not match what its author
+    /// expects. Remembers users and groups; they are checked when the users file is read. `place` returns the prefix of
+    /// the message, which names a line of a file or an item of a list.
     pub(super) fn check_name(
         &mut self,
         severity: Severity,
@@ -204,7 +203,8 @@ impl Context<'_> {
         }
     }
 
-    /// Warns of the first few odd patterns at a position, and counts the others: a list may have many.
+    /// Warns of the first few odd patterns at a position. Only counts the remaining odd patterns, because a list may
+    /// have many of them.
     fn warn_of_pattern(&mut self, span: &Range<usize>, message: String, help: &str) {
         let count = self.odd_patterns.entry(span.start).or_insert((span.clone(), 0));
         count.1 += 1;
@@ -219,12 +219,13 @@ impl Context<'_> {
         is_good && self.listeners.iter().any(|name| table.find(name).is_some())
     }
 
-    /// Returns whether a session may have a user: by a login, or by XCLIENT from a proxy.
+    /// Returns whether a session can have a user: by a login, or by XCLIENT from a proxy.
     pub(super) fn has_logins(&self) -> bool {
         self.has_auth || self.has_xclient
     }
 
-    /// Warns of lists that no limit names; and says how many odd patterns each position has beyond those reported.
+    /// Warns of lists that no limit names. Also reports, for each position, the number of odd patterns that were only
+    /// counted.
     pub(super) fn warn_of_unused(&self) {
         for (span, count) in self.odd_patterns.values().filter(|(_, count)| *count > MAX_ODD_PATTERNS) {
             self.source.warn(span, format!("and {} more like these", count - MAX_ODD_PATTERNS), None);

@@ -1,4 +1,4 @@
-//! Contradiction of `match` and `except`: a limit whose `except` has everything that its `match` names never applies.
+//! Contradiction of `match` and `except`: if `except` has everything that `match` names, the limit never applies.
 
 use super::key::Key;
 use crate::config::list::Lists;
@@ -24,7 +24,7 @@ pub struct WrittenKey {
 /// Maximum number of pairs of networks to compare.
 const MAX_PAIRS: usize = 1_000_000;
 
-/// Warns if each table of `match` is within a table of `except`.
+/// Warns if, for each table of `match`, a table of `except` matches everything that the table of `match` matches.
 pub fn check(s: &Section<'_>, matches: &[Written], except: &[Written], lists: &Lists) {
     let outer = |inner: &Written| except.iter().find(|outer| is_within(inner, outer, lists));
     let outers: Option<Vec<&Written>> = matches.iter().map(outer).collect();
@@ -33,7 +33,7 @@ pub fn check(s: &Section<'_>, matches: &[Written], except: &[Written], lists: &L
     s.warn(&first.span, message, Some("except is for a part of what match names: leave one of them out"));
 }
 
-/// Returns whether all that the table `inner` matches is matched by `outer`, too.
+/// Returns whether the table `outer` matches everything that the table `inner` matches.
 fn is_within(inner: &Written, outer: &Written, lists: &Lists) -> bool {
     let is_wider = |outer: &WrittenKey| {
         inner.keys.iter().find(|key| key.name == outer.name).is_some_and(|inner| is_in(inner, outer, lists))
@@ -41,7 +41,7 @@ fn is_within(inner: &Written, outer: &Written, lists: &Lists) -> bool {
     !outer.keys.is_empty() && outer.keys.iter().all(is_wider)
 }
 
-/// Returns whether all values of a key are among those of another.
+/// Returns whether the values of the key `outer` include all values of the key `inner`.
 fn is_in(inner: &WrittenKey, outer: &WrittenKey, lists: &Lists) -> bool {
     match Key::named(outer.name) {
         Some(Key::Client) => {
@@ -57,7 +57,7 @@ fn is_in(inner: &WrittenKey, outer: &WrittenKey, lists: &Lists) -> bool {
             let mut table = PatternTable::new(key.shape());
             // A pattern that occurs twice is reported elsewhere.
             values(outer, lists).into_iter().for_each(|pattern| drop(table.insert(pattern, ())));
-            // A pattern that another one matches as a text is narrower than that one.
+            // If one pattern matches the text of another pattern, it matches everything that the other pattern matches.
             let inner = values(inner, lists);
             !inner.is_empty() && inner.into_iter().all(|pattern| table.find(&pattern.to_lowercase()).is_some())
         }
@@ -65,7 +65,7 @@ fn is_in(inner: &WrittenKey, outer: &WrittenKey, lists: &Lists) -> bool {
     }
 }
 
-/// Returns the values of a key; instead of a list, its items.
+/// Returns the values of a key. A reference to a list is replaced by the items of the list.
 fn values<'v>(key: &'v WrittenKey, lists: &'v Lists) -> Vec<&'v str> {
     let items = |value: &'v str| match value.strip_prefix("list:").map(|name| lists.get(name)) {
         Some(list) => list.into_iter().flat_map(|list| &list.items).map(|item| &*item.text).collect(),

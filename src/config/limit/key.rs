@@ -1,4 +1,5 @@
-//! Keys of `match` and columns of override tables: the fields that they compare, and how their patterns are normalized.
+//! Keys of `match` and columns of override tables: the field that each of them compares, and the normalization of their
+//! patterns.
 
 use crate::config::values::any_network;
 use crate::policy::address::{AddressNormalizer, domain};
@@ -49,12 +50,13 @@ impl Key {
         })
     }
 
-    /// Normalizes a pattern in the same way as the values of the field that it is compared with.
+    /// Normalizes a pattern in the same way as the values of the field. The pattern is compared with these values.
     fn normalize<'t>(self, normalizer: &AddressNormalizer, text: &'t str) -> Cow<'t, str> {
         match self {
             Self::Field(Field::Helo, _) => domain::pattern(text),
-            // These patterns are not one address: without a domain, it matches any domain; with `*`, several addresses;
-            // with `@` first, it is a domain.
+            // These patterns are not normalized, because they are not single addresses. A pattern without a domain
+            // matches in any domain. A pattern with `*` matches several addresses. A pattern that begins with `@` is a
+            // domain.
             _ if !text.contains('@') || text.contains('*') || text.starts_with('@') => text.into(),
             Self::Field(Field::User, _) => normalizer.user(text),
             Self::Field(Field::Sender | Field::Recipient, _) => normalizer.address(text),

@@ -1,5 +1,5 @@
-//! `match`, `except` and `overrides`: which sessions and recipients a limit applies to, and which of them have other
-//! rates.
+//! `match` and `except`, which select the sessions and recipients that a limit applies to, and `overrides`, which gives
+//! other rates to some of them.
 
 use super::contradiction::{self, Written, WrittenKey};
 use super::key::{KEYS, Key};
@@ -100,7 +100,7 @@ fn hours(text: &str) -> Result<Hours, String> {
     Hours::parse(text).map_err(|error| error.to_string())
 }
 
-/// Reads the patterns of a key. Returns `None` if a value is wrong.
+/// Reads the patterns of a key, and makes a condition of them. Wrong patterns are reported and left out.
 fn values_of(
     s: &Section<'_>,
     key: Key,
@@ -147,13 +147,13 @@ fn values_of(
 /// Override table of a limit, as read.
 pub struct Table {
     pub overrides: Arc<Overrides>,
-    /// The column that its rows match by.
+    /// The column whose patterns decide which row applies.
     pub column: Placed<&'static str>,
     /// The rows as written.
     pub file: table::Overrides,
 }
 
-/// Reads `overrides`: each row of the table has one quota for each quota of the limit.
+/// Reads `overrides`. For each row of the table, makes one quota for each quota of the limit.
 pub fn overrides(s: &mut Section<'_>, cx: &mut Context<'_>, terms: RateTerms, own: &[Quota]) -> Option<Table> {
     let Placed { value: name, span } = s.optional("overrides", text)?;
     let file = match table::Overrides::read(&name, cx.files) {
@@ -182,13 +182,14 @@ pub fn overrides(s: &mut Section<'_>, cx: &mut Context<'_>, terms: RateTerms, ow
                 cx.check_name(Severity::Warning, &span, key, &row.pattern, || file.wrong(row, ""));
             }
             Err(why) => {
-                // The quotas of the other rows keep their places.
+                // Add placeholders, so that the quotas of the other rows keep their positions in the list.
                 quotas.extend(own.iter().map(|_| Quota::Unlimited));
                 wrong.push(file.wrong(row, &why));
             }
         }
     }
-    // If the rate of the limit is wrong, an error in a row may be a consequence of that.
+    // If the rate of the limit is wrong, errors in the rows may be consequences of the wrong rate, and are not
+    // reported.
     for why in first_few(wrong) {
         s.error_unless(&["count", "rate", "algorithm", "burst"], &span, why, None);
     }

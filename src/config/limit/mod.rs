@@ -25,9 +25,10 @@ use std::collections::HashSet;
 use std::ops::Range;
 use toml::de::DeValue;
 
-/// Reads all limits; adds the problems to those of the file.
+/// Reads all limits, and reports their problems.
 pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
-    // Limits that watch another limit are read after all limits that have budgets, so that they find these.
+    // The limits that have budgets are read first. The limits that watch another limit are read afterwards, so that the
+    // watched limits can be found.
     let (watching, counting): (Vec<_>, Vec<_>) = sections.into_iter().partition(|s| s.has("watch"));
     let mut names = HashSet::new();
     let mut limits = Vec::new();
@@ -107,9 +108,9 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     Some(limit.with_rates(&rates.value))
 }
 
-/// Returns the default of `charge`: "sent" for every limit whose charges can be refunded. There is no refund from a
-/// filter of distinct values, which cannot forget a value, nor from a counter; and only mail can turn out not to be
-/// sent.
+/// Returns the default of `charge`. It is "sent" for every limit whose charges can be refunded. A filter of distinct
+/// values has no refunds, because it cannot forget a value. A counter has no refunds either. Only charges for mail can
+/// need a refund: if the mail is not sent.
 fn default_charge(count: Count, quotas: &[Quota], is_distinct: bool) -> &'static str {
     let is_of_mail = matches!(count, Count::Messages | Count::Recipients | Count::Bytes);
     let has_counter = quotas.iter().any(|quota| matches!(quota, Quota::Counter { .. }));
@@ -151,8 +152,8 @@ fn amounts(s: &mut Section<'_>, count: Option<Count>) -> (RateTerms, Option<Plac
     (terms, rates)
 }
 
-/// Reads a value whose form depends on the count. If the count is not known, returns the value for the first count for
-/// which it is valid.
+/// Reads a value whose form depends on the count. If the count is not known, tries all counts, and returns the value
+/// for the first count that accepts it.
 fn for_any<T>(
     count: Option<Count>,
     terms: RateTerms,
@@ -209,9 +210,10 @@ fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
     Ok(quotas)
 }
 
-/// Reads `per`, the fields that a budget is for; `quotas` are `None` if the rate of the limit is wrong.
+/// Reads `per`, a list of fields. The limit has one budget for each combination of values of these fields. `quotas` is
+/// `None` if the rate of the limit is wrong.
 fn per(s: &mut Section<'_>, quotas: Option<&[Quota]>) -> Option<Placed<Vec<Field>>> {
-    // Each message or connection has its own counter, so that `per` may be left out.
+    // Each message or connection has its own counter, so `per` is optional.
     let is_of_session =
         |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. });
     let default = quotas.is_none_or(|quotas| quotas.iter().all(is_of_session)).then_some("[]");
@@ -239,7 +241,7 @@ fn field(word: &str) -> Result<Field, String> {
     choose(word, &names)
 }
 
-/// Reads the stage at which the limit is charged, if given.
+/// Reads the stage at which the limit is charged, from the key `stage` or `partial`.
 fn stage(s: &mut Section<'_>, count: Option<Count>) -> Option<Placed<Stage>> {
     let stage = s.optional("stage", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
     let is_of = |count: &Count, stage: &Placed<Stage>| count.stages().contains(&stage.value);
@@ -266,7 +268,8 @@ fn stage(s: &mut Section<'_>, count: Option<Count>) -> Option<Placed<Stage>> {
     stage.or(partial)
 }
 
-/// Reads `distinct` and `remember`; the second part of the result is the position of `remember`.
+/// Reads `distinct` and `remember`; the second part of the result is the position of `remember`, or of `distinct` if
+/// `remember` is missing.
 fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
     let what = s.optional("distinct", |value| field(&text(value)?));
     let remember = s.optional("remember", |value| match duration(value)? {

@@ -1,12 +1,11 @@
-//! Patterns that most probably mean something else than Weir takes them for: regular expressions, names of files,
+//! Patterns that most probably do not match what their author expects, such as regular expressions, names of files, and
 //! networks.
 
 use super::key::Key;
 use crate::config::values::any_network;
 use crate::policy::matching::{Field, Shape};
 
-/// Returns a warning and a remedy for a pattern that does not match the values that its author most probably has in
-/// mind.
+/// Returns a warning and a remedy if a pattern most probably does not match the values that its author expects.
 pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
     if let Key::Client = key {
         let network = any_network(pattern).ok().filter(|network| *network != network.trunc())?;
@@ -17,7 +16,8 @@ pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
     if field == Field::Listener {
         return None;
     }
-    // The client's name in EHLO may be an IP address, but only in brackets.
+    // An EHLO name can be an IP address in brackets. `any_network` does not accept brackets, so such a name is not
+    // reported here.
     if any_network(pattern).is_ok() {
         let kind = if pattern.contains('/') { "a network" } else { "the address of a client" };
         let why = format!("\"{pattern}\" is {kind}, and is compared with the {name}");
@@ -40,14 +40,14 @@ pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
         let why = format!("\"{pattern}\" negates nothing: it is a plain pattern for the {name}");
         return Some((why, "\"except\" has the events to which the limit does not apply".to_owned()));
     }
-    // A user name with a dot is usual, and is looked up in the users file.
+    // User names are not checked here: they often have a dot, and they are looked up in the users file.
     (matches!(field, Field::Sender | Field::Recipient) && is_domain(pattern)).then(|| {
         let why = format!("\"{pattern}\" has no @: it is compared with the local part of the {name}");
         (why, format!("did you mean \"*@{pattern}\"? {name}-domain = \"{pattern}\" says the same"))
     })
 }
 
-/// Last labels of usual domains, besides those of countries, which have two letters.
+/// Last labels of usual domains, except the last labels of countries, which have two letters.
 const TOP_DOMAINS: [&str; 14] = [
     "com",
     "org",
@@ -82,8 +82,8 @@ fn example(key: Key) -> String {
     format!("\"*\" stands for any run of characters, and nothing else is special: {example}")
 }
 
-/// Returns whether a pattern looks like a regular expression. A local part may contain most of these characters, too
-/// (RFC 5321 §4.1.2), but few addresses have them in these combinations.
+/// Returns whether a pattern looks like a regular expression. Most characters of regular expressions are also permitted
+/// in a local part (RFC 5321 §4.1.2), but few addresses have these combinations of characters.
 fn is_expression(pattern: &str) -> bool {
     let (local, domain) = pattern.rsplit_once('@').unwrap_or((pattern, ""));
     // An IP address in brackets (RFC 5321 §4.1.3), as the domain of a mail address or as the name in EHLO.
@@ -96,7 +96,8 @@ fn is_expression(pattern: &str) -> bool {
         pattern.ends_with(['$', '\\']) || pattern.len() > 2 && pattern.starts_with('/') && pattern.ends_with('/');
     let has_class = |part: &&str| !is_literal(part) && part.contains(['[', ']', '(', ')', '|']);
     let classes = [local, domain].iter().any(has_class);
-    // A user may be DOMAIN\dave: a backslash before a letter is no proof of a regular expression.
+    // A user name may be DOMAIN\dave, so a backslash before a letter does not prove that the pattern is a regular
+    // expression.
     let signs = ["\\.", "\\@", "\\d+", "\\w+", "\\d*", "\\w*", "@.*", "@.+", ".+@"];
     let escapes = signs.iter().any(|sign| pattern.contains(sign));
     let is_quoted = local.starts_with('"');

@@ -11,7 +11,8 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 impl RateTerms {
-    /// Reads the rates of an override row, one for each rate of the limit (`own`); semicolons separate several.
+    /// Reads the rates of an override row: one rate for each rate of the limit. `own` are the rates of the limit. In
+    /// the row, semicolons separate the rates.
     pub fn numbers(self, row: &Override, own: &[Quota]) -> Result<Box<[Quota]>, String> {
         let burst = row.burst.as_deref().map(|burst| self.amount(burst)).transpose()?;
         if burst.is_some() && !(self.algorithm.is_bucket() && own.iter().all(Quota::may_be_rate)) {
@@ -34,7 +35,8 @@ impl RateTerms {
         }
     }
 
-    /// Reads one rate of a row: in any form that `rate` has, or as a multiple of the limit's own rate: `x0.5`.
+    /// Reads one rate of a row. The rate has one of the forms of the key `rate`, or is a multiple of the limit's own
+    /// rate, such as `x0.5`.
     fn other_quota(self, text: &str, own: Quota, burst: Option<f64>) -> Result<Quota, String> {
         let Some(factor) = text.strip_prefix('x') else {
             let quota = Self { burst: burst.or(self.burst), ..self }.quota(text)?;
@@ -51,7 +53,7 @@ impl RateTerms {
         Ok(self.with_burst(own.times(factor), burst))
     }
 
-    /// Returns the same quota, with `burst` instead of its burst if `burst` is given.
+    /// Returns the quota. If `burst` is given, it replaces the quota's own burst.
     fn with_burst(self, quota: Quota, burst: Option<f64>) -> Quota {
         match quota {
             Quota::Rate { rate, .. } if burst.is_some() => Quota::rate(self.algorithm, rate, burst),
@@ -60,7 +62,7 @@ impl RateTerms {
     }
 }
 
-/// Reports the rates of a limit, and of the rows of its override table, that are probably mistakes.
+/// Reports rates that are probably mistakes, in the limit and in the rows of its override table.
 pub fn check(s: &Section<'_>, limit: &Limit, rates: &Placed<Vec<Quota>>, table: Option<&Table>) {
     let texts = written(s, rates);
     let doubts = rates.value.iter().zip(&texts).find_map(|(quota, text)| limit.rate_doubt(quota, text));
@@ -85,7 +87,8 @@ pub fn check(s: &Section<'_>, limit: &Limit, rates: &Placed<Vec<Quota>>, table: 
     first_few(warnings).into_iter().for_each(|why| s.warn(&column.span, why, None));
 }
 
-/// Warns of two rates for one period: the lower one is always exceeded first.
+/// Warns of two rates with the same period. The higher rate has no effect, because the lower rate is always exceeded
+/// first.
 fn warn_of_repeated_period(s: &Section<'_>, rates: &Placed<Vec<Quota>>) {
     let mut periods: Vec<_> = rates.value.iter().map(Quota::period).collect();
     periods.sort_unstable();

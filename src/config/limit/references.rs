@@ -1,4 +1,4 @@
-//! Users and groups that limits name. Whether they exist is checked when the users file is read.
+//! Users and groups that limits name. When the users file is read, Weir checks that they exist.
 
 use super::super::diagnostic::{Diagnostic, Severity};
 use super::super::files::first_few;
@@ -21,7 +21,8 @@ pub struct References {
 pub struct Reference {
     pub pattern: Box<str>,
     pub span: Range<usize>,
-    /// Prefix of a message about this name: path and line number if it is in a file, otherwise empty.
+    /// Prefix of a message about this name: the path and line number in a file, or the number of the item in a list.
+    /// Empty for a name in the limit itself.
     pub place: String,
 }
 

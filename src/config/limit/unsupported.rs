@@ -1,7 +1,7 @@
-//! Words that this version of Weir does not support in limits. They are refused: to accept and ignore them would
-//! mislead.
+//! Words that this version of Weir does not support in limits. Weir refuses these words, because accepting and ignoring
+//! them would mislead the administrator.
 
-/// Fields of a client that Weir would have to look up by the location of its IP address.
+/// Fields of a client for which Weir would have to look up the location of the client's IP address.
 pub const FIELDS: [&str; 2] = ["asn", "country"];
 
 pub fn field(name: &str) -> String {

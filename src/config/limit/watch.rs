@@ -8,15 +8,15 @@ use crate::policy::limit::{Count, Limit, Quota};
 use crate::policy::request::Stage;
 use std::collections::HashSet;
 
-/// The limits that have been read so far, and that a limit may watch.
+/// The limits that have been read so far. The limit to watch is looked up among them.
 pub struct Known<'a> {
-    /// Limits without errors, which have budgets.
+    /// Limits without errors, including earlier limits that watch another limit.
     pub limits: &'a [Limit],
-    /// Names of the limits that do not watch another limit, also of those with errors.
+    /// Names of the limits that do not watch another limit, including limits with errors.
     pub counting: &'a HashSet<String>,
     /// Names of all limits.
     pub all: &'a HashSet<String>,
-    /// Whether any limit lacks a name, or has a wrong one: it may be the one that is to be watched.
+    /// True if any limit that could be watched has no name, or has a wrong name. That limit may be the limit to watch.
     pub is_nameless: bool,
 }
 
@@ -29,7 +29,7 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
     refuse_own(&mut s);
     let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known));
     if places.is_empty() {
-        // The missing or wrong value of `watch` has been reported already.
+        // The value of `watch` is missing or wrong, or the watched limit is wrong. The error has been reported already.
         s.mark_wrong("watch");
     }
     let first = places.first().map(|(_, limit)| *limit);
@@ -41,8 +41,8 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
         (limit.stage, limit.count) = (*stage, first.count);
     }
     (limit.mode, limit.matcher) = (mode, matcher);
-    // A suspension is of the owner of the watched limit's budget, such as a client or a user, so that its `per` is
-    // used.
+    // A suspension is for the owner of the watched limit's budget, such as a client or a user. So the check uses `per`
+    // of the watched limit.
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());
     limit.ladder = action::ladder(
         &mut s,
@@ -59,7 +59,7 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
     watchers.map(|(watcher, (place, _))| Limit { watch: Some(place), ..watcher }).collect()
 }
 
-/// Reports the keys that a watching limit may not have: the watched limit has them.
+/// Reports the keys that are not permitted together with `watch`, because the watched limit has these keys.
 fn refuse_own(s: &mut Section<'_>) {
     for key in WATCHED {
         if s.has(key) {
@@ -84,7 +84,7 @@ const WATCHED: [&str; 12] = [
     "overrides",
 ];
 
-/// Returns the limits that are watched, with their indices: one for each rate of the limit with this name.
+/// Returns the watched limits, with their indices. The list has one entry for each rate of the limit with this name.
 fn places<'l>(s: &Section<'_>, watched: &Placed<String>, known: &Known<'l>) -> Vec<(usize, &'l Limit)> {
     let Placed { value: name, span } = watched;
     if known.counting.contains(name) {
