@@ -1,6 +1,6 @@
 //! Tests of wrong configurations. Weir refuses the files `bad-config/*.toml`, and only warns of `warned-config/*.toml`.
-//! Each file states in lines `#! words` which words the first lines of Weir's message must contain. `#! exit 78` in a
-//! file of `warned-config` says that Weir warns, and also refuses the file.
+//! Lines `#! words` in each file state the words that the first lines of Weir's message must contain. A line `#! exit
+//! 78` in a file of `warned-config` says that Weir warns, and also refuses the file.
 
 use crate::harness::{Outcome, run, weir};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn files(folder: &str, least: usize) -> Vec<PathBuf> {
     files
 }
 
-/// Checks that Weir exits with `code`, and that its message begins as a diagnostic of this kind (error or warning).
+/// Checks that Weir exits with `code`, and that its message begins with a diagnostic of this kind (error or warning).
 fn check(path: &Path, code: i32, kind: &str) {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();

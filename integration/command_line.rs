@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const MINIMAL: &str = "listener.s = { address = \"127.0.0.1:0\" }\nupstream = [{ address = \"127.0.0.1:2525\" }]\n";
 
-/// Returns the outcome of a command that exits with `code`, writes `err` to standard error, and nothing else.
+/// Returns the outcome of a command that exits with `code` and writes only `err`, to standard error.
 fn failure(code: i32, err: &str) -> Outcome {
     Outcome { code: Some(code), out: String::new(), err: err.to_owned() }
 }
@@ -64,8 +64,8 @@ fn check_prints_the_name_of_the_machine_and_each_limit_in_words() {
     assert!(above.last().unwrap().starts_with("# one: each user: at most 9 recipients in 1d"), "{out}");
 }
 
-/// `weir check` run as root tests whether the service's user can read the files. It takes the owner of the folder of
-/// the state file for this user.
+/// `weir check` run as root tests whether the service's user can read the files. Weir uses the owner of the state
+/// file's folder as this user.
 #[test]
 fn root_is_told_of_files_that_the_user_of_the_service_cannot_read() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -123,8 +123,9 @@ fn the_reference_has_every_key_and_states_the_defaults() {
     }
 }
 
-/// Returns the kind of a section: all `list.NAME` are one kind, and `except` is of the kind of `match`, as both have
-/// the same keys. One section of a kind with a key is enough for the reference, because some keys exclude each other.
+/// Returns the kind of a section. All sections `list.NAME` are of one kind. `except` is of the same kind as `match`,
+/// because both have the same keys. A key in one section of a kind is enough for the reference, because some keys
+/// exclude each other.
 fn kind(section: &str) -> &str {
     match section.trim_matches(['[', ']']) {
         list if list.starts_with("list.") => "list",
@@ -133,8 +134,8 @@ fn kind(section: &str) -> &str {
     }
 }
 
-/// Tests whether a comment of the reference explains a key. A limit's own key must stand there as `key = `; for a key
-/// of a table within a limit, the name is enough.
+/// Tests whether a comment of the reference explains a key. A limit's own key must be in the comment as `key = `. For a
+/// key of a table within a limit, the name is enough.
 fn is_explained(kind: &str, key: &str) -> bool {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/weir.toml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -329,7 +330,7 @@ fn manual_pages_and_completions_are_made() {
     assert!(folder.path().join("weir-user-add.1").exists());
     let page = std::fs::read_to_string(folder.path().join("weir.toml.5")).unwrap();
     assert!(page.contains(".TH weir.toml 5") && page.contains("idle\\-timeout"), "{page}");
-    // Each man page must match a pattern of Cargo.toml by which the Debian package takes the pages.
+    // Each man page must match a pattern in Cargo.toml that selects the pages for the Debian package.
     let manifest = include_str!("../Cargo.toml");
     for page in std::fs::read_dir(folder.path()).unwrap().map(|page| page.unwrap().path()) {
         let text = std::fs::read_to_string(&page).unwrap();
@@ -411,7 +412,7 @@ fn user_add_reads_the_password_from_standard_input_and_refuses_invalid_names() {
     assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(PASSWORD));
 }
 
-/// Begins a command whose terminal is a pseudo-terminal; returns the other side of this terminal.
+/// Starts a command whose terminal is a pseudo-terminal. Returns the process, and the other side of this terminal.
 fn at_a_terminal(site: &Site, arguments: &[&str]) -> (Running, OwnedFd) {
     let other_side = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&other_side).unwrap();

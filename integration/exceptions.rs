@@ -18,8 +18,8 @@ const KINDS: &str = "\
     { name = \"bounced\", count = \"rejections\", of = \"recipients\", at-least = 20, per = [\"client\"], rate = \"30% / 1d\" }, \
     { name = \"watcher\", watch = \"ten\", stage = \"mail\", action = [{ at = 0.5, warn = true }] }";
 
-/// Runs a control command as the system user `night-shift`, with `--force` where the command has it: Weir has no record
-/// of most names in these tests.
+/// Runs a control command as the system user `night-shift`. Adds `--force` if the command has this option, because Weir
+/// has no record of most names in these tests.
 fn order(site: &Site, arguments: &[&str]) -> Outcome {
     let force: &[&str] = if ["grant", "suspend", "reset"].contains(&arguments[0]) { &["--force"] } else { &[] };
     order_without_force(site, &[arguments, force].concat())
@@ -390,8 +390,8 @@ fn a_suspension_ends_by_itself_also_while_weir_is_not_running() {
     assert_eq!(accepted(&weir, BOB, 3), 3);
     wait_for("suspensions", || (weir.metric("weir_suspensions") == 0.0).then_some(()));
     assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
-    // The clock may be wrong in the first minutes after Weir's start, so during them Weir does not remove the ended
-    // suspensions that began before its start: the audit has no end of the second one.
+    // The clock may be wrong in the first minutes after Weir's start. In these minutes, Weir does not remove ended
+    // suspensions that began before its start. So the audit does not have the end of the second suspension.
     let trail = done(&site, &["exceptions", "--audit"]);
     let acts: Vec<&str> = trail.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(acts, ["suspended", "ended", "suspended"]);
@@ -412,8 +412,8 @@ fn a_suspension_by_a_limit_holds_before_its_reply() {
     assert!(mail(&weir, ALICE).starts_with("550 5.7.1 "));
     let list = done(&site, &["exceptions"]);
     assert!(list.contains("  client=127.2.0.0/24  ") && list.contains(" by limit ten: "), "{list}");
-    // `weir release` takes the suspended network as `weir exceptions` shows it, although the limit has prefix widths of
-    // its own ("client/24/56").
+    // `weir release` accepts the suspended network as `weir exceptions` shows it, although the limit has prefix widths
+    // of its own ("client/24/56").
     let out = done(&site, &["release", "client=127.2.0.0/24"]);
     assert!(out.contains("released: client=127.2.0.0/24 may send again; it was by limit ten, "), "{out}");
     // The release also resets the budget: otherwise the next recipient would suspend the network again.
@@ -556,7 +556,7 @@ fn a_dump_can_be_loaded_with_exceptions_and_audit() {
 fn exceptions_hold_without_a_state_file_and_are_written_once_it_exists() {
     let upstream = Upstream::start();
     let site = site_with_limits(&upstream, TEN).build();
-    // A folder with the name of the state file: Weir cannot open its state file.
+    // A folder has the name of the state file, so Weir cannot open its state file.
     std::fs::create_dir(site.path("state.db")).unwrap();
     let weir = site.start();
     let Outcome { code, out, .. } =

@@ -1,5 +1,5 @@
-//! Tests of `weir simulate`: its decisions on a history are compared with those of the documented formulas, which the
-//! tests compute by code of their own.
+//! Tests of `weir simulate`. They compare its decisions on a history with the decisions of the documented formulas,
+//! which the tests compute with their own code.
 
 use crate::harness::{Outcome, Site, run};
 use serde_json::Value;
@@ -47,8 +47,8 @@ fn lines_of_json(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns for each row whether Exim's `ratelimit` of `m` per `p` seconds, with the option `leaky`, refuses it, by the
-/// formula of Exim's documentation.
+/// Returns for each row whether Exim's `ratelimit` refuses it, by the formula of Exim's documentation. The limit is `m`
+/// per `p` seconds, with the option `leaky`.
 fn refused_by_average(rows: &[(u64, String, String)], m: f64, p: f64) -> Vec<bool> {
     let mut states: HashMap<&str, (f64, f64)> = HashMap::new();
     rows.iter()
@@ -253,7 +253,8 @@ fn labels(svg: &str) -> Vec<&str> {
 fn a_plot_names_the_refused_users_and_marks_their_refusals() {
     let limits = format!("{EWMA}{}", BUCKET.replace("name", "mode = \"shadow\"\nname"));
     let site = site_with_limits(&limits);
-    // On the fifth of ten days, users send more than the limit to different recipients; quiet sends most, but slowly.
+    // On the fifth of ten days, users send more than the limit to different recipients. User "quiet" sends most, but
+    // slowly.
     let (day, middle) = (86_400, 5 * 86_400);
     let mut rows: Vec<(u64, String, String)> =
         (0..120).map(|n| (n * day / 12, "quiet".to_owned(), format!("r{n}"))).collect();
@@ -282,7 +283,8 @@ fn a_plot_names_the_refused_users_and_marks_their_refusals() {
     ] {
         assert!(labels.contains(&label.as_str()), "{label:?} is not in {labels:?}");
     }
-    // The marks of refusals are vertical lines, as wide as the lines of the users, all in the middle of the time axis.
+    // The marks of refusals are vertical lines, as wide as the lines of the users. All marks are in the middle of the
+    // time axis.
     let marks: Vec<f64> = svg.lines().filter_map(vertical_line).collect();
     assert!(marks.len() >= 4, "two users of two limits: {marks:?}");
     assert!(marks.iter().all(|x| (500.0..550.0).contains(x)), "{marks:?}");
@@ -403,7 +405,8 @@ fn mail_that_a_suspension_refuses_is_counted_for_the_limit_that_suspended() {
     let suspends = "count = \"recipients\"\nper = [\"user\"]\nrate = \"2 / 1000d\"\nalgorithm = \"token-bucket\"\n\
                     [[limit.action]]\nsuspend = \"1d\"";
     let site = site_with_limits(&limit("spree", suspends));
-    // The second message suspends alice; the two recipients of the third hear of the suspension at MAIL.
+    // The second message suspends alice. Because of the suspension, Weir refuses the two recipients of the third
+    // message at MAIL.
     let rows = "t,user,sender,recipient\n1,alice,a,x\n1,alice,a,y\n2,alice,a,x\n3,alice,a,x\n3,alice,a,y\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows);
     assert_eq!((code, err.as_str()), (Some(0), ""));
@@ -462,9 +465,9 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
         ]
         .concat(),
     );
-    // User a sends 60 octets to three recipients, of which "wide" refuses the third, then messages to one recipient
-    // each. "octets" refuses the message of 50 octets, because only 40 of 100 are left. "late" refuses the last
-    // message, the fifth that was sent whole. The sizes of user b's messages are unknown.
+    // User a sends 60 octets to three recipients, and "wide" refuses the third recipient. Then user a sends messages to
+    // one recipient each. "octets" refuses the message of 50 octets, because only 40 of 100 octets are left. "late"
+    // refuses the last message, the fifth message that was sent completely. The sizes of user b's messages are unknown.
     let rows = "t,user,recipient,size,sender\n1,a,x,60,\n1,a,y,60,\n1,a,z,60,\n2,a,x,50,\n3,a,x,20,\n4,a,x,10,\n5,a,y,10,\n6,a,z,0,\n\
         7,b,x,,\n7,b,y,,\n8,b,x,,\n8,b,y,,\n9,b,x,,\n9,b,y,,\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows.as_bytes());

@@ -17,8 +17,8 @@ struct Exim {
     _process: Running,
 }
 
-/// Settings after the first ones. Mail for `later` and `gone` cannot be delivered; other mail goes to a file. Messages
-/// with the subjects `spam` and `nothing` are refused and thrown away after DATA.
+/// Settings that follow Exim's first settings. Exim cannot deliver mail for `later` and `gone`; other mail goes to a
+/// file. After DATA, Exim refuses messages with the subject `spam`, and discards messages with the subject `nothing`.
 const SETTINGS: &str = "
 acl_smtp_mail = sender
 acl_smtp_rcpt = recipient
@@ -76,7 +76,7 @@ impl Exim {
     fn launch(log_settings: &str) -> Self {
         let exim = std::env::var_os("WEIR_TEST_EXIM").map_or_else(|| PathBuf::from("exim4"), PathBuf::from);
         let folder = tempfile::tempdir().unwrap();
-        // Exim gives up its root privileges before it writes its log and the mail: let all users write.
+        // Exim gives up its root privileges before it writes its log and the mail: permit all users to write.
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
         let text = format!(
             "primary_hostname = mail.example\nexim_path = {0}\nspool_directory = {1}/spool\nlog_file_path = {1}/%slog\n\
@@ -128,7 +128,8 @@ impl Exim {
         wait_for("attempts to deliver", || {
             let log = std::fs::read_to_string(self.log()).ok()?;
             let is_tried = log.contains("== later@example.net") && log.contains("** gone@example.net");
-            // The message to eve, the discarded message, and the bounce of the message to gone.
+            // Three messages are completed: the message to eve, the discarded message, and the bounce of the message to
+            // gone.
             (is_tried && log.matches(" Completed").count() == 3).then_some(())
         });
     }

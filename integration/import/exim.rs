@@ -9,13 +9,13 @@ use std::path::Path;
 enum Way {
     /// The trace was made with one `ratelimit` argument, which becomes one limit.
     Limit,
-    /// The trace was made with several arguments. Each becomes a limit for a sender of its own.
+    /// The trace was made with several arguments. Each argument becomes a limit for its own sender.
     Limits,
     /// The arguments of the trace differ only in the value of `unique=`. One limit counts distinct recipients, and each
     /// value of the trace becomes a recipient.
     Unique,
-    /// Only the argument with this option (first) at this stage (second) becomes a limit. The other arguments of the
-    /// trace do not change its record, and are left out.
+    /// Only the argument with this option (first value) at this stage (second value) becomes a limit. The other
+    /// arguments of the trace do not change the record of this argument, and are left out.
     Of(&'static str, &'static str),
     /// The trace cannot be replayed, for this reason.
     No(&'static str),
@@ -84,10 +84,12 @@ fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
     }
 }
 
-/// Replays a trace; returns the number of compared decisions, and a text for each in which Weir and Exim differ.
+/// Replays a trace. Returns the number of compared decisions, and a text for each decision in which Weir and Exim
+/// differ.
 fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
     let looks = |record: &Value| text(record, "op") == "readonly";
-    // Stop where the trace's clock goes back: `weir simulate` takes no message that is earlier than the one before.
+    // Stop where the trace's clock goes back: `weir simulate` accepts no message that is earlier than the previous
+    // message.
     let backwards = records.windows(2).position(|two| two[1]["t_us"].as_i64() < two[0]["t_us"].as_i64());
     let records: Vec<Value> = records[..backwards.map_or(records.len(), |at| at + 1)]
         .iter()
@@ -223,7 +225,7 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
             assert_eq!(said.code, Some(65), "{spec}");
             assert!(said.out.contains("HELO"), "{spec}: {}", said.out);
         } else {
-            // A `spec` that charges its record must not share it with the other statements.
+            // A `spec` that charges its record must not share this record with the other statements.
             let said = if said.code == Some(0) { said } else { site.import("exim", &configuration("")) };
             assert_eq!((said.code, &*said.err), (Some(0), ""), "{spec}");
             site.configure(&said.out);
@@ -297,7 +299,7 @@ fn bombs() -> Vec<(&'static str, String, &'static str)> {
         ("macros", format!("{macros}{}", "a = b\n".repeat(5_000)), "searches for macros"),
         ("lines", "#\n".repeat(1_000_001), "more than 1000000 lines"),
         ("callers", callers, ""),
-        // A line of a megabyte of macros that would expand to two billion octets.
+        // A line with a megabyte of macro names, which would expand to two billion octets.
         (
             "growth",
             format!("B = {}\n{check}  {limit}  deny hosts = {}\n", "b".repeat(2_000), "B".repeat(1_000_000)),

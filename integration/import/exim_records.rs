@@ -2,7 +2,7 @@
 
 use super::Folder;
 
-/// Imports an ACL that runs at RCPT, whose limits must be valid; returns the output.
+/// Imports an ACL that runs at RCPT, and checks that its limits are valid. Returns the output.
 fn imported(acl: &str) -> String {
     let site = Folder::new();
     let said = site.import("exim", &format!("acl_smtp_rcpt = a\nbegin acl\na:\n{acl}"));
@@ -18,7 +18,8 @@ fn limit<'t>(out: &'t str, name: &str) -> &'t str {
 
 #[test]
 fn a_look_is_enforced_only_at_a_budget_with_the_same_mail_as_the_record() {
-    // Statements, and a part of the limit for the look; or the reason why the look is in shadow.
+    // Each case has statements that charge a record, and a statement that only reads this record (the look). It also
+    // has a part of the limit for the look, or the reason why that limit is in shadow mode.
     let charge =
         |verb: &str, more: &str| format!("  {verb} {more}ratelimit = 100 / 1h / per_rcpt / strict / $sender_address\n");
     let look = "  deny ratelimit = 50 / 1h / per_rcpt / noupdate / ${sender_address}\n";
@@ -64,7 +65,7 @@ fn conditions_that_share_a_record_are_enforced_only_where_each_counts_all_of_it(
         (one("", "9 / 1h") + &one("", "5 / 1h"), 0),
         (one(hosts, "9 / 1h / strict") + &one("", "5 / 1h / strict"), 1),
         (one("", "9 / 1h / strict") + &one("", "5 / 1h"), 2),
-        // The address of the sender decides both conditions: no budget has mail of both.
+        // The address of the sender decides both conditions: no budget has mail that meets both conditions.
         (one("senders = *@a.org\n    ", "9 / 1h") + &one("senders = *@b.org\n    ", "5 / 1h"), 0),
         // Exim never gets to the second ratelimit.
         (one("", "9 / 1h / strict") + &one("condition = ${if eq{a}{b}}\n    ", "5 / 1h"), 1),

@@ -35,7 +35,7 @@ impl Folder {
         self.run(&["import", program, program], "")
     }
 
-    /// Writes a configuration of Weir with these limits, which must be valid.
+    /// Writes a configuration of Weir with these limits, and checks that it is valid.
     fn configure(&self, limits: &str) {
         let text = format!(
             "hostname = \"weir.example\"\nlistener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
@@ -46,7 +46,8 @@ impl Folder {
         assert_eq!(said.code, Some(0), "{}\nof\n{limits}", said.err);
     }
 
-    /// Runs `weir simulate` on these messages; returns for each whether Weir refuses it or one of its recipients.
+    /// Runs `weir simulate` on these messages. Returns for each message whether Weir refuses it or one of its
+    /// recipients.
     fn refused(&self, history: &[Message]) -> Vec<bool> {
         let mut rows = String::new();
         for (n, message) in history.iter().enumerate() {
@@ -64,8 +65,8 @@ impl Folder {
         let one = |message: &Message| {
             let mut refused = false;
             let mut left = message.recipients.len();
-            // The output has one line per recipient, and one without a recipient for a message that is refused as a
-            // whole.
+            // The output has one line per recipient. For a message that is refused as a whole, it has one more line,
+            // without a recipient.
             while left > 0
                 || lines.peek().is_some_and(|line| {
                     line["recipient"].is_null() && line["limit"].is_string() && line["decision"].is_string()

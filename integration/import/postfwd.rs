@@ -111,7 +111,7 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
     assert!(said.contains("longer than 1 MiB") || said.contains("more than"), "{said:.300}");
 }
 
-/// Imports rules, which must become valid limits; returns the output.
+/// Imports rules, and checks that their limits are valid. Returns the output.
 fn imported(rules: &str) -> String {
     let site = Folder::new();
     site.write("clients", "# ours\n192.0.2.0/24\n198.51.100.7 # one\n");
@@ -139,7 +139,7 @@ fn conditions_that_limits_have_are_translated() {
         ("client_address=lfile:FOLDER/clients", "match = { client = [\"192.0.2.0/24\", \"198.51.100.7\"] }"),
         ("sasl_method=~/.+/; encryption_protocol=~/^TLS/", "match = { authenticated = true, tls = true }"),
         ("request=smtpd_access_policy; protocol_name=SMTP", ""),
-        // Of items for one attribute, one is enough: every client is outside one of these networks.
+        // One true item for an attribute is enough, and every client is outside at least one of these networks.
         ("client_address=!!(10.0.0.0/8); client_address=!!(192.168.0.0/16)", ""),
     ] {
         let out = imported(&format!("{conditions}; action=rate(client_address/5/60/450 4.7.1 x)\n"));
@@ -209,7 +209,7 @@ fn a_condition_on_a_variable_becomes_the_conditions_of_the_rule_that_sets_it() {
     };
     let out = rules("OURS==1");
     assert!(out.contains("match = { client = \"10.0.0.0/8\" }") && !out.contains("mode ="), "{out}");
-    // Both rules must hold, although they test the same attribute.
+    // The conditions of both rules must be true, although they test the same attribute.
     for test in ["OURS==1; client_address=10.1.0.0/16", "OURS!=1", "OURS==2"] {
         let out = rules(test);
         assert!(out.contains("mode = \"shadow\""), "{test}\n{out}");

@@ -38,8 +38,8 @@ impl Bounds<'_> {
         lines
     }
 
-    /// Returns the lowest level from which the limit refuses events, as a multiple of its rate. `None` if it never
-    /// does, except when the delays of a whole message add up to too much.
+    /// Returns the lowest level from which the limit refuses events, as a multiple of the limit's rate. Returns `None`
+    /// if the limit refuses at no level. Refusals because of the sum of all delays in a message are not considered.
     pub fn refuses_from(&self) -> Option<f64> {
         [self.refusing_rung(), self.delays().1].into_iter().flatten().min_by(f64::total_cmp)
     }
@@ -48,8 +48,8 @@ impl Bounds<'_> {
         self.rates[0].ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at)
     }
 
-    /// Returns the lines about refusals because of delays longer than the maximum, and the lowest level from which the
-    /// delay of a single reply exceeds the maximum.
+    /// Returns the lines about refusals because a delay is longer than the maximum. Also returns the lowest level from
+    /// which the delay of a single reply exceeds the maximum.
     fn delays(&self) -> (Vec<String>, Option<f64>) {
         let (mut lines, mut lowest) = (Vec::new(), None);
         let rungs = self.delay_rungs();
@@ -59,7 +59,7 @@ impl Bounds<'_> {
             let end = ends.into_iter().flatten().fold(f64::INFINITY, f64::min);
             if let Some((from, line)) = self.too_late(*at, *delay).filter(|(from, _)| *from < end) {
                 lines.push(line);
-                // The level from which `until-free` delays for too long is no fixed multiple of the rate.
+                // With `until-free`, the level from which the delay is too long is not a fixed multiple of the rate.
                 lowest = lowest.or(Some(from).filter(|_| *delay != Delay::UntilFree));
             }
         }
@@ -72,14 +72,14 @@ impl Bounds<'_> {
         (lines, lowest)
     }
 
-    /// Returns the rungs with a delay that are below the rung that refuses: level and delay.
+    /// Returns the level and the delay of each rung that delays and is below the rung that refuses.
     fn delay_rungs(&self) -> Vec<(f64, Delay)> {
         let limit = &self.rates[0];
         let end = self.refusing_rung().unwrap_or(f64::INFINITY);
         limit.ladder.rungs().iter().filter_map(delay).filter(|(at, _)| *at < end).collect()
     }
 
-    /// Returns the line about the maximum of all delays of one message, if the limit delays the commands of a message.
+    /// Returns the line about the maximum sum of all delays in one message, if the limit delays commands of a message.
     fn too_late_in_all(&self) -> Option<String> {
         let code = match self.rates[0].stage {
             Stage::Rcpt => 452,
@@ -123,7 +123,8 @@ impl Bounds<'_> {
         }
     }
 
-    /// Returns the lines about the bounds of a limit that refuses from `from` times its rate on.
+    /// Returns the lines about the bounds of a limit. `from` is the level from which the limit refuses, as a multiple
+    /// of its rate.
     fn bounds(&self, from: f64) -> Vec<String> {
         let limit = &self.rates[0];
         let line = match limit.quota {
@@ -136,7 +137,7 @@ impl Bounds<'_> {
                     Scope::Connection => ("in a connection", "each connection counts alone"),
                     Scope::AtOnce => ("at any moment", "one that ends makes room for another"),
                 };
-                // The sentence above says the number from which the limit itself refuses.
+                // If the limit refuses from its own rate on, the sentence above already states this number.
                 let most = if from == 1.0 { String::new() } else { format!("At the very most {most} {within}. ") };
                 format!("{most}In an hour or a day any number: {why}.")
             }
@@ -152,8 +153,8 @@ impl Bounds<'_> {
         vec![line]
     }
 
-    /// Returns the table of bursts (Finch's table) that all rules together let through, then the maximum in an hour and
-    /// in a day (the envelope of the Vienna paper).
+    /// Returns the table of bursts that all rules together let through (Finch's table). Then returns the maximum in an
+    /// hour and in a day (the envelope of the Vienna paper).
     fn bursts(&self, rules: &[Rule]) -> Vec<String> {
         let (count, size) = (self.rates[0].count, self.event_size(rules));
         let least = |numbers: &dyn Fn(&Rule) -> f64| rules.iter().map(numbers).fold(f64::INFINITY, f64::min);
@@ -200,7 +201,8 @@ impl Bounds<'_> {
         things(self.rates[0].thing(), number)
     }
 
-    /// Returns the size of one event in the table: 1, or for bytes a message size of which a few fit into the burst.
+    /// Returns the size of one event in the table: 1, or, for a limit on bytes, a message size that fits into the burst
+    /// at least four times.
     fn event_size(&self, rules: &[Rule]) -> f64 {
         if self.rates[0].count != Count::Bytes {
             return 1.0;
@@ -211,7 +213,7 @@ impl Bounds<'_> {
     }
 }
 
-/// Intervals between messages in the table of bursts; zero means that all are sent at the same instant.
+/// Intervals between messages in the table of bursts; zero means that all messages are sent at the same instant.
 const BURST_INTERVALS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_secs(1),

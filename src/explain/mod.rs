@@ -1,5 +1,5 @@
-//! Explanation of limits for `weir check --explain`: each limit as a sentence, with the maximum traffic that it lets
-//! through.
+//! Explanation of limits for `weir check --explain`: each limit as a sentence, with the maximum traffic that the limit
+//! lets through.
 
 mod amounts;
 mod bounds;
@@ -37,8 +37,8 @@ fn written<'a>(settings: &'a [Setting], limit: &Limit) -> Vec<&'a Setting> {
     let place = names.into_iter().find(|setting| values(setting) == [&*limit.name]).map(|setting| setting.place);
     let mut current = None;
     let mut of_limit = |setting: &&Setting| {
-        // Settings are in the order of reading: the keys of a limit and of its sub-tables come before those of the next
-        // limit.
+        // Settings are in the order of the file: the keys of a limit and of its sub-tables come before the keys of the
+        // next limit.
         current = if setting.section == LIMIT { Some(setting.place) } else { current };
         setting.section.contains("[limit") && current == place
     };
@@ -122,8 +122,8 @@ impl Explained<'_> {
                 format_amount(share.at_least)
             ),
             Quota::Rate { .. } => {
-                // If the limit does not refuse from its own rate on, its actions decide how much passes: the bounds
-                // below say it.
+                // If the limit does not refuse from its own rate on, its actions decide how much passes. The lines of
+                // [`Bounds`] then state the amount.
                 let is_refused = self.bounds().refuses_from() == Some(1.0);
                 let rates = self.rates.iter().map(|limit| rate(limit, is_refused));
                 let rates = rates.collect::<Vec<_>>().join(", and ");
@@ -227,15 +227,15 @@ impl Explained<'_> {
     }
 }
 
-/// Describes a rate: `100 recipients in 1d, 99 of them at the same instant`, if the limit refuses from its rate on; for a bucket
-/// `50 messages at once, then 30 in 1h`.
+/// Describes a rate: for a bucket `50 messages at once, then 30 in 1h`, otherwise `100 recipients in 1d`. If the limit
+/// refuses from its rate on, can add `, 99 of them at the same instant`.
 fn rate(limit: &Limit, is_refused: bool) -> String {
     let Quota::Rate { rate, rule } = limit.quota else { return String::new() };
     let (at_once, period) = (limit.quota.at_once(limit.count).unwrap_or_default(), format_duration(rate.period));
     let number = amount(limit.count, rate.amount);
     match rule {
         Rule::Bucket(_) => format!("{} at once, then {number} in {period}", things(limit.thing(), at_once)),
-        // Where nothing passes, the bounds below say so.
+        // If nothing passes, the lines of [`Bounds`] say so.
         Rule::Ewma(_) if at_once == rate.amount || at_once == 0.0 || !is_refused => {
             format!("{} in {period}", things(limit.thing(), rate.amount))
         }

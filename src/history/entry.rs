@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Debug, PartialEq)]
 pub enum Parsed<'a> {
     Entry(Entry<'a>),
-    /// Line of the program that says nothing about a message.
+    /// Line of the same program, but not about a message.
     Irrelevant,
     /// Line about mail that cannot be in the history.
     LeftOut(LeftOut),
@@ -24,14 +24,14 @@ pub enum Parsed<'a> {
 pub enum LeftOut {
     /// The server refused the client, its greeting, its login or the sender: no recipient is known yet.
     RefusedBeforeRecipient,
-    /// Weir does not log every refusal of a busy session; the line has the number of those that it did not log.
+    /// Weir does not log every refusal of a busy session. This line has the number of refusals that were not logged.
     NotLogged(u64),
-    /// Syslog wrote only how often it left out the line before.
+    /// Syslog did not write repetitions of the previous line; it wrote only their number.
     NotWritten(u64),
 }
 
 impl Parsed<'_> {
-    /// Returns this result with the facts from the header of the line.
+    /// Returns this result with the host and the number of repetitions from the header of the line.
     pub fn with_header<'a>(self, header: &Header<'a>) -> Parsed<'a>
     where
         Self: 'a,
@@ -47,12 +47,12 @@ impl Parsed<'_> {
 #[derive(Debug, Default, PartialEq)]
 pub struct Entry<'a> {
     pub kind: Kind,
-    /// Host that wrote the line, if syslog names one.
+    /// Host that wrote the line, if syslog names a host.
     pub host: &'a str,
-    /// Number of further equal lines for which syslog wrote only this one.
+    /// Number of further equal lines: syslog wrote only this line for all of them.
     pub more: u64,
-    /// Id of the message in the server's queue, or of the session in Weir; empty if a message was refused before it got
-    /// an id.
+    /// Id of the message in the server's queue; in Weir's own log, id of the session. Empty if the server refused the
+    /// message before the message got an id.
     pub id: Cow<'a, str>,
     pub client: Option<IpAddr>,
     pub user: Option<Cow<'a, str>>,
@@ -67,19 +67,19 @@ pub struct Entry<'a> {
     pub unnamed: Option<(u64, Outcome)>,
     /// Id under which the next server queued the message, from that server's reply.
     pub next_id: Option<&'a str>,
-    /// The message was in the queue before, and a content filter has returned it: it is not a new message.
+    /// The message is not new: a content filter returned it to the queue, or `postsuper -r` queued it again.
     pub is_continuation: bool,
     /// Time from the beginning of the message to this line.
     pub age: Duration,
 }
 
-/// Event in the processing of a message that a line reports.
+/// Kind of event that a line reports about a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// The message arrives from a client or a local program.
     Begin,
-    /// The server processes the message. If no earlier line reports its arrival, the server made it: a bounce or a
-    /// forwarded message.
+    /// The server processes the message. If no earlier line reports the arrival of the message, the server itself
+    /// created it: a bounce or a forwarded message.
     Process,
     #[default]
     Progress,
@@ -93,13 +93,13 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Sent,
-    /// The last attempt to deliver failed temporarily, and no later one follows: the log ends, or the message left the
-    /// queue.
+    /// The last attempt to deliver failed temporarily. No later attempt follows, because the log ends or the message
+    /// left the queue.
     Deferred,
     Bounced,
-    /// The server refused the recipient or the message, so that it was never queued.
+    /// The server refused the recipient or the whole message, and did not queue the message for this recipient.
     Refused,
-    /// The server accepted the recipient or the message, and threw it away.
+    /// The server accepted the recipient or the message, but delivered nothing.
     Discarded,
     /// The log reports no attempt to deliver.
     Unknown,
@@ -127,8 +127,8 @@ impl Outcome {
 }
 
 impl Entry<'_> {
-    /// Returns whether the line reports only a refusal or a discarded recipient: it then has all facts itself, and needs
-    /// no earlier line.
+    /// Returns whether the line reports only refused or discarded recipients. Such a line has all facts, so that no
+    /// earlier line is needed.
     pub fn is_self_contained(&self) -> bool {
         let is_final = |outcome: &Outcome| matches!(outcome, Outcome::Refused | Outcome::Discarded);
         let mut outcomes =
@@ -137,8 +137,8 @@ impl Entry<'_> {
     }
 }
 
-/// Returns an envelope sender that is written without its brackets. The null sender is returned as `<>`, so that it
-/// differs from an unknown sender.
+/// Returns the envelope sender for an address that the log writes without angle brackets. Returns the null sender as
+/// `<>`, so that it differs from an unknown sender.
 pub fn sender(address: &str) -> Cow<'_, str> {
     if address.is_empty() { "<>".into() } else { address.into() }
 }

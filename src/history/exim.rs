@@ -1,4 +1,4 @@
-//! Exim: lines of the main log (`mainlog`, `exim_mainlog`), also if syslog wrote them.
+//! Parser of Exim's main log (`mainlog`, `exim_mainlog`), also of lines that Exim sent to syslog.
 
 use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, bracketed_address, sender};
 use super::stamp::is_date;
@@ -11,8 +11,8 @@ pub fn parse(body: &str) -> Parsed<'_> {
     let body = body.trim_start();
     match syslog::header(body) {
         Some(header) if header.program.starts_with("exim") => of_part(header.text).with_header(&header),
-        // In Exim's own main log, a host name and `program[pid]:` never follow the time: this line is from syslog, and
-        // of another program.
+        // In Exim's own main log, a host name and `program[pid]:` never follow the time. So this line is from syslog,
+        // and another program wrote it.
         Some(header) if is_name(header.host) && is_name(header.program) && !is_id(header.host) => Parsed::Foreign,
         _ => match syslog::last_repeated(body) {
             Some(times) => Parsed::LeftOut(LeftOut::NotWritten(times)),
@@ -21,8 +21,8 @@ pub fn parse(body: &str) -> Parsed<'_> {
     }
 }
 
-/// Returns the text of a line that syslog wrote, if it is a refusal. With `syslog_duplication`, which is the default,
-/// Exim writes each refusal twice: once for its main log and once for its reject log.
+/// Returns the text of a line from syslog if the line reports a refusal. With `syslog_duplication` (the default), Exim
+/// writes each refusal twice: once for its main log and once for its reject log.
 pub fn refusal_in_syslog(body: &str) -> Option<&str> {
     let header = syslog::header(body.trim_start()).filter(|header| header.program.starts_with("exim"))?;
     let text = own_text(part(header.text).map_or(header.text, |(_, text)| text));
@@ -34,8 +34,8 @@ fn of_part(text: &str) -> Parsed<'_> {
     match part(text) {
         None => of_line(own_text(text)),
         Some((1, text)) => match of_line(own_text(text)) {
-            // The list of recipients may go on in the next part, which may begin in the middle of an address. The lines
-            // of the deliveries name all recipients.
+            // The list of recipients can continue in the next part, so the last address here can be incomplete: remove
+            // it. The lines about the deliveries name all recipients.
             Parsed::Entry(mut entry) if entry.has_all_recipients => {
                 entry.recipients.pop();
                 Parsed::Entry(Entry { has_all_recipients: false, ..entry })
@@ -46,8 +46,8 @@ fn of_part(text: &str) -> Parsed<'_> {
     }
 }
 
-/// Returns the number of a part of a divided line, and its text: `[1/3] text`, or `[1\3] text` if the line had several
-/// lines.
+/// Parses one part of a divided line. Returns the number of the part, and its text. The form is `[1/3] text`, or `[1\3]
+/// text` if the log entry had several lines.
 fn part(text: &str) -> Option<(u32, &str)> {
     let (mark, rest) = text.strip_prefix('[')?.split_once("] ")?;
     let (number, parts) = mark.split_once(['/', '\\'])?;
@@ -55,7 +55,7 @@ fn part(text: &str) -> Option<(u32, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
-/// Parses a line without its times and its process id.
+/// Parses the text of a line after its times and its process id.
 fn of_line(text: &str) -> Parsed<'_> {
     let (id, rest) = text.split_once(' ').filter(|(id, _)| is_id(id)).unwrap_or(("", text));
     let (flag, rest) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -69,7 +69,8 @@ fn of_line(text: &str) -> Parsed<'_> {
     }
 }
 
-/// Removes what Exim writes itself after the time of syslog: its own time, the offset from UTC and the process id.
+/// Removes the fields that Exim itself writes after syslog's time: its own time, the offset from UTC and the process
+/// id.
 fn own_text(mut text: &str) -> &str {
     if let Some((_, rest)) = text.split_once(' ').filter(|(word, _)| word.len() == 10 && is_date(word)) {
         text = rest.split_once(' ').map_or("", |(_, rest)| rest);
@@ -86,13 +87,14 @@ fn is_name(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/()".contains(&b))
 }
 
-/// Returns whether a word is a message id: three parts of 6, 6 and 2 characters; since Exim 4.97 of 6, 11 and 4.
+/// Returns whether a word is a message id: three parts of 6, 6 and 2 characters; since Exim 4.97, of 6, 11 and 4
+/// characters.
 fn is_id(word: &str) -> bool {
     let lengths: Vec<usize> = word.splitn(4, '-').map(str::len).collect();
     matches!(lengths[..], [6, 6, 2] | [6, 11, 4]) && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-/// Returns the fields of a line. A value in quotes may contain spaces: `T="Order 66"`, `C="250 OK id=…"`.
+/// Returns the fields of a line. A value in quotes can contain spaces: `T="Order 66"`, `C="250 OK id=…"`.
 fn fields(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -111,8 +113,8 @@ fn fields(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Leaves out the name that the client gave in HELO, which is in parentheses after the host: `H=name (helo) [192.0.2.7]`.
-/// The client chooses the name, so that an address in it must not be taken for the client's.
+/// Removes the name that the client gave in HELO, which is in parentheses after the host: `H=name (helo) [192.0.2.7]`.
+/// The client chooses this name, so an address in the name must not be used as the client's address.
 fn without_helo<'a>(fields: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
     let (mut is_after_host, mut is_helo) = (false, false);
     fields.filter(move |field| {
@@ -150,7 +152,7 @@ fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
             ("R", _) => entry.kind = Kind::Process,
             ("A", login) => entry.user = user(login),
             ("S", size) => entry.size = size.parse().ok(),
-            // With this protocol a scanner returns a message to Exim, in the example of Exim's documentation.
+            // In the example of Exim's documentation, a content scanner returns a message to Exim with such a protocol.
             ("P", protocol) => entry.is_continuation = protocol.ends_with("-scanned"),
             _ => entry.client = entry.client.or_else(|| client(field)),
         }
@@ -165,13 +167,13 @@ fn bare(address: &str) -> &str {
 /// Parses a line about a delivery: `bob@example.net R=dnslookup T=remote_smtp`, `bob <team@example.org> R=localuser …`,
 /// `bob@example.net: reason`.
 fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
-    // An ACL accepted the message and threw it away: `blackhole (DATA ACL discarded recipients): reason`.
+    // An ACL accepted the message and discarded it: `blackhole (DATA ACL discarded recipients): reason`.
     if text.starts_with("blackhole (") {
         return Parsed::Entry(Entry { id: id.into(), unnamed: Some((1, Outcome::Discarded)), ..Entry::default() });
     }
     let end = [" R=", ": "].into_iter().filter_map(|end| text.find(end)).min();
     let before_fields = end.map_or(text, |end| &text[..end]);
-    // The recipient that the client named, before redirections, is in angle brackets.
+    // The recipient that the client named, before any redirection, is in angle brackets.
     let original = before_fields.rsplit_once(" <").and_then(|(_, rest)| rest.split('>').next());
     let first = fields(before_fields).next().unwrap_or_default();
     let recipient: Cow<'a, str> = original.unwrap_or_else(|| bare(first)).into();
@@ -182,14 +184,16 @@ fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
     Parsed::Entry(Entry { id: id.into(), recipients: vec![(recipient, outcome)], next_id, ..Entry::default() })
 }
 
-/// Returns the id from the reply of the next server, if that is an Exim: `C="250 OK id=1tKz0D-000000003p2-1Gxn"`.
+/// Returns the id from the reply of the next server, if that server is an Exim: `C="250 OK
+/// id=1tKz0D-000000003p2-1Gxn"`.
 fn next_id(text: &str) -> Option<&str> {
     let (_, rest) = text.rsplit_once(" id=")?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(rest.len());
     Some(&rest[..end]).filter(|id| is_id(id))
 }
 
-/// Beginnings of lines about clients that Exim refused before they named a sender.
+/// Lines about clients that Exim refused before the client named a sender: beginning of the line, and text that the
+/// line must contain.
 const REFUSED_CLIENTS: [(&str, &str); 4] = [
     ("refused connection from ", ""),
     ("Connection from ", " refused: "),
@@ -197,7 +201,7 @@ const REFUSED_CLIENTS: [(&str, &str); 4] = [
     ("SMTP protocol synchronization error", "rejected "),
 ];
 
-/// Texts after `rejected ` in lines about whole messages.
+/// Texts after `rejected ` in lines about the refusal of whole messages.
 const OF_MESSAGE: [&str; 7] =
     ["after DATA", "DATA", "PRDR", "during MIME", "by local_scan", "by non-SMTP ACL", "from <"];
 
@@ -215,7 +219,7 @@ fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let Some(at) = words.iter().position(|word| *word == verb).filter(|_| is_from_client) else {
         return Parsed::Irrelevant;
     };
-    // What was refused: `RCPT <bob@example.net>`, `after DATA`, `from <alice@example.org> H=…`.
+    // The refused command or message: `RCPT <bob@example.net>`, `after DATA`, `from <alice@example.org> H=…`.
     let refused = if is_discarded { &words[at..] } else { &words[at + 1..] };
     let outcome = if is_discarded { Outcome::Discarded } else { Outcome::Refused };
     let recipient = refused.get(1).filter(|_| refused[0] == "RCPT").map(|address| bare(address).into());

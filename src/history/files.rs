@@ -1,5 +1,4 @@
-//! Log files: plain or gzipped, in any order. Their lines are returned sorted by time; lines of several hosts are
-//! merged.
+//! Log files, plain or gzipped, in any order. Returns their lines sorted by time; lines of several hosts are merged.
 
 use super::line::Line;
 use super::repeats::Repeats;
@@ -13,8 +12,8 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// All logs, sorted by the times of their first lines. A log is opened again only when its first line is the next one
-/// to return, so that a year of rotated files needs few file descriptors.
+/// All logs, sorted by the times of their first lines. A log is opened again only when its first line is the next line
+/// to return. So a year of rotated files needs few open file descriptors.
 pub struct Logs {
     logs: Vec<Log>,
     repeats: Repeats,
@@ -24,18 +23,18 @@ struct Log {
     path: PathBuf,
     program: Program,
     modified: Timestamp,
-    /// State of the reader of times before the first line, to read the log again from the beginning.
+    /// State of the parser of times before the first line. The log is read again from the beginning with this state.
     start: Stamps,
     stamps: Stamps,
     input: Option<Box<dyn BufRead>>,
-    /// The next line to return. Before the log is opened again, its first line that has a time.
+    /// Next line to return. Until the log is opened again: the log's first line that has a time.
     next: Option<Line>,
     is_begun: bool,
     number: u64,
     report: FileReport,
 }
 
-/// Maximum length of a line in octets; the part of a longer line beyond it is skipped.
+/// Maximum length of a line in octets; the rest of a longer line is skipped.
 const MAX_LINE: u64 = 64 << 10;
 
 /// First octets of compressed files: of gzip (RFC 1952 §2.3.1), and of formats that the administrator must decompress
@@ -50,14 +49,13 @@ impl Logs {
         for path in &options.logs {
             logs.push(Log::open(path, options).map_err(|error| HistoryError::Open(path.clone(), error))?);
         }
-        // Of lines with the same time, those of the older file come first: the lines of a message may go on in the next
-        // rotated file.
+        // If lines of two files have the same time, the lines of the older file come first: the lines of a message can
+        // continue in the next rotated file.
         logs.sort_by_key(|log| (log.next_at(), log.modified));
         Ok(Self { repeats: Repeats::new(logs.len()), logs })
     }
 
-    /// Returns the next line: of all unread lines of all logs, the line with the earliest time. Returns `None` after the
-    /// last line.
+    /// Returns the line with the earliest time among the next lines of all logs; `None` after the last line.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
             let logs = self.logs.iter_mut().enumerate().filter(|(_, log)| log.next.is_some());
@@ -73,7 +71,7 @@ impl Logs {
         }
     }
 
-    /// Returns the reports on all logs, in the order of their times.
+    /// Returns the reports on all logs, in the order of the times of their first lines.
     pub fn reports(self) -> Vec<FileReport> {
         self.logs.into_iter().map(|log| log.report).collect()
     }
@@ -102,7 +100,8 @@ impl Log {
             while log.next.as_ref().is_some_and(|line| line.time_error.is_some()) {
                 log.read_line();
             }
-            // A file without any time gets an empty first line, so that it is read and its lines are reported.
+            // A file without any time gets an empty first line, so that the file is still read and its lines are
+            // reported.
             log.input = None;
             log.next = Some(log.next.take().unwrap_or_else(|| log.line(String::new())));
         }
@@ -124,7 +123,7 @@ impl Log {
         self.read_line();
     }
 
-    /// Returns the next line, and reads the one after it.
+    /// Returns the next line, and reads the following line.
     fn take(&mut self) -> Option<Line> {
         let line = self.next.take();
         self.report.lines += 1;
@@ -132,7 +131,7 @@ impl Log {
         line
     }
 
-    /// Reads a line into `next`; `None` at the end of the file or after a read error.
+    /// Reads a line into `next`. Sets `next` to `None` at the end of the file or after a read error.
     fn read_line(&mut self) {
         let text = self.input.as_mut().map_or(Ok(None), bounded_line).unwrap_or_else(|error| {
             self.report.error = Some(error);
@@ -151,8 +150,8 @@ impl Log {
             Program::Weir => own_log::time(&text).map_or_else(|| self.stamps.read(&text), |at| Ok((at, 0))),
             Program::Postfix | Program::Exim => self.stamps.read(&text),
         };
-        // Times may decrease: when summer time ends, and between lines of several processes. The lines keep the order
-        // of the file.
+        // Times can decrease: when summer time ends, and when several processes write to the log. The lines keep the
+        // order of the file.
         let last = self.report.span.map(|(_, last)| last);
         let at = stamp.as_ref().ok().map(|(at, _)| *at);
         if let Some(at) = at {

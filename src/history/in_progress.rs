@@ -1,5 +1,5 @@
-//! Messages in progress: the entries of each message are collected until it has left the queue. The number of messages
-//! held is bounded.
+//! Messages in progress: the entries of each message are collected until the message has left the queue. The number of
+//! messages in memory is bounded.
 
 use super::entry::{Entry, Kind};
 use super::message::{Message, Origin};
@@ -19,9 +19,9 @@ pub struct InProgress {
     begun: VecDeque<(Timestamp, Box<str>)>,
     /// Keys of messages that have left the queue, with the time of leaving, in the order of these times.
     left: VecDeque<(Timestamp, Box<str>)>,
-    /// Ids from replies of a next server whose own line about the message has not been read yet (logs of two hosts, or
-    /// lines of one second, may be out of order), each with the time of the reply. `announcements` has the same, sorted
-    /// by time.
+    /// Ids from replies of a next server, each with the time of the reply. No line of that server about the message has
+    /// been read yet: logs of two hosts, or lines of one second, can be out of order. `announcements` has the same
+    /// entries, sorted by time.
     announced: HashMap<Box<str>, Timestamp>,
     announcements: VecDeque<(Timestamp, Box<str>)>,
     /// Hosts whose lines have been read. A queue id in a reply does not say which of these hosts gave the id.
@@ -32,18 +32,18 @@ pub struct InProgress {
     key: String,
 }
 
-/// Maximum number of messages and recipients in memory: about 200 MiB. Beyond it the oldest messages are written,
-/// although they are still in progress.
+/// Maximum number of messages and recipients in memory: about 200 MiB. Beyond this number, the oldest messages are
+/// written, although they are still in progress.
 const MAX_HELD: usize = if cfg!(test) { 100 } else { 500_000 };
 
-/// Maximum number of ids from replies that wait for the first line of their message.
+/// Maximum number of ids from replies for which no line of the message has been read yet.
 const MAX_ANNOUNCED: usize = 100_000;
 
 /// Maximum number of hosts for which a queue id is looked up.
 const MAX_HOSTS: usize = 64;
 
-/// Time for which a message stays in memory after it has left the queue: a content filter may return the message, and
-/// the server may deliver it, before the log says under which new id.
+/// Time for which a message stays in memory after it has left the queue. A content filter can return a message under a
+/// new id, and the server can deliver this second message, before the lines of the first message name the new id.
 const LINGER: Duration = Duration::from_secs(60);
 
 /// Maximum age of a message in memory: Postfix and Exim give up deliveries sooner. Without this maximum, messages whose
@@ -66,7 +66,7 @@ impl InProgress {
             _ if self.messages.contains_key(&*self.key) => {}
             Kind::Process => return self.insert(Message::new(at, Origin::Server, entry), rows, summary),
             _ if entry.is_self_contained() => return add_at_once(at, entry, rows, summary),
-            // Hold the message, so that its lines are counted as one message.
+            // Keep the message in memory, so that all its lines are counted as one message.
             _ => self.insert(Message::new(at, Origin::BeforeLogs, Entry::default()), rows, summary)?,
         }
         let is_end = entry.kind == Kind::End;
@@ -90,7 +90,7 @@ impl InProgress {
         } else {
             Origin::Client
         };
-        // Postfix uses a short queue id again for a later message: the earlier message is written.
+        // Postfix uses a short queue id again for a later message: write the earlier message with this id.
         if let Some(former) = self.remove_current() {
             rows.add(&former, summary)?;
         }
@@ -121,10 +121,10 @@ impl InProgress {
         }
     }
 
-    /// Writes the messages that left the queue more than `LINGER` ago, and those that are older than `MAX_AGE`.
+    /// Writes the messages that left the queue more than `LINGER` ago, and the messages that are older than `MAX_AGE`.
     pub fn expire(&mut self, now: Timestamp, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         while let Some((at, key)) = self.left.pop_front_if(|(at, _)| now.since(*at) > LINGER) {
-            // A later message may have the same id by now; it is not written here.
+            // By now, a later message can have the same id; this later message is not written here.
             if self.messages.get(&key).is_some_and(|message| message.has_left && message.at <= at) {
                 self.write(&key, rows, summary)?;
             }
@@ -192,7 +192,7 @@ impl InProgress {
     }
 }
 
-/// Adds a message that one line reports, once for each line that this line stands for.
+/// Adds a message that one line reports completely. Adds it several times if the line stands for several equal lines.
 fn add_at_once(began: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
     let times = 1 + entry.more;
     let message = Message::new(began, Origin::Client, entry);
@@ -222,7 +222,7 @@ mod tests {
         };
         let (mut rows, mut summary) = (Rows::new(&options), Summary::new(Program::Postfix));
         let mut messages = InProgress::default();
-        // Odd messages have no line of their arrival.
+        // Messages with an odd number have no line about their arrival.
         for n in 0..10_000_i64 {
             let (at, id) = (Timestamp::from_micros(n), n.to_string());
             let sender = Some("<>".into());

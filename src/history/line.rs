@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 /// Line of a log.
 pub struct Line {
-    /// Time of the line; if the line has none, the time of the line before it.
+    /// Time of the line; if the line has no time, the time of the previous line.
     pub at: Timestamp,
     /// Error in the time, for a line without a valid time.
     pub time_error: Option<Cow<'static, str>>,
-    /// Another of the logs has this line, too, and it was returned from there.
+    /// Whether another log has the same line, and this line was already returned from that log.
     pub is_repeated: bool,
     pub text: String,
     /// Position in the text at which the time ends.

@@ -1,4 +1,4 @@
-//! Message, with the facts from those of its log lines that have been read so far.
+//! Message, with the facts from the log lines that have been read so far.
 
 use super::entry::{Entry, Outcome};
 use crate::time::Timestamp;
@@ -28,8 +28,8 @@ pub enum Origin {
     Client,
     /// The server made the message: a bounce, or a message that it forwarded under a new id.
     Server,
-    /// The message was in a queue of these hosts before: a content filter returned it, or another of the hosts relayed
-    /// it.
+    /// The message was already in a queue of one of these hosts: a content filter returned the message, `postsuper -r`
+    /// queued it again, or another of these hosts relayed it.
     Continuation,
     /// The message arrived before the logs begin, or the line of its arrival is missing.
     BeforeLogs,
@@ -74,7 +74,8 @@ impl Message {
         }
     }
 
-    /// Adds recipients without addresses. If the addresses of all recipients are known, the outcome is theirs.
+    /// Adds recipients without addresses. If the addresses of all recipients are known, sets the open outcomes of these
+    /// recipients instead.
     fn add_unnamed(&mut self, unnamed: (u64, Outcome)) {
         if !self.has_all_recipients {
             self.unnamed = unnamed;
@@ -86,8 +87,8 @@ impl Message {
         }
     }
 
-    /// Adds a recipient, or an outcome of a known recipient. An alias has several deliveries: its first final outcome
-    /// counts.
+    /// Adds a recipient, or a later outcome of a recipient. An alias can have several deliveries: the first final
+    /// outcome counts.
     fn add_recipient(&mut self, address: &str, outcome: Outcome) {
         match self.recipients.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(address)) {
             Some((_, known)) if known.is_open() => *known = outcome,

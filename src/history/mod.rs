@@ -82,7 +82,7 @@ impl Program {
         }
     }
 
-    /// Guesses from the form of a line which of the other programs wrote it; `None` if it has none of their forms.
+    /// Guesses from the form of a line which program wrote it. Returns `None` if no program here writes such lines.
     fn guess(line: &str) -> Option<Self> {
         let forms = [(Self::Postfix, " postfix"), (Self::Exim, " <= "), (Self::Weir, "message ended")];
         forms.into_iter().find(|(_, form)| line.contains(form)).map(|(program, _)| program)

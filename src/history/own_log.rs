@@ -6,10 +6,10 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Names of the field that has the time of a line.
+/// Possible names of the field that has the time of a line.
 const TIMES: [&str; 3] = ["ts", "timestamp", "time"];
 
-/// Returns the part of a line that Weir wrote itself, which is after the header of syslog.
+/// Returns the part of a line that Weir itself wrote: the text after the header of syslog.
 fn own_text(line: &str) -> Option<&str> {
     let start = match line.find('{') {
         Some(brace) if line[..brace].ends_with(": ") || brace == 0 => brace,
@@ -99,7 +99,7 @@ pub fn time(line: &str) -> Option<Timestamp> {
 /// Parses a line.
 pub fn parse(body: &str) -> Parsed<'_> {
     let Some(text) = own_text(body) else { return Parsed::Foreign };
-    // Most lines report other events; to skip them here saves the parsing of their fields.
+    // Most lines report other events. Skipping these lines here avoids the parsing of their fields.
     if !["message ended", "refused", "upstream away"].iter().any(|message| text.contains(message)) {
         return Parsed::Irrelevant;
     }
@@ -151,7 +151,7 @@ fn age(duration: &str) -> Option<Duration> {
     seconds.or_else(|| parse_duration(duration).ok())
 }
 
-/// Returns the addresses of a list: separated by commas, or in JSON.
+/// Returns the addresses of a list, which is separated by commas or is a JSON array.
 fn addresses(list: &str) -> impl Iterator<Item = String> {
     let parts = list.trim_matches(['[', ']']).split([',', ' ']);
     parts.map(|part| part.trim_matches(['"', '<', '>']).to_owned()).filter(|part| !part.is_empty())
@@ -163,7 +163,7 @@ fn refusal<'a>(fields: &Fields<'a>) -> Parsed<'a> {
         (Some(to), _) => Entry { recipients: vec![(to, Outcome::Refused)], ..common(fields) },
         // The line does not name the recipients of a message that is refused at DATA.
         (None, Some("data")) => Entry { unnamed: Some((1, Outcome::Refused)), ..common(fields) },
-        // The line about the end of the message reports its refusal, too.
+        // The line about the end of the message also reports this refusal.
         (None, Some("end")) => return Parsed::Irrelevant,
         (None, _) => return Parsed::LeftOut(LeftOut::RefusedBeforeRecipient),
     };

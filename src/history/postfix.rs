@@ -15,13 +15,14 @@ const REFUSALS: [&str; 5] = ["reject", "milter-reject", "proxy-reject", "discard
 const BEFORE_RECIPIENT: [&str; 11] =
     ["CONNECT", "HELO", "EHLO", "STARTTLS", "AUTH", "XCLIENT", "XFORWARD", "VRFY", "ETRN", "UNKNOWN", "MAIL"];
 
-/// Parses the text of a line after its time. Lines about connections, TLS and statistics, and warnings are irrelevant.
+/// Parses the text of a line after its time. Lines about connections, TLS or statistics are irrelevant; so are
+/// warnings.
 pub fn parse(body: &str) -> Parsed<'_> {
     let Some(header) = syslog::header(body) else {
         let times = syslog::last_repeated(body);
         return times.map_or(Parsed::Foreign, |times| Parsed::LeftOut(LeftOut::NotWritten(times)));
     };
-    // An instance of Postfix may have its own name before the service: `postfix-out/smtpd`, `postfix/submission/smtpd`.
+    // An instance of Postfix can have its own name before the service: `postfix-out/smtpd`, `postfix/submission/smtpd`.
     let Some((instance, _)) = header.program.split_once('/') else { return Parsed::Foreign };
     if !instance.starts_with("postfix") && !header.program.ends_with("/smtpd") {
         return Parsed::Foreign;
@@ -33,7 +34,7 @@ pub fn parse(body: &str) -> Parsed<'_> {
 /// Parses the text of a service such as smtpd.
 fn of_service<'a>(service: &str, text: &'a str) -> Parsed<'a> {
     let (id, text) = match text.split_once(": ") {
-        // Postfix before 2.0 wrote no id before a refusal, and Postfix before 2.3 none before `proxy-accept`.
+        // Postfix before 2.0 wrote no id before a refusal. Postfix before 2.3 wrote no id before `proxy-accept`.
         Some((action, _)) if is_verdict(action) => ("", text),
         Some(("NOQUEUE", text)) => ("", text),
         Some((id, text)) if is_id(id) => (id, text),
@@ -78,8 +79,8 @@ fn end(id: &str) -> Parsed<'_> {
 /// orig_queue_id=…, orig_client=…`.
 fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let value = |name: &str| text.split(", ").find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-    // A content filter tells with XFORWARD which client sent the message and which queue id it had before the filter. A
-    // filter before the queue (smtpd_proxy_filter) tells no queue id.
+    // With XFORWARD, a content filter says which client sent the message, and which queue id the message had before the
+    // filter. A filter before the queue (smtpd_proxy_filter) gives no queue id.
     let first_id = value("orig_queue_id").filter(|first| is_id(first) && *first != "NOQUEUE");
     let client = value("orig_client").and_then(bracketed_address).or_else(|| bracketed_address(value("client")?));
     let user = value("sasl_username").map(Into::into);
@@ -121,7 +122,7 @@ fn delivery<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     Parsed::Entry(Entry { id: id.into(), recipients: vec![(recipient.into(), outcome)], next_id, ..Entry::default() })
 }
 
-/// Returns the queue id from the reply of the next server, if that is a Postfix.
+/// Returns the queue id from the reply of the next server, if that server is a Postfix.
 fn queued_as(reply: &str) -> Option<&str> {
     let (_, rest) = reply.rsplit_once("queued as ")?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
@@ -140,11 +141,12 @@ struct Command<'a> {
 impl<'a> Command<'a> {
     fn parse(text: &'a str) -> Self {
         let (before, envelope) = text.split_once("; from=<").map_or((text, ""), |(before, _)| {
-            // The fields of the envelope follow the reply, from `from=<` on; the reply may contain text that the client
-            // chose.
+            // The fields of the envelope follow the reply and begin with `from=<`. The reply can contain text that the
+            // client chose.
             (before, &text[before.len() + 2..])
         });
-        // The reply follows the client of an SMTP command. The client follows the text of a header or of the body.
+        // In a line about an SMTP command, the client comes before the reply. In a line about a header or the body, the
+        // client comes after the text of the header or of the body.
         let is_of_content = before.starts_with(|c: char| c.is_ascii_lowercase());
         let client = if is_of_content { before.rsplit_once(" from ") } else { before.split_once(" from ") };
         let client = client.and_then(|(_, rest)| {
@@ -161,7 +163,8 @@ impl<'a> Command<'a> {
 }
 
 /// Parses a line about the refusal of a command or of a whole message: `reject: RCPT from …`, `milter-reject:
-/// END-OF-MESSAGE from …`, `reject: header …`. If a message has several recipients, its refusal names none.
+/// END-OF-MESSAGE from …`, `reject: header …`. If a message has several recipients, the line about its refusal names no
+/// recipient.
 fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let (action, text) = text.split_once(": ").unwrap_or((text, ""));
     let command = Command::parse(text);
@@ -170,7 +173,7 @@ fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
         return Parsed::LeftOut(LeftOut::RefusedBeforeRecipient);
     }
     let outcome = if action.ends_with("discard") { Outcome::Discarded } else { Outcome::Refused };
-    // A refused RCPT concerns only its recipient; the message goes on with the others.
+    // A refused RCPT concerns only its recipient; the message continues with the other recipients.
     let is_whole = !id.is_empty() && stage != "RCPT";
     Parsed::Entry(Entry {
         kind: if is_whole { Kind::End } else { Kind::Progress },
@@ -184,8 +187,8 @@ fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     })
 }
 
-/// Parses a line about a message that a filter before the queue accepted. A second smtpd, which knows no login, gets
-/// the message from the filter.
+/// Parses a line about a message that a filter before the queue accepted. The filter passes the message to a second
+/// smtpd, which does not know the login.
 fn proxy_accept(text: &str) -> Parsed<'_> {
     let command = Command::parse(text);
     let reply = text.split("; from=<").next().unwrap_or(text);

@@ -1,5 +1,5 @@
-//! Repeated lines: lines that several logs have, because a log was given twice (plain and gzipped) or because syslog
-//! writes to several files. They must count once. So must refusals that Exim writes twice to syslog.
+//! Detection of repeated lines. Several logs have the same line if a log was given twice (plain and gzipped), or if
+//! syslog writes to several files. Such a line must count once; so must a refusal that Exim writes to syslog twice.
 
 use crate::time::Timestamp;
 use std::collections::hash_map::RandomState;
@@ -7,25 +7,26 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasher as _;
 use std::time::Duration;
 
-/// Memory of the lines of the last time, to recognize those that another log repeats.
+/// Memory of recent lines, to recognize the lines that another log repeats.
 #[derive(Default)]
 pub struct Repeats {
-    /// Whether there are several logs. Lines that one log has twice are two events, as clients repeat commands.
+    /// Whether there are several logs. A line that one log has twice reports two events, because clients repeat
+    /// commands.
     is_active: bool,
     hasher: RandomState,
-    /// Hashes of lines, and hashes of lines of one log.
+    /// Two hashes of each line: one that includes the number of the log, and one that does not.
     known: HashSet<u64>,
     /// Both hashes of each line, with the time of the line, in the order of reading.
     order: VecDeque<(Timestamp, [u64; 2])>,
 }
 
-/// Time for which a line is remembered: longer than the hour that the times of a log repeat when summer time ends.
+/// Time for which a line is remembered. It is longer than the hour that occurs twice in a log when summer time ends.
 const MEMORY: Duration = Duration::from_secs(65 * 60);
 
 /// Maximum number of lines that are remembered: about 60 MiB.
 const MAX_LINES: usize = if cfg!(test) { 8 } else { 1_000_000 };
 
-/// Maximum number of equal lines of one second in one log that are told apart.
+/// Maximum number of equal lines in one second of one log that are distinguished.
 const MAX_EQUAL: u64 = 1000;
 
 impl Repeats {
@@ -33,8 +34,9 @@ impl Repeats {
         Self { is_active: logs > 1, ..Self::default() }
     }
 
-    /// Returns whether another log had this line. Compares the times in seconds, as syslog writes the same line into
-    /// files with different precisions. The n-th equal line of a log repeats the n-th of the other log.
+    /// Returns whether another log already had this line. Compares the times in whole seconds, because syslog can write
+    /// the same line into several files with different precisions. The n-th equal line of one log repeats the n-th
+    /// equal line of the other log.
     pub fn is_repeated(&mut self, at: Timestamp, body: &str, log: usize) -> bool {
         if !self.is_active {
             return false;
@@ -52,7 +54,7 @@ impl Repeats {
         false
     }
 
-    /// Forgets lines that are too old, or too many.
+    /// Forgets lines that are too old, and the oldest lines if there are too many.
     fn forget(&mut self, now: Timestamp) {
         while self.order.len() >= MAX_LINES || self.order.front().is_some_and(|(at, _)| now.since(*at) > MEMORY) {
             let Some((_, hashes)) = self.order.pop_front() else { return };
@@ -71,8 +73,8 @@ pub struct RefusalCopies(VecDeque<(Timestamp, Box<str>)>);
 const MAX_BETWEEN: usize = 32;
 
 impl RefusalCopies {
-    /// Returns whether a refusal is the copy of an earlier one; the earlier one is then forgotten, as a third line of
-    /// this text is a new refusal.
+    /// Returns whether a refusal is the copy of an earlier refusal. The earlier refusal is then forgotten, because a
+    /// third line with the same text is a new refusal.
     pub fn is_copy(&mut self, at: Timestamp, refusal: &str) -> bool {
         let is_original = |(then, text): &(Timestamp, Box<str>)| at.since(*then) < MAX_DELAY && **text == *refusal;
         if let Some(original) = self.0.iter().position(is_original) {

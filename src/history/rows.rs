@@ -1,4 +1,4 @@
-//! Rows of the history in CSV: one for each recipient of each message, sorted by time.
+//! Rows of the history in CSV: one row for each recipient of each message, sorted by time.
 
 use super::entry::Outcome;
 use super::message::{Message, Origin};
@@ -18,8 +18,8 @@ pub struct Rows {
     only_authenticated: bool,
 }
 
-/// Domain of the recipients that the log counts without their addresses. It is reserved (RFC 2606 §2), so that no real
-/// recipient has it.
+/// Domain of the recipients that the log counts without their addresses. The domain is reserved (RFC 2606 §2), so no
+/// real recipient has it.
 const UNNAMED_DOMAIN: &str = "unnamed.invalid";
 
 impl Rows {
@@ -27,7 +27,7 @@ impl Rows {
         Self { sorter: Sorter::default(), has_refused: options.refused, only_authenticated: options.authenticated }
     }
 
-    /// Adds the rows of a message, unless the options or the origin of the message leave it out.
+    /// Adds the rows of a message, unless the options or the origin of the message exclude it from the history.
     pub fn add(&mut self, message: &Message, summary: &mut Summary) -> io::Result<()> {
         match message.origin {
             Origin::Client => {}
@@ -48,7 +48,7 @@ impl Rows {
             summary.without_recipient += 1;
             return Ok(());
         }
-        // `weir simulate` cannot take a row that says neither who sent the message nor who was logged in.
+        // `weir simulate` does not accept a row that has neither a sender nor a user.
         if message.sender.is_none() && message.user.is_none() {
             summary.without_sender += 1;
             return Ok(());
@@ -80,7 +80,7 @@ impl Rows {
 }
 
 impl Message {
-    /// Returns the recipients with their outcomes. Each recipient without an address gets a made-up one.
+    /// Returns the recipients with their outcomes. Each recipient without an address gets an invented address.
     fn all_recipients(&self) -> impl Iterator<Item = (Cow<'_, str>, Outcome)> {
         let named = self.recipients.iter().map(|(address, outcome)| ((**address).into(), *outcome));
         let (unnamed, outcome) = self.unnamed;

@@ -25,7 +25,7 @@ const MAX_OCTETS: usize = if cfg!(test) { 1 << 10 } else { 64 << 20 };
 /// Memory in octets that a row needs in addition to its text.
 const ROW_OVERHEAD: usize = size_of::<Row>();
 
-/// Maximum number of runs; when it is reached, all runs are merged into one, so that few files are open.
+/// Maximum number of runs. When this number is reached, all runs are merged into one run, so that few files are open.
 const MAX_RUNS: usize = if cfg!(test) { 4 } else { 64 };
 
 impl Sorter {
@@ -70,8 +70,8 @@ impl Sorter {
     }
 }
 
-/// Merge of the sorted runs in files and of the sorted rows in memory. Of rows with the same time, those in memory come
-/// last.
+/// Merge of the sorted runs in files and of the sorted rows in memory. If rows have the same time, the rows in memory
+/// come last.
 struct Merge {
     runs: Vec<BufReader<File>>,
     rows: std::vec::IntoIter<Row>,

@@ -5,15 +5,15 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use std::borrow::Cow;
 
-/// Reader of the times of one log. A time without a year gets the year for which it is closest to the time of the line
-/// before.
+/// Parser of the times of one log. A time without a year gets the year that brings it closest to the time of the
+/// previous line.
 #[derive(Clone)]
 pub struct Stamps {
     zone: TimeZone,
     /// Year of the first time that has no year, if the administrator gave it.
     first_year: Option<i16>,
-    /// Latest possible value of the first time that has no year: shortly after the file's modification, as lines cannot
-    /// be written later than that.
+    /// Latest possible value of the first time that has no year: shortly after the file's modification time, because no
+    /// line is written later.
     latest: DateTime,
     previous: Option<DateTime>,
     /// Whether a time without a year has been read.
@@ -28,7 +28,7 @@ const NO_TIME: Cow<'static, str> = Cow::Borrowed("it has no time");
 /// A leap year, in which 29 February is a valid date.
 const LEAP_YEAR: i16 = 2024;
 
-/// Number of days by which the first line may be later than the file's modification time, as clocks and time zones
+/// Maximum number of days by which the first line can be later than the file's modification time: clocks and time zones
 /// differ.
 const DAYS_AHEAD: i32 = 1;
 
@@ -42,7 +42,7 @@ impl Stamps {
     }
 
     /// Reads the time at the beginning of a line. Returns the time, and the position at which the text after it begins.
-    /// An error says what is wrong.
+    /// Returns an error that says what is wrong with the time.
     pub fn read(&mut self, line: &str) -> Result<(Timestamp, usize), Cow<'static, str>> {
         let start = after_priority(line);
         let weekday = weekday(&line[start..]);
@@ -58,8 +58,8 @@ impl Stamps {
     }
 
     /// Reads a time with a year: `2026-03-01T10:00:00.25+01:00 `, or in the form of Exim: `2026-03-01 10:00:00.250
-    /// +0100 `. After a day of the week, an abbreviation of the time zone follows: `2026-03-01 10:00:00 CET `. `None`
-    /// means that the text has not this form.
+    /// +0100 `. If a day of the week precedes the time, an abbreviation of the time zone follows: `2026-03-01 10:00:00
+    /// CET `. Returns `None` if the text does not have such a form.
     fn with_year(&self, text: &str, has_zone: bool) -> Result<Option<(Timestamp, usize)>, String> {
         let bytes = text.as_bytes();
         if !is_date(text)
@@ -83,13 +83,14 @@ impl Stamps {
         Ok(Some((Timestamp::from_micros(at.as_microsecond()), after)))
     }
 
-    /// Returns UTC for its name, and the time zone of the log for other abbreviations, as these are ambiguous.
+    /// Returns UTC for the abbreviation `UTC`. Other abbreviations are ambiguous: returns the time zone of the log for
+    /// them.
     fn zone_of(&self, abbreviation: Option<&str>) -> TimeZone {
         if abbreviation == Some("UTC") { TimeZone::UTC } else { self.zone.clone() }
     }
 
-    /// Reads a time without a year: `Mar  1 10:00:00 `; some programs write the year before or after the time. `None`
-    /// means that the text has not this form.
+    /// Reads a time without a year: `Mar  1 10:00:00 `. Some programs write a year before or after the time of day.
+    /// Returns `None` if the text does not have this form.
     fn without_year(&mut self, text: &str) -> Result<Option<(Timestamp, usize)>, String> {
         let Some(form) = YearlessForm::parse(text) else { return Ok(None) };
         let date = format!("{} {}", MONTHS[form.month - 1], form.day);
@@ -111,13 +112,13 @@ impl Stamps {
         match (self.previous, self.first_year) {
             (Some(previous), _) => near(previous.year()).min_by_key(|time| distance(*time, previous)),
             (None, Some(year)) => with(year),
-            // 29 February exists only in some years, so that years further back are tried, too.
+            // 29 February exists only in some years, so years further back are tried, too.
             (None, None) => near(self.latest.year()).filter(|time| *time <= self.latest).max(),
         }
     }
 }
 
-/// Parts of a time that may have no year: `Mar  1 10:00:00`, `Mar  1 2026 10:00:00`, `Mar  1 10:00:00 2026`.
+/// Parts of a time that can lack a year: `Mar  1 10:00:00`, `Mar  1 2026 10:00:00`, `Mar  1 10:00:00 2026`.
 struct YearlessForm<'a> {
     /// Number from 1 to 12.
     month: usize,
@@ -141,7 +142,7 @@ impl<'a> YearlessForm<'a> {
         if !clock.starts_with(|c: char| c.is_ascii_digit()) || !clock.contains(':') {
             return None;
         }
-        // RFC 3164 forbids a host name of digits only, so that four digits after the time are a year.
+        // RFC 3164 forbids a host name of digits only. So four digits after the time are a year.
         let last = words.next().filter(|word| year.is_none() && is_year(word));
         year = year.or(last.and_then(|word| word.parse().ok()));
         let end = last.unwrap_or(clock);
@@ -274,7 +275,7 @@ mod tests {
             ("Dec 30 10:00:00 x", "2025-12-30T09:00:00Z"),
             ("Dec 31 23:59:59 x", "2025-12-31T22:59:59Z"),
             ("Jan  1 00:00:00 x", "2025-12-31T23:00:00Z"),
-            // Lines of several processes may be out of order.
+            // Lines of several processes can be out of order.
             ("Dec 31 23:59:59 x", "2025-12-31T22:59:59Z"),
             ("Jan  1 00:00:01 x", "2025-12-31T23:00:01Z"),
             ("Jun  1 00:00:01 x", "2026-05-31T22:00:01Z"),

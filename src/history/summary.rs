@@ -18,9 +18,9 @@ pub struct FileReport {
     pub is_without_year: bool,
     /// Modification time of the file, from which the year follows; `None` if the administrator gave the year.
     pub modified: Option<Timestamp>,
-    /// Number of lines that another log has, too, so that they are left out.
+    /// Number of lines that are left out because another log has them, too.
     pub repeated: u64,
-    /// Error because of which the rest of the log was not read.
+    /// Error that ended the reading of the log before its end.
     pub error: Option<io::Error>,
 }
 
@@ -31,7 +31,7 @@ pub struct Summary {
     pub lines: u64,
     /// Number of lines that the program itself wrote.
     pub of_program: u64,
-    /// Number of lines that several logs have, without the first of each.
+    /// Number of lines left out because several logs have them. The first of the equal lines is not counted here.
     pub repeated: u64,
     pub messages: u64,
     /// Number of recipients that were written to the history, by outcome.
@@ -46,22 +46,24 @@ pub struct Summary {
     pub without_recipient: u64,
     pub without_sender: u64,
     pub without_login: u64,
-    /// Messages left out as the line of their arrival is not in the logs, and their recipients by outcome.
+    /// Number of messages left out because the line about their arrival is not in the logs. `older_outcomes` counts
+    /// their recipients by outcome.
     pub older: u64,
     older_outcomes: [u64; Outcome::ALL.len()],
     /// Number of refusals left out, by reason.
     refused_before_recipient: u64,
     not_logged: u64,
-    /// Number of lines of any program that syslog did not write, as they equal the line before.
+    /// Number of lines of any program that syslog did not write because they equal the previous line.
     not_written: u64,
-    /// Number of second lines about the same refusal.
+    /// Number of lines left out because they are the second line about the same refusal.
     pub refusal_copies: u64,
     /// Number of messages that were written before they left the queue, because too many were in memory.
     pub written_early: u64,
     misunderstood: u64,
     /// Texts of the first lines that were not understood.
     examples: Vec<String>,
-    /// The program that wrote the lines of other programs, if it is one of the three that `weir history` knows.
+    /// Other program that seems to have written these logs, if it is one of the three programs that `weir history` can
+    /// read.
     foreign: Option<Program>,
 }
 
@@ -143,7 +145,7 @@ impl Summary {
         }
     }
 
-    /// Guesses the program that wrote a line of another program.
+    /// Guesses which other program wrote a line.
     pub fn see_foreign(&mut self, text: &str) {
         if self.foreign.is_none() {
             self.foreign = Program::guess(text).filter(|program| *program != self.program);

@@ -7,11 +7,12 @@ pub struct Header<'a> {
     /// Name of the program, without the process id: `postfix/submission/smtpd`.
     pub program: &'a str,
     pub text: &'a str,
-    /// Number of further equal lines for which rsyslog wrote only this one: `message repeated 3 times: [ text]`.
+    /// Number of further equal lines that rsyslog did not write: it wrote this line instead, `message repeated 3 times:
+    /// [ text]`.
     pub more: u64,
 }
 
-/// Maximum number of equal lines for which one line counts.
+/// Maximum number of equal lines that one line can stand for.
 const MAX_REPEATS: u64 = 100_000;
 
 /// Severities that busybox writes before the program: `mail.info`.
@@ -48,13 +49,14 @@ pub fn header(after_time: &str) -> Option<Header<'_>> {
     is_process.then(|| Header { host, program: tag, text: text.trim_start_matches('\u{feff}'), more: 0 })
 }
 
-/// Returns whether a word has the form `program[pid]:`, so that no host is before it.
+/// Returns whether the first word has the form `program[pid]:`. If so, the line names no host.
 fn is_tag_with_process(word: &str) -> bool {
     let Some((program, process)) = word.strip_suffix("]:").and_then(|tag| tag.split_once('[')) else { return false };
     !program.is_empty() && !program.contains('=') && process.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Returns the header of RFC 3164. Solaris writes an id and the severity before the text: `[ID 197553 mail.info] text`.
+/// Returns a header in the form of RFC 3164. Solaris writes an id and the severity before the text: `[ID 197553
+/// mail.info] text`.
 fn traditional<'a>(host: &'a str, tag: &'a str, text: &'a str) -> Header<'a> {
     let program = tag.split(['[', ':']).next().unwrap_or(tag);
     let text = text.trim_start();
@@ -68,7 +70,7 @@ fn traditional<'a>(host: &'a str, tag: &'a str, text: &'a str) -> Header<'a> {
     Header { host, program, text, more: times.min(MAX_REPEATS).saturating_sub(1) }
 }
 
-/// Returns the number in `mx1 last message repeated 3 times`, which syslog of BSD writes instead of equal lines.
+/// Returns the number in `mx1 last message repeated 3 times`. BSD syslog writes this text instead of repeating a line.
 pub fn last_repeated(after_time: &str) -> Option<u64> {
     let (_, rest) = after_time.trim_start().split_once(" last message repeated ")?;
     rest.strip_suffix(" times")?.parse().ok()

@@ -16,11 +16,12 @@ pub enum Resource {
     Items,
     /// Octets that are read from files, or that macros and named lists expand to.
     Octets,
-    /// Searches for one macro in 64 octets of a line.
+    /// Number of searches, each for one macro in 64 octets of a line.
     Searches,
 }
 
-/// Resources that the rest of the import may use. After one kind is used up, every further request for any kind fails.
+/// Resources that the import is still permitted to use. After one kind is used up, every further request fails, for any
+/// kind.
 #[derive(Debug)]
 pub struct Allowance {
     left: [Cell<usize>; BOUNDS.len()],
@@ -43,7 +44,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes `count` units of a resource. Returns false if fewer are left: the caller must stop.
+    /// Takes `count` units of a resource. Returns false if fewer units are left: the caller must stop.
     #[must_use]
     pub fn take(&self, what: Resource, count: usize) -> bool {
         if self.over.get().is_some() {
@@ -57,7 +58,7 @@ impl Allowance {
         self.over.get().is_none()
     }
 
-    /// Takes `count` items; the error says that the import has too many.
+    /// Takes `count` items. Returns an error if the import exceeds its bounds.
     pub fn items(&self, count: usize) -> Result<(), String> {
         self.need(Resource::Items, count)
     }
@@ -72,13 +73,13 @@ impl Allowance {
         if self.take(what, count) { Ok(()) } else { Err("the import exceeds its bounds".to_owned()) }
     }
 
-    /// Reads a text file; returns an empty text if the file has more octets than the import may still read.
+    /// Reads a text file. Returns an empty text if the file has more octets than the import is still permitted to read.
     pub fn read(&self, path: &Path) -> std::io::Result<String> {
         let bytes = self.bytes(path)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Reads a file; returns no octets if the file has more than the import may still read.
+    /// Reads a file. Returns no octets if the file has more octets than the import is still permitted to read.
     pub fn bytes(&self, path: &Path) -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         if self.take(Resource::Files, 1) {
@@ -91,7 +92,7 @@ impl Allowance {
         Ok(bytes)
     }
 
-    /// Describes the bound that the import has exceeded; `None` if it has exceeded none.
+    /// Describes the bound that the import has exceeded; `None` if no bound is exceeded.
     pub fn excess(&self) -> Option<impl fmt::Display + use<>> {
         let (_, name, most) = BOUNDS[self.over.get()? as usize];
         Some(format!(

@@ -1,4 +1,4 @@
-//! Translation of regular expressions, as in Exim and postfwd, into patterns of limits, which have no wildcard but `*`.
+//! Translation of regular expressions, as in Exim and postfwd, into patterns of limits, whose only wildcard is `*`.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ pub enum Meaning {
     Absent,
     /// Values that match one of these patterns.
     Among(Vec<String>),
-    /// Values that match none of these patterns. `is_present`: a value there must be.
+    /// Values that match none of these patterns. If `is_present` is true, there must be a value.
     Not { patterns: Vec<String>, is_present: bool },
 }
 
@@ -76,8 +76,8 @@ fn patterns(key: &str, expression: &str) -> Option<Vec<String>> {
         match c {
             '\\' => pattern.push(characters.next().filter(|c| matches!(c, '.' | '@' | '-' | '_' | '+'))?),
             '.' if characters.next_if(|c| matches!(c, '*' | '+')).is_some() => pattern.push('*'),
-            // In a regular expression a dot matches any character, but an administrator who writes example.org means
-            // the dot.
+            // In a regular expression a dot matches any character, but an administrator who writes example.org means a
+            // literal dot.
             '.' | '@' | '-' | '_' => pattern.push(c),
             _ if c.is_ascii_alphanumeric() => pattern.push(c),
             _ => return None,
@@ -95,8 +95,8 @@ fn patterns(key: &str, expression: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Returns the patterns for whole addresses that are like a pattern without `@`. A pattern of a limit without `@` is
-/// compared with the local part alone.
+/// Converts a pattern without `@` into patterns for whole addresses. This is necessary because a limit compares a
+/// pattern without `@` with the local part alone.
 fn without_domain(pattern: &str) -> Option<Vec<String>> {
     let core = pattern.trim_matches('*');
     if core.is_empty() || core.contains('*') {

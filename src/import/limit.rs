@@ -10,17 +10,17 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub struct Limit {
     pub name: String,
-    /// Comments on where the limit was in the source, and in which respects it differs from the source.
+    /// Comments: the place of the limit in the source, and the differences between the limit and the source.
     pub comments: Vec<String>,
     /// Parts of the source that the limit does not express. The limit still applies to the same mail.
     pub lost: Vec<(SourceLine, String)>,
-    /// Differences between the source and the limit because of which the limit is in shadow mode.
+    /// Differences between the source and the limit. If there are any, the limit is in shadow mode.
     pub shadow_reasons: Vec<(SourceLine, String)>,
     pub budget: Budget,
     pub stage: Option<Stage>,
-    /// Conditions of `match`: the limit applies to mail that meets all of them.
+    /// Conditions of `match`: the limit applies to mail that meets all these conditions.
     pub matches: Vec<Condition>,
-    /// Tables of `except`: the limit does not apply to mail that meets all conditions of one of them.
+    /// Tables of `except`: the limit does not apply to mail that meets all conditions of one of these tables.
     pub except: Vec<Vec<Condition>>,
     /// Name of the file with the override table.
     pub overrides: Option<String>,
@@ -91,7 +91,7 @@ impl Limit {
         self.lost.push((place.clone(), plain(&words.to_string())));
     }
 
-    /// Records a difference because of which the limit may apply to other mail than its source. The limit is in shadow
+    /// Records a difference because of which the limit can apply to other mail than its source. The limit is in shadow
     /// mode until an administrator has checked it.
     pub fn shadow(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.shadow_reasons.push((place.clone(), plain(&words.to_string())));
@@ -101,8 +101,9 @@ impl Limit {
         !self.shadow_reasons.is_empty()
     }
 
-    /// Returns whether the owner of the limit's budget has only one value for this key of `match`. A condition on such a
-    /// key leaves out whole budgets, and no part of one. A limit that watches another budget counts nothing.
+    /// Returns whether all mail of one budget has the same value for this key of `match`. A condition on such a key
+    /// excludes whole budgets, never a part of a budget. A limit that watches another budget counts nothing: returns
+    /// true.
     pub fn owns(&self, key: &str) -> bool {
         let Budget::Own { per, .. } = &self.budget else { return true };
         per.iter().any(|field| {
@@ -117,7 +118,7 @@ impl Limit {
         })
     }
 
-    /// Returns whether the limit may treat the recipients of one message differently.
+    /// Returns whether the limit can treat the recipients of one message differently.
     pub fn depends_on_recipient(&self) -> bool {
         let Budget::Own { per, distinct, .. } = &self.budget else { return false };
         let conditions = self.matches.iter().chain(self.except.iter().flatten());
@@ -200,7 +201,7 @@ impl fmt::Display for Budget {
         if let Some(burst) = burst {
             writeln!(f, "burst = {burst}")?;
         }
-        // For these counts Weir's default of `charge` is "sent", so that `charge` is always written.
+        // For these counts Weir's default of `charge` is "sent", so `charge` is always written.
         let has_modes = matches!(count, Count::Messages | Count::Recipients | Count::Bytes) && distinct.is_none();
         if *charge != Charge::Accepted || has_modes {
             writeln!(f, "charge = \"{}\"", charge.name())?;

@@ -44,8 +44,8 @@ impl std::fmt::Display for ImportError {
     }
 }
 
-/// Reads the rate limits in the configuration file of a program. `saves_tables`: the caller writes the override tables
-/// to files.
+/// Reads the rate limits in the configuration file of a program. `saves_tables` means that the caller writes the
+/// override tables to files.
 pub fn read(program: Program, file: &Path, saves_tables: bool) -> Result<Report, ImportError> {
     let allowance = Rc::<Allowance>::default();
     let report = match program {
@@ -54,8 +54,8 @@ pub fn read(program: Program, file: &Path, saves_tables: bool) -> Result<Report,
         Program::Postfwd => postfwd::read(file, &allowance),
     };
     let report = report.map_err(ImportError::Io)?;
-    // A report that ends at the bound is not printed: the unread rest of the file can change the meaning of what was
-    // read.
+    // After a bound is exceeded, no report is printed: the unread rest of the file can change the meaning of the part
+    // that was read.
     if let Some(excess) = allowance.excess() {
         return Err(ImportError::TooLarge(excess.to_string()));
     }

@@ -39,8 +39,8 @@ enum Item {
     Note(SourceLine, String),
 }
 
-/// Outcome for one unit of the source. If a unit has several outcomes, the summary counts the one that is last in this
-/// order.
+/// Outcome for one unit of the source. If a unit has several outcomes, the summary counts only the outcome that is last
+/// in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Translated,
@@ -59,7 +59,7 @@ impl Report {
         Number(self.count)
     }
 
-    /// Adds a limit. If another limit has its name, a number is added to the name. Returns the final name.
+    /// Adds a limit. If another limit has the same name, a number is added to the name. Returns the final name.
     pub fn add(&mut self, of: Number, mut limit: Limit) -> String {
         let count = self.names.entry(limit.name.clone()).or_default();
         *count += 1;
@@ -90,7 +90,7 @@ impl Report {
         &self.tables
     }
 
-    /// Adds a thing that is not translated.
+    /// Adds a condition or rule of the source that is not translated.
     pub fn refuse(&mut self, of: Number, place: &SourceLine, words: impl fmt::Display) {
         self.items.push(Item::Untranslated(Some(of), place.clone(), plain(&words.to_string())));
     }
@@ -163,7 +163,7 @@ impl Report {
     }
 }
 
-/// Comments that have been printed, each with the name of the limit that it was printed with.
+/// Comments that have been printed, each with the name of the limit for which it was printed.
 type Printed = HashMap<String, String>;
 
 impl fmt::Display for Report {
@@ -194,7 +194,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Writes the comments of a limit, without those that were printed with an earlier limit.
+/// Writes the comments of a limit, without the comments that were printed for an earlier limit.
 fn write_comments(f: &mut fmt::Formatter<'_>, limit: &Limit, printed: &mut Printed) -> fmt::Result {
     for line in &limit.comments {
         if printed.insert(line.clone(), limit.name.clone()).is_none() {
@@ -215,8 +215,8 @@ fn write_comments(f: &mut fmt::Formatter<'_>, limit: &Limit, printed: &mut Print
     reasons.iter().try_for_each(|line| writeln!(f, "#   {line}"))
 }
 
-/// Returns the reasons that have not been printed with another limit; and the name of the limit with which one of the
-/// others was printed.
+/// Returns the reasons that have not been printed for another limit. If some reasons were already printed, also returns
+/// the name of the limit for which the first of them was printed.
 fn new_reasons(
     reasons: &[(SourceLine, String)],
     limit: &Limit,

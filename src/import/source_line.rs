@@ -23,8 +23,8 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// Replaces control characters: text from the imported file must not control the terminal, nor end the comment that it
-/// is printed in.
+/// Replaces control characters: text from the imported file must not control the terminal, nor end the comment in which
+/// it is printed.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

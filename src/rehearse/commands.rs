@@ -7,7 +7,7 @@ use crate::smtp::sasl::{self, Credentials};
 /// Command of the client.
 #[derive(Clone)]
 pub struct Command {
-    /// First stage of a test message that needs the command.
+    /// Stage of the command: the client sends the command only if the test message reaches this stage.
     pub stage: Stage,
     /// Text for people: `RCPT TO:<bob@example.net>`.
     pub shown: String,
@@ -22,11 +22,11 @@ pub fn commands(test_message: &TestMessage, starts_tls: bool) -> Vec<Command> {
     let hello = command(Stage::Auth, "EHLO".to_owned(), &format!(" {name}"));
     let mut all = vec![hello.clone()];
     if starts_tls {
-        // RFC 3207 §4.2: the server forgets the first EHLO.
+        // RFC 3207 §4.2: after STARTTLS, the server discards the data of the first EHLO.
         all.extend([command(Stage::Auth, "STARTTLS".to_owned(), ""), hello]);
     }
     if let Some(user) = &test_message.user {
-        // The rehearsal takes any password for the right one.
+        // The rehearsal accepts any password.
         let credentials = Credentials { user: user.clone(), password: "rehearsal".to_owned() };
         let line = format!("AUTH PLAIN {}", sasl::plain(&credentials));
         all.push(Command { stage: Stage::Auth, shown: format!("AUTH as {user}"), line });

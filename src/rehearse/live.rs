@@ -1,4 +1,4 @@
-//! Rehearsal with the budgets of the running Weir: the request to it, and its answer.
+//! Rehearsal with the budgets of the running Weir: the request to that Weir, and its answer.
 
 use super::rehearsal::{self, Pace, Setup};
 use super::report::Report;
@@ -10,8 +10,8 @@ use crate::time::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Key of the request for the form of the answer: `text` is text inside an object; without it the answer is the full
-/// JSON report.
+/// Key of the request that selects the form of the answer. With the value `text`, the answer is a JSON object that
+/// contains the report as text. Without this key, the answer is the full JSON report.
 const AS: &str = "as";
 const TEXT: &str = "text";
 
@@ -60,7 +60,8 @@ pub async fn answer(
     let mut known = InMemoryStore::new(Policy::clone(&policy));
     let rehearsal = loop {
         let rehearsal = rehearsal::play(setup, test_message, Pace::OneByOne, known.clone());
-        // Known budgets can change which others the session needs: a refused recipient is not counted at DATA.
+        // After missing budgets are loaded, the session can need further budgets, because it can take another course: a
+        // refused recipient is not counted at DATA.
         if rehearsal.missing.is_empty() {
             break rehearsal;
         }

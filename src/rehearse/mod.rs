@@ -15,7 +15,7 @@ pub use report::Report;
 use std::sync::Arc;
 use test_message::TestMessage;
 
-/// Rehearses a session with empty budgets. The error: there is no listener of the test message's name.
+/// Rehearses a session with empty budgets. Returns an error if no listener has the name in the test message.
 pub fn run<'a>(
     test_message: &'a TestMessage,
     policy: &'a Policy,

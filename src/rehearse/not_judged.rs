@@ -1,4 +1,4 @@
-//! Limits that a rehearsal cannot judge, since the test message lacks a fact that every real session has.
+//! Limits that a rehearsal cannot judge, because the test message lacks a fact that every real session has.
 
 use super::rehearsal::RehearsedEvent;
 use super::report::Report;
@@ -23,8 +23,8 @@ impl Report<'_> {
         self.rehearsal.events.iter().find_map(of_limit).or_else(|| self.option_to_reach(limit.stage))
     }
 
-    /// Returns the option without which the session ends before a stage; `None` if it goes that far, or if `--stage` or
-    /// a refusal ends it.
+    /// Returns the missing option because of which the session ends before a stage. Returns `None` if the session
+    /// reaches the stage, or if `--stage` or a refusal ends the session.
     fn option_to_reach(&self, stage: Stage) -> Option<&'static str> {
         let last = self.last_stage();
         let is_ended = self.is_refused() || self.test_message.stage.is_some();
@@ -42,11 +42,11 @@ impl Report<'_> {
         stages.filter(|stage| *stage != Stage::Command).max().unwrap_or(Stage::Connect)
     }
 
-    /// Returns the option that gives the unknown fact for which a limit does not apply to an event; `None` if the reason
-    /// is another one.
+    /// Returns the option that supplies the missing fact, if a limit does not apply to an event because this fact is
+    /// unknown. Returns `None` if the limit does not apply for another reason.
     pub fn option_for(&self, event: &RehearsedEvent, reason: &SkipExplanation) -> Option<&'static str> {
         let given = |name: &str| match name {
-            // A client says its name only after the connection.
+            // A client sends its EHLO name only after the stage of the connection.
             "helo" if event.stage > Stage::Connect => self.test_message.helo.is_none().then_some("--helo"),
             "listener" => (!self.setup.knows_listener()).then_some("--listener"),
             _ => None,
@@ -54,7 +54,7 @@ impl Report<'_> {
         match reason.why {
             SkipReason::UnknownSize => Some("--size"),
             SkipReason::Unknown(field) => given(&field.name()),
-            // A table is undecided if each condition that fails does so only for want of a fact.
+            // An option can make a table match only if each failed condition fails because its fact is unknown.
             SkipReason::NoMatch => reason.tables.iter().find_map(|table| {
                 let options: Option<Vec<_>> =
                     table.iter().map(|(name, value)| given(name).filter(|_| value.is_none())).collect();

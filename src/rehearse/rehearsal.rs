@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Surroundings of the session: policy, listener and time.
+/// Environment of the session: policy, listener and time.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {
     pub policy: &'a Policy,
@@ -29,7 +29,7 @@ pub struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Finds the listener of a test message. The error: no listener has this name.
+    /// Finds the listener of a test message. Returns an error if no listener has this name.
     pub fn new(
         test_message: &TestMessage,
         policy: &'a Policy,
@@ -57,7 +57,7 @@ impl<'a> Setup<'a> {
     /// Returns the options of the session. An unknown listener accepts every client.
     fn options(&self) -> Options {
         match self.listener {
-            // The test message names the client itself, not a proxy before it.
+            // The test message names the client itself, not a proxy in front of the client: XCLIENT is not needed.
             Some(listener) => Options { xclient: Vec::new(), ..listener.clone() },
             None => Options {
                 name: "unknown".into(),
@@ -73,7 +73,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// Event that the session asked policy about, with its outcome.
+/// Event about which the session asked the policy, with its outcome.
 pub struct RehearsedEvent {
     /// Text for people: `RCPT TO:<bob@example.net>`.
     pub what: String,
@@ -87,18 +87,18 @@ pub struct RehearsedEvent {
 #[derive(Default)]
 pub struct Rehearsal {
     pub events: Vec<RehearsedEvent>,
-    /// Refusals that no limit decides.
+    /// Refusals by the listener, not by a limit.
     pub refused_by_listener: Vec<String>,
-    /// Keys that were not in the store; their budgets were taken as empty.
+    /// Keys that were not in the store; their budgets were assumed to be empty.
     pub missing: Vec<Key>,
 }
 
 /// Time between two commands of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Each command waits for the reply to the one before; a fast network.
+    /// The client sends each command after the reply to the previous command, as on a fast network.
     OneByOne,
-    /// All commands arrive at the same instant, as a client may send them by PIPELINING.
+    /// The client sends all commands at the same instant, as PIPELINING permits.
     AllAtOnce,
 }
 
@@ -111,10 +111,10 @@ impl Pace {
     }
 }
 
-/// Rehearses a session. Charges the budgets of `store`, a copy.
+/// Rehearses a session. Charges the budgets of `store`, which is a copy.
 pub fn play(setup: Setup<'_>, test_message: &TestMessage, pace: Pace, store: InMemoryStore) -> Rehearsal {
     let options = setup.options();
-    // Clients log in with TLS, where they can.
+    // A client that logs in uses TLS if the listener offers it.
     let starts_tls = options.tls == Security::StartTls && (test_message.tls || test_message.user.is_some());
     let is_encrypted = options.tls == Security::Implicit || test_message.tls;
     let tls = (is_encrypted && !starts_tls).then(tls);
@@ -130,21 +130,22 @@ pub fn play(setup: Setup<'_>, test_message: &TestMessage, pace: Pace, store: InM
     player.rehearsal
 }
 
-/// Rehearses the session again with all commands at the same instant. Returns the events, with their replies, that are
-/// refused then and passed in `rehearsal`: time frees some room of every budget.
+/// Rehearses the session again, with all commands at the same instant. Returns the events that are refused now but
+/// passed in `rehearsal`, with their replies. The results can differ because every budget frees some room as time
+/// passes.
 pub fn refused_at_once(
     setup: Setup<'_>,
     test_message: &TestMessage,
     store: InMemoryStore,
     rehearsal: &Rehearsal,
 ) -> Vec<(String, String)> {
-    // A session that ends earlier has the first of the same events.
+    // If the session with all commands at once ends earlier, its events are the first events of `rehearsal`.
     let at_once = play(setup, test_message, Pace::AllAtOnce, store).events.into_iter().zip(&rehearsal.events);
     let passed = at_once.filter(|(event, other)| event.what == other.what && other.refused.is_none());
     passed.filter_map(|(event, _)| Some((event.what, event.refused?))).collect()
 }
 
-/// Outside of the session: the client, accounts, policy and upstream.
+/// Partners of the session: plays the client, accounts, policy and upstream.
 struct Player<'a> {
     setup: Setup<'a>,
     test_message: &'a TestMessage,
@@ -195,7 +196,7 @@ impl Player<'_> {
                 Step::Relay(relay) => accept(relay),
                 Step::Body(_) if !self.test_message.reaches(Stage::End) => return,
                 Step::Body(body) => self.end(body),
-                // The client says neither XCLIENT nor BDAT.
+                // The client sends neither XCLIENT nor BDAT.
                 Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
                 Step::Chunk(chunk) => chunk.taken(),
                 Step::Close(mut session) => {
@@ -210,7 +211,7 @@ impl Player<'_> {
         self.test_message.all_groups().into_iter().map(Into::into).collect()
     }
 
-    /// Returns the client's next line. The client gives up after a refusal, unless it is of one recipient.
+    /// Returns the client's next line. After a refusal the client gives up, unless only one recipient was refused.
     fn next_line(&mut self, is_accepted: bool) -> Option<String> {
         let is_recipient = self.command.stage == Stage::Rcpt;
         self.accepted += usize::from(is_accepted && is_recipient);
@@ -219,7 +220,7 @@ impl Player<'_> {
         has_recipients.then(|| format!("{}\r\n", self.command.line))
     }
 
-    /// Takes the reply to the client's last command. Returns whether the command is accepted.
+    /// Reads the reply to the client's last command. Returns whether the command is accepted.
     fn hear(&mut self, session: &mut Session) -> bool {
         let refusal = session.take_records().into_iter().find_map(|record| match record {
             // The upstream refuses nothing.
@@ -241,7 +242,8 @@ impl Player<'_> {
         negative.is_empty()
     }
 
-    /// Says why the listener refuses the last command, in the words of the configuration if there are any.
+    /// Explains why the listener refuses the last command: in the words of the configuration if possible, otherwise
+    /// with the reply.
     fn listener_refusal(&self, reply: &str) -> String {
         let Command { stage, shown, .. } = &self.command;
         match (self.setup.listener, stage, reply.get(..3)) {
@@ -258,7 +260,7 @@ impl Player<'_> {
         }
     }
 
-    /// Asks policy about the only event of a request.
+    /// Asks the policy about the only event of a request.
     fn admit(&mut self, mut request: PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
         self.remove_invented(&mut request);
         let now = self.now;
@@ -276,7 +278,7 @@ impl Player<'_> {
         self.store.admit(now, &request, counters)
     }
 
-    /// Removes the facts that a session always has, and the test message has not.
+    /// Removes facts that every session has, but that the test message does not give.
     fn remove_invented(&self, request: &mut PolicyRequest) {
         if self.setup.listener.is_none() {
             request.facts.listener = None;
@@ -301,7 +303,7 @@ impl Player<'_> {
         body.answer(outcome, size, self.now)
     }
 
-    /// Applies the session's refunds. There are no deferred charges, as the upstream rejects nothing.
+    /// Applies the session's refunds. There are no deferred charges, because the upstream rejects nothing.
     fn apply_refunds(&mut self, session: &mut Session) {
         self.store.give_back(&session.take_deferred_charges().refunds);
     }
@@ -311,7 +313,7 @@ fn tls() -> Tls {
     Tls { version: "TLSv1.3".to_owned(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() }
 }
 
-/// Accepts all commands, as the upstream.
+/// Accepts all commands in the role of the upstream.
 fn accept(relay: Relay) -> Step {
     let answers = match relay.request() {
         Request::Envelope { recipients, .. } => vec![Answer::Reply(Reply::new(250, "2.1.5 Ok")); recipients.len()],
@@ -320,7 +322,7 @@ fn accept(relay: Relay) -> Step {
     relay.answer(answers)
 }
 
-/// Returns a reply in the form of the wire, without the last line end.
+/// Returns a reply as the client receives it, without the last line end.
 pub fn line(reply: &Reply) -> String {
     let mut octets = Vec::new();
     reply.write_to(&mut octets);

@@ -49,7 +49,7 @@ impl Report<'_> {
         text + "\n" + &self.verdict()
     }
 
-    /// Lists the limits that never apply to an event of this kind, for example at this stage.
+    /// Lists the limits that do not concern this kind of event, for example because of its stage.
     fn inapplicable(&self, event: &RehearsedEvent) -> String {
         let others = event.explained.iter().filter(|one| is_inapplicable(one));
         let titles: Vec<String> = others.map(|one| self.setup.policy.display_name(one.limit)).collect();
@@ -91,7 +91,8 @@ impl Report<'_> {
         }
     }
 
-    /// Returns the reply that the limit would give alone. If several limits refuse, the strongest one gives the reply.
+    /// Returns the reply that this limit alone would give. If several limits refuse, the strongest refusal gives the
+    /// reply.
     fn reply(&self, event: &RehearsedEvent, refusal: &Refusal) -> String {
         line(&refusal_reply(refusal, event.stage, self.setup.hostname, "test").0)
     }
@@ -118,7 +119,7 @@ impl Report<'_> {
         }
     }
 
-    /// Returns the reasons why a real session may have another outcome.
+    /// Returns the reasons why a real session can have another outcome.
     fn notes(&self) -> Vec<String> {
         let mut not_judged: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (limit, option) in self.not_judged() {
@@ -160,7 +161,7 @@ impl Report<'_> {
         let mut value = json!({ "limit": &*limit.name, "count": limit.count.name(), "mode": limit.mode.name() });
         match &one.said {
             Err(reason) => {
-                // Without the option it is unknown whether the limit holds.
+                // Without the fact that the option supplies, it is unknown whether the limit applies.
                 let option = self.option_for(event, reason);
                 value["holds"] = if option.is_some() { Value::Null } else { false.into() };
                 value["why"] = reason.why.name().into();
@@ -193,7 +194,7 @@ fn is_inapplicable(one: &Explained) -> bool {
     matches!(one.said, Err(SkipExplanation { why: SkipReason::Elsewhere, .. }))
 }
 
-/// Names an effect: a word for programs, and a verb for the sentence about the amount.
+/// Names an effect: returns a word for programs, and a verb for the sentence about the amount.
 fn verb(effect: Effect) -> (&'static str, &'static str) {
     match effect {
         Effect::Charge => ("charge", "charges"),
@@ -204,7 +205,8 @@ fn verb(effect: Effect) -> (&'static str, &'static str) {
     }
 }
 
-/// `charges 1 in user=alice: 0 -> 1 of 100 recipients per 1d, at most 99 at once (bulk-hosts.csv, line 2)`.
+/// Describes the effect of a limit: `charges 1 in user=alice: 0 -> 1 of 100 recipients per 1d, at most 99 at once
+/// (bulk-hosts.csv, line 2)`.
 fn measured(limit: &Limit, weighed: &Evaluation) -> String {
     let Evaluation { effect, key, quota, row, level, amount, after, .. } = weighed;
     let row = row.as_ref().map(|row| format!(" ({row})")).unwrap_or_default();

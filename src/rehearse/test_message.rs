@@ -1,4 +1,4 @@
-//! Test message for `weir test`: a session as options or JSON describe it, parsed and checked.
+//! Test message for `weir test`: description of a session from options or JSON, parsed and checked.
 
 use crate::policy::request::{NULL_SENDER, Stage};
 use crate::smtp::address::{Path, parse_path};
@@ -14,9 +14,9 @@ pub struct TestMessage {
     pub client: IpAddr,
     /// User who logs in, with the right password; `None`: no login.
     pub user: Option<String>,
-    /// Groups of the user, beside those in the users file.
+    /// Groups of the user, in addition to the groups in the users file.
     pub groups: Vec<String>,
-    /// Account of the user. Not in the JSON: the Weir that rehearses looks it up.
+    /// Account of the user. Not in the JSON, because the Weir that rehearses looks up the account itself.
     pub account: Account,
     /// Envelope sender; `<>` is the null sender of bounces.
     pub sender: Option<String>,
@@ -28,11 +28,11 @@ pub struct TestMessage {
     pub stage: Option<Stage>,
     /// Client's name in EHLO.
     pub helo: Option<String>,
-    /// Name of the listener; with only one listener, `None` means that.
+    /// Name of the listener; `None` means the only listener, if there is only one.
     pub listener: Option<String>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// Time of the session; `None`: now. Without an offset it is that of the configuration's time zone.
+    /// Time of the session; `None`: now. A time without an offset is in the configuration's time zone.
     pub at: Option<Moment>,
 }
 
@@ -57,11 +57,12 @@ impl Account {
     }
 }
 
-/// Maximum of recipients in a test message.
+/// Maximum number of recipients in a test message.
 const MAX_RECIPIENTS: usize = 10_000;
 
 impl TestMessage {
-    /// Checks that the test message has the facts that its last stage needs. The error names the missing option.
+    /// Checks that the test message has the facts that its last stage needs. Returns an error that names the missing
+    /// option.
     pub fn check(&self) -> Result<(), String> {
         let needs = |what: &str, needed: &str| Err(format!("{what} needs {needed}"));
         let goes_to = |stage| self.stage.is_some_and(|last| last >= stage);
@@ -80,12 +81,12 @@ impl TestMessage {
         }
     }
 
-    /// Returns whether the session goes as far as a stage.
+    /// Returns whether the session reaches a stage.
     pub fn reaches(&self, stage: Stage) -> bool {
         self.stage.is_none_or(|last| stage <= last)
     }
 
-    /// Returns the groups of the user: those of the account, and the others of the test message.
+    /// Returns the groups of the user: the groups of the account, and further groups in the test message.
     pub fn all_groups(&self) -> Vec<String> {
         let mut groups = match &self.account {
             Account::Known { groups, .. } => groups.clone(),
@@ -96,7 +97,7 @@ impl TestMessage {
         groups
     }
 
-    /// Returns what the account says against the login, which the rehearsal takes for successful.
+    /// Returns why a real login to this account would fail. The rehearsal itself treats the login as successful.
     pub fn doubt(&self) -> Option<String> {
         let user = self.user.as_deref()?;
         match &self.account {
@@ -114,7 +115,8 @@ impl TestMessage {
             "listener": self.listener, "tls": self.tls, "at": self.at.map(|at| at.to_string()) })
     }
 
-    /// Parses the JSON of [`TestMessage::to_json`], or that of another client. The error names the bad value.
+    /// Parses the JSON of [`TestMessage::to_json`], or JSON of another client. Returns an error that names the bad
+    /// value.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
         let Value::Object(object) = value else { return Err("this is not a JSON object".to_owned()) };
@@ -141,7 +143,7 @@ impl TestMessage {
     }
 }
 
-/// Known keys. The last one, `as`, is the form of the answer, for [`super::live`].
+/// Known keys. The last key, `as`, selects the form of the answer (see [`super::live`]).
 const KEYS: [&str; 12] =
     ["client", "user", "group", "mail-from", "rcpt-to", "size", "stage", "helo", "listener", "tls", "at", "as"];
 

@@ -25,7 +25,7 @@ fn listener(tls: Security, auth: Requirement) -> Options {
     }
 }
 
-/// Test message with three recipients, with these keys beside.
+/// Returns a test message with three recipients and these additional keys.
 fn test_message(more: &str) -> TestMessage {
     let text = format!(
         r#"{{"client":"192.0.2.7","mail-from":"a@example.org","rcpt-to":["b@example.net","c@example.net","d@example.net"]{more}}}"#
@@ -49,7 +49,7 @@ fn commands_are_counted_as_a_real_client_sends_them() {
     commands.per = Vec::new();
     let listener = listener(Security::StartTls, Requirement::Required);
     let rehearsal = rehearse(vec![commands], listener, &test_message(r#","user":"alice""#));
-    // The third recipient is one too many: a command all the same.
+    // The third recipient exceeds the maximum, but its RCPT still counts as a command.
     let expected = [
         "connection from 192.0.2.7",
         "EHLO",

@@ -5,7 +5,7 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use std::ops::Range;
 
-/// Linear axis with ticks at given values. The one of plotters (`WithKeyPoints`) cannot label a linear axis of numbers.
+/// Linear axis with ticks at given values. `WithKeyPoints` of plotters cannot label a linear axis of numbers.
 pub struct Ticked {
     inner: RangedCoordf64,
     ticks: Vec<f64>,
@@ -25,7 +25,7 @@ impl Ranged for Ticked {
         self.inner.map(value, limit)
     }
 
-    /// Returns the ticks as the lines of the mesh that have a label. There are no other lines.
+    /// Returns the ticks as the labelled lines of the mesh. The mesh has no other lines.
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
         if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.clone() }
     }
@@ -72,7 +72,7 @@ const STEPS: [f64; 14] = [
     365.0 * DAY,
 ];
 
-/// Maximum number of ticks of an axis of dates; the labels of more would overlap.
+/// Maximum number of ticks of an axis of dates; the labels of more ticks would overlap.
 const MAX_DATES: f64 = 6.0;
 
 /// Monday, 5 January 1970: weeks begin on Mondays.
@@ -96,7 +96,7 @@ pub fn dates(first: f64, last: f64) -> Vec<f64> {
     (from..=to).map(|number| origin + number as f64 * step).collect()
 }
 
-/// Returns the label of a tick of [`dates`] on an axis of this length: the date in UTC, and the time where days have
+/// Returns the label of a tick of [`dates`] on an axis of this length: the date in UTC, and also the time if a day has
 /// several ticks.
 pub fn date_label(at: f64, span: f64) -> String {
     let text = Timestamp::from_micros((at * 1e6) as i64).rfc3339();

@@ -1,5 +1,5 @@
-//! Flood: simulated spam from a compromised account, which the simulation adds to the history. The administrator writes
-//! it as `alice 1/s 100rcpt from 2026-03-01T10:00`.
+//! Flood: simulated spam from a compromised account, which the simulation adds to the history. The administrator
+//! describes a flood as `alice 1/s 100rcpt from 2026-03-01T10:00`.
 
 use super::history_csv::Message;
 use super::replay::Outcome;
@@ -22,13 +22,13 @@ pub struct Flood {
     before_refusal: Option<(u64, Timestamp)>,
 }
 
-/// Maximum recipients of the flood in a day: no real account sends to so many.
+/// Maximum number of recipients of the flood in a day: no real account sends to so many recipients.
 const MAX_RECIPIENTS: f64 = 1e9;
 
 /// Client address of the flood. It is reserved for documentation (RFC 5737), so the history has no mail from it.
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// Duration of a flood: it is assumed that an administrator notices it within a day.
+/// Duration of a flood. The simulation assumes that an administrator notices the flood within a day.
 const DURATION: Duration = Duration::from_secs(86_400);
 
 impl std::str::FromStr for Flood {
@@ -69,7 +69,7 @@ impl Flood {
         (after < DURATION).then(|| self.from.after(after))
     }
 
-    /// Returns the flood's next message, sent at `at`. No earlier message has its recipients.
+    /// Returns the flood's next message, sent at `at`. All its recipients are new: no earlier message has them.
     pub fn next(&mut self, at: Timestamp) -> Message {
         let first = self.sent * self.recipients;
         self.sent += 1;
@@ -80,8 +80,8 @@ impl Flood {
     /// Counts the outcome of a message of the flood.
     pub fn note(&mut self, at: Timestamp, outcome: &Outcome) {
         if outcome.is_refused() && self.before_refusal.is_none() {
-            // The recipients before the first refused one are delivered before the refusal, unless the whole message is
-            // refused.
+            // If the whole message is not refused, the recipients before the first refused recipient are delivered
+            // before the refusal.
             let passed = match outcome.message {
                 None => outcome.recipients.iter().take_while(|refusal| refusal.is_none()).count(),
                 Some(_) => 0,
@@ -110,8 +110,9 @@ impl Flood {
         )
     }
 
-    /// Returns a summary for programs: number of recipients delivered to before the first refusal (null if there was
-    /// none), seconds until that refusal, recipients delivered to in total, and recipients tried.
+    /// Returns a summary for programs: number of recipients who got mail before the first refusal (null if there was no
+    /// refusal), seconds until that refusal, number of recipients who got mail in total, and number of recipients
+    /// tried.
     pub fn json(&self) -> serde_json::Value {
         let before = self.before_refusal.map(|(count, _)| count);
         let after = self.before_refusal.map(|(_, at)| at.since(self.from).as_secs_f64());

@@ -27,7 +27,7 @@ pub struct Message {
     pub size: Option<u64>,
     /// Message id in the rows, to distinguish messages of one sender at the same time.
     id: Option<Box<str>>,
-    /// Envelope sender in lower case, `<>` for bounces; `None`: the row does not say it.
+    /// Envelope sender in lower case, `<>` for bounces; `None`: the row names no sender.
     pub sender: Option<Arc<str>>,
 }
 
@@ -68,7 +68,7 @@ pub struct BadRows {
 
 /// Maximum number of bad rows in `named`.
 const MAX_NAMED: usize = 10;
-/// Maximum characters of the reason for a bad row.
+/// Maximum number of characters of the reason for a bad row.
 const MAX_REASON_LENGTH: usize = 160;
 
 /// Rows of the input.
@@ -167,8 +167,8 @@ impl History {
         Ok(message)
     }
 
-    /// Reads all rows of the next time and groups them into messages. The rows of several messages may alternate: logs
-    /// have whole seconds, and several senders in a second.
+    /// Reads all rows of the next time and groups them into messages. The rows of several messages can alternate,
+    /// because logs have times in whole seconds and several senders can send in the same second.
     fn gather(&mut self) -> Result<(), ReadError> {
         let Some(first) = self.next.take() else { return Ok(()) };
         let at = first.at;
@@ -296,8 +296,8 @@ impl Rows {
     }
 }
 
-/// Splits a CSV line into values. A quoted value ends with its line: otherwise, after a missing quote, the rest of the
-/// file would be read as one value.
+/// Splits a CSV line into values. A quoted value never continues on the next line. Otherwise, after a missing quote,
+/// the rest of the file would be read as one value.
 fn record(line: &[u8]) -> ByteRecord {
     let mut record = ByteRecord::new();
     if memchr::memchr(b'"', line).is_none() {

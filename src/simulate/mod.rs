@@ -69,7 +69,7 @@ pub enum ReplayError {
 }
 
 impl Simulation {
-    /// `groups` returns the groups of a user; `None`: they are not known.
+    /// Creates a simulation. `groups` returns the groups of a user; `None` means that the groups are not known.
     pub fn new(mut policy: Policy, groups: Option<Groups>, flood: Option<Flood>) -> Self {
         let titles = (0..policy.limits.len()).map(|place| policy.display_name(place)).collect();
         let missing = disable_incomplete(&mut policy);
@@ -94,7 +94,7 @@ impl Simulation {
         self.totals.messages == 0
     }
 
-    /// Returns the sentence for a history in which no row names a user; `None` if one does.
+    /// Returns a warning if no row of the history names a user; `None` if a row names one.
     pub fn missing_users(&self) -> Option<&'static str> {
         let is_user = |origin: &Origin| matches!(origin, Origin::User(_));
         (!self.is_empty() && !self.totals.origins.iter().any(is_user)).then_some(
@@ -122,8 +122,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// Returns the next message of the history or the flood, whichever is earlier, and whether the message is from the
-    /// flood.
+    /// Returns the earlier of two messages: the next message of the history, or the next message of the flood. Also
+    /// returns whether this message is from the flood.
     fn next(&mut self, history: &mut History) -> Result<Option<(Message, bool)>, ReadError> {
         let at = self.flood.as_ref().and_then(Flood::next_at);
         if let (Some(flood), Some(at)) = (&mut self.flood, at)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Origin of a message. Users and senders are different kinds: an address can be the name of both.
+/// Origin of a message. Users and senders are kept apart, because one address can be both a user name and a sender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Origin {
     User(Arc<str>),

@@ -1,6 +1,7 @@
 //! Plot as SVG, with one panel for each limit. The upper part of a panel shows arrival envelopes (figure 4 of the
-//! Vienna paper): for each length of a time window, the maximum that a user sent in any window of that length, and the maximum
-//! that the limit admits. The lower part shows when the limit refused mail, for the users of whom it refused most.
+//! Vienna paper). For each length of a time window, an envelope shows the maximum that a user sent in any window of
+//! that length, or the maximum that the limit admits. The lower part shows when the limit refused mail, for the users
+//! with the most refusals.
 
 use super::axis::{self, Ticked};
 use super::history_csv::Message;
@@ -34,11 +35,12 @@ type Sent = (i64, u64);
 struct Refusals {
     /// Number of refused recipients or messages so far, as in the limit's [`Tally`].
     total: u64,
-    /// Times of the messages of which the limit refused something, in microseconds since 1970.
+    /// Times of the messages that the limit refused, wholly or in part, in microseconds since 1970, by user.
     times: HashMap<Arc<str>, Vec<i64>>,
 }
 
-/// Line of the plot: a user, its messages, and its number of recipients or messages that the limit refused.
+/// Line of the plot: a user, the user's messages, and the number of the user's recipients or messages that the limit
+/// refused.
 struct Line<'a> {
     user: &'a Arc<str>,
     sent: &'a [Sent],
@@ -63,17 +65,18 @@ const LOWER_HEIGHT: u32 = 180;
 const LABELS_WIDTH: u32 = 150;
 const MAX_NAME_LENGTH: usize = 22;
 
-/// Maximum number of different times of refusals that the lower part shows for a user: there are not many more pixels.
+/// Maximum number of different times of refusals that the lower part shows for a user: this part is hardly wider in
+/// pixels.
 const MAX_TIMES: f64 = 700.0;
 
 impl Traffic {
-    /// Returns the traffic before the first message, for a policy with this number of limits.
+    /// Creates a traffic record without messages, for a policy with this number of limits.
     pub fn new(limits: usize) -> Self {
         Self { users: HashMap::new(), refusals: vec![Refusals::default(); limits] }
     }
 
-    /// Adds a message of a user; others have no place in limits per user. `tallies` are the totals of the limits after
-    /// this message.
+    /// Adds a message of a user. Ignores a message without a user, because limits per user do not apply to it.
+    /// `tallies` are the totals of the limits after this message.
     pub fn add(&mut self, message: &Message, tallies: &[Tally]) {
         let Some(user) = &message.user else { return };
         let sent = (message.at.micros(), message.recipients.len() as u64);
@@ -112,7 +115,8 @@ impl Traffic {
         area.present()
     }
 
-    /// Returns the users of a panel: first those of whom the limit refused most, then those who sent most.
+    /// Returns the users of a panel: first the users with the most refusals by this limit, then the users who sent
+    /// most.
     fn lines(&self, count: Count, tally: &Tally) -> Vec<Line<'_>> {
         let refused = |user| tally.refused_by_origin.get(&Origin::User(user)).copied().unwrap_or(0);
         let all = self.users.iter();
@@ -124,8 +128,8 @@ impl Traffic {
         lines
     }
 
-    /// Draws the lower part of a panel: a row for each user of whom the limit refused mail, with a mark at the time of each
-    /// refusal.
+    /// Draws the lower part of a panel: a row for each user with mail that the limit refused, and a mark at the time of
+    /// each refusal.
     fn draw_refusals(
         &self,
         panel: &Panel<'_>,
@@ -210,7 +214,7 @@ fn draw_envelopes(panel: &Panel<'_>, title: &str, limit: &Limit, lines: &[Line<'
         .draw()
 }
 
-/// Draws the curve of each user. Its label has the user's name, and how much of the user's mail the limit refused.
+/// Draws the curve of each user. The label has the user's name, and how much of the user's mail the limit refused.
 fn draw_curves(
     chart: &mut EnvelopeChart<'_, '_>,
     mode: Mode,
@@ -229,9 +233,9 @@ fn draw_curves(
     Ok(())
 }
 
-/// Marks where the envelope of a refused user lies above that of the limit. Users of whom the limit refused nothing
-/// have no marks, even above its line: an override may admit more, the limit may exempt them, or another limit refused
-/// first.
+/// Marks the parts where the envelope of a refused user lies above the envelope of the limit. A user without refusals
+/// by this limit has no marks, even above the limit's envelope. Possible causes are an override that admits more, an
+/// exemption by the limit, or another limit that refused first.
 fn draw_excess(
     chart: &mut EnvelopeChart<'_, '_>,
     mode: Mode,
@@ -253,7 +257,7 @@ fn draw_excess(
     Ok(())
 }
 
-/// Returns the title of the lower part of a panel: how much the limit refused, and of how many users.
+/// Returns the title of the lower part of a panel: how much the limit refused, and for how many users.
 fn refusals_title(limit: &Limit, tally: &Tally) -> String {
     let unit = tally::unit(limit);
     let users = tally.refused_by_origin.len();
@@ -279,7 +283,7 @@ fn short_name(user: &str) -> String {
     }
 }
 
-/// Returns times in seconds, with one for those that the plot cannot tell apart.
+/// Returns the times in seconds. Several times that the plot cannot show apart become one time.
 fn thinned(times: &[i64], first: f64, last: f64) -> Vec<f64> {
     let distance = (last - first) / MAX_TIMES;
     let slots: BTreeSet<i64> = times.iter().map(|at| ((*at as f64 / 1e6 - first) / distance).round() as i64).collect();
@@ -317,8 +321,8 @@ fn span(sent: &[Sent]) -> Duration {
     ends.map_or(Duration::ZERO, |((first, _), (last, _))| Duration::from_micros(last.abs_diff(*first)))
 }
 
-/// Returns the lengths of windows to draw, from 1 second to `span`; each is longer than the one before by the same
-/// factor.
+/// Returns the lengths of windows to draw, from 1 second to `span`. Each length is the previous length multiplied by
+/// the same factor.
 fn windows(span: Duration) -> Vec<Duration> {
     const STEPS: i32 = 60;
     let factor = span.as_secs_f64().powf(1.0 / f64::from(STEPS));

@@ -1,4 +1,4 @@
-//! Replay: sends messages of the past through a policy. Decides with the same function as the server, at the time of
+//! Replay: sends messages of the past through a policy. Uses the same decision function as the server, with the time of
 //! each message.
 
 use super::history_csv::Message;
@@ -29,7 +29,7 @@ pub struct Replay {
 
 /// Outcome of one message.
 pub struct Outcome {
-    /// Refusal of each recipient, in the order of the recipients; `None` for accepted ones.
+    /// Refusal of each recipient, in the order of the recipients; `None` for accepted recipients.
     pub recipients: Vec<Option<Refused>>,
     /// Refusal of the whole message, at DATA or at the end of the message.
     pub message: Option<Refused>,
@@ -56,8 +56,8 @@ impl Outcome {
     }
 }
 
-/// Disables the limits that count events that a history does not record, such as connections. Returns for each limit
-/// the name of the events that it needs and the history lacks, if any.
+/// Disables the limits that count events that a history does not record, such as connections. For each limit, returns
+/// the name of the events that the limit needs and the history lacks, if any.
 pub fn disable_incomplete(policy: &mut Policy) -> Vec<Option<&'static str>> {
     let missing = |limit: &Limit| {
         let is_of_connection = |quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
@@ -133,7 +133,8 @@ impl Replay {
             charges.extend(verdict.charges);
             refused(verdict.ruling)
         });
-        // Nothing of a message that a limit refuses as a whole, or for all recipients, is sent.
+        // If a limit refuses the whole message or every recipient, nothing is sent: refund the charges that apply only
+        // to sent mail.
         if whole.is_some() || !goes_on {
             charges.retain(|charged: &RefundableCharge| charged.until.is_given_back_unsent());
             self.store.give_back(&charges);
@@ -144,7 +145,8 @@ impl Replay {
         outcome
     }
 
-    /// Adds the recipients that get nothing because of a suspension to the totals of the limit that suspended.
+    /// Adds the recipients that were refused because of a suspension to the totals of the limit that imposed the
+    /// suspension.
     fn add_suspended(&mut self, outcome: &Outcome) {
         let limits = &self.store.policy.limits;
         for refusal in outcome.recipients.iter().filter_map(|refusal| refusal.as_ref().or(outcome.message.as_ref())) {

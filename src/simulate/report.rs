@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Duration;
 
 impl Simulation {
-    /// Returns a line of JSON for each limit, and one for the flood, if there is one.
+    /// Returns a line of JSON for each limit, and one line for the flood, if there is one.
     pub fn json_summary(&self) -> String {
         let limits = self.policy.limits.iter().enumerate().zip(&self.replay.tallies);
         let mut lines: Vec<String> =
@@ -76,7 +76,7 @@ impl Simulation {
         text
     }
 
-    /// Says what the limit lets through, or whose budgets it watches.
+    /// Describes the amount that the limit lets through, or names the limit whose budgets it watches.
     fn what(&self, limit: &Limit) -> String {
         match limit.watch {
             Some(watched) => format!("looks at the budgets of {}", self.titles[watched]),
@@ -128,8 +128,8 @@ fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
     format!("\n{title}: held for no message: {why}\n")
 }
 
-/// Writes the decisions on a message as lines of JSON: one for each recipient, and one more if the message was refused
-/// at DATA or at its end.
+/// Writes the decisions on a message as lines of JSON: one line for each recipient, and one more line if the message
+/// was refused at DATA or at its end.
 pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outcome: &Outcome) -> std::io::Result<()> {
     let recipients = message.recipients.iter().map(|recipient| Some(&**recipient)).zip(&outcome.recipients);
     let whole = outcome.message.is_some().then_some((None, &outcome.message));
@@ -167,9 +167,9 @@ fn rate(quota: &Quota) -> String {
     format!("{} / {}", quota.amount(), quota.period())
 }
 
-/// Returns the origin of the most refused events, and the number of these events.
+/// Returns the origin with the most refused events, and the number of these events.
 fn worst(tally: &Tally) -> Option<(&Origin, u64)> {
-    // If several origins have the same number, the first by name is taken, so that the report is always the same.
+    // If several origins have the same number, the first origin by name is used, so that the report is always the same.
     let worst = tally.refused_by_origin.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     worst.map(|(origin, count)| (origin, *count))
 }

@@ -1,4 +1,4 @@
-//! Totals of each limit over a replay; for a limit that applied to no message, also the reasons.
+//! Totals of each limit over a replay. For a limit that applied to no message, also the reasons.
 
 use super::history_csv::Message;
 use super::origin::Origin;
@@ -27,12 +27,13 @@ pub struct Tally {
     pub first: Option<(Timestamp, Origin)>,
     /// Name of the events that the limit needs and the history lacks; the limit is disabled if this is set.
     missing: Option<&'static str>,
-    /// Number of messages for which the reason was collected why the limit did not apply, while it has applied to no
-    /// message.
+    /// Number of messages for which the replay asked why the limit did not apply. The replay stops asking after the
+    /// limit has applied to a message.
     reasons_asked: u64,
-    /// Facts that the limit needs and the history lacks, according to these reasons.
+    /// Facts that the limit needs and the history lacks, according to the reasons found.
     unknown: BTreeSet<String>,
-    /// Whether the limit, for some message, needed only facts that the history has, and its conditions did not match.
+    /// Whether, for at least one message, the history has all facts that the limit needs, but the limit's conditions
+    /// did not match.
     is_for_others: bool,
 }
 
@@ -52,18 +53,18 @@ pub struct Mark {
     warned: u64,
 }
 
-/// Facts that are not known of a message.
+/// Facts that are unknown for a message.
 #[derive(Clone, Copy)]
 pub struct Lacks {
-    /// The groups of users: there is no users file.
+    /// Whether the groups of users are unknown, because there is no users file.
     pub groups: bool,
-    /// The user: the session has no login.
+    /// Whether the user is unknown, because the session has no login.
     pub user: bool,
 }
 
 impl Lacks {
-    /// Returns the fact that is missing if a limit finds none of this name. A user may have no group, and a session
-    /// without a login has none.
+    /// Returns the missing fact if a limit finds no value for the field `name`. Returns `None` if nothing is missing: a
+    /// user can have no group. For a session without a login, the missing fact is the user.
     fn missing(self, name: Cow<'_, str>) -> Option<String> {
         match &*name {
             "group" | "own-sender" if self.user => Some("user".to_owned()),
@@ -73,7 +74,7 @@ impl Lacks {
     }
 }
 
-/// Maximum number of messages for which a limit's reasons for not applying are collected.
+/// Maximum number of messages for which the replay asks why a limit did not apply.
 const MAX_REASONS_ASKED: u64 = 100;
 
 impl Marks {
@@ -138,7 +139,7 @@ impl Tally {
         }
     }
 
-    /// Returns whether to collect the reasons why the limit did not apply to another message.
+    /// Returns whether to ask why the limit did not apply to one more message.
     pub fn wants_reason(&self) -> bool {
         self.events == 0 && self.missing.is_none() && self.reasons_asked < MAX_REASONS_ASKED
     }
@@ -156,8 +157,8 @@ impl Tally {
         }
     }
 
-    /// Returns, for a limit that applied to no message, the facts that it needs and the history lacks. Empty if the
-    /// reason is that the limit's conditions did not match.
+    /// Returns the facts that the limit needs and the history lacks, for a limit that applied to no message. Returns
+    /// nothing if the reason is that the limit's conditions did not match.
     pub fn unknown(&self, limit: &Limit) -> Vec<String> {
         match self.missing {
             Some(missing) => vec![missing.to_owned()],
@@ -169,7 +170,7 @@ impl Tally {
     }
 }
 
-/// Returns the things that the totals of a limit count: those of limits at RCPT count recipients.
+/// Returns the unit of a limit's totals: recipients for a limit at RCPT, messages for other limits.
 pub fn unit(limit: &Limit) -> &'static str {
     if limit.stage == Stage::Rcpt { "recipients" } else { "messages" }
 }

@@ -15,14 +15,14 @@ use std::rc::Rc;
 pub struct Configuration {
     pub acls: Vec<Acl>,
     pub named: Named,
-    /// For each ACL that an option `acl_smtp_…` names, the events of these options.
+    /// Events at which Exim runs each ACL, from the options `acl_smtp_…` that name the ACL.
     events_by_acl: HashMap<String, Vec<Event>>,
-    /// For each ACL that an option chooses with an expansion (`${if …{one}{other}}`), the option.
+    /// Options that choose an ACL with an expansion (`${if …{one}{other}}`), by the name of each ACL.
     chosen: HashMap<String, SourceLine>,
-    /// For the name of each ACL, its callers: the index of the calling ACL, and the index of the first statement there
-    /// that calls it.
+    /// Callers of each ACL, by its name: the index of the calling ACL, and the index of the first statement with the
+    /// call in the calling ACL.
     callers: HashMap<String, Vec<(usize, usize)>>,
-    /// For the name of each ACL, the variables that it sets.
+    /// Variables that each ACL sets, by the name of the ACL.
     variables: HashMap<String, Vec<String>>,
     /// Options of the main section that set limits without a condition `ratelimit`.
     pub options: Vec<(SourceLine, String)>,
@@ -152,7 +152,7 @@ impl Configuration {
     }
 
     /// Reads an option `acl_…`. Its value is the name of an ACL, a file with an ACL, the ACL itself, or an expansion
-    /// with one of them as its result.
+    /// that results in one of these.
     fn acl_option(&mut self, option: &str, event: Event, value: &str, place: SourceLine) {
         let is_inline = VERBS.contains(&value.split(char::is_whitespace).next().unwrap_or_default());
         let from_file = value.starts_with('/') && !value.contains('$');
@@ -210,7 +210,8 @@ impl Configuration {
         }
     }
 
-    /// Returns the events at which Exim runs an ACL, and whether they are only guessed from its name.
+    /// Returns the events at which Exim runs an ACL. Also returns whether these events are only guessed from the ACL's
+    /// name.
     pub fn events(&self, acl: &Acl) -> (Vec<Event>, bool) {
         let mut found = Vec::new();
         self.add_events(&acl.name, &mut found);
@@ -225,13 +226,13 @@ impl Configuration {
         self.variables.get(acl).into_iter().flatten().map(String::as_str)
     }
 
-    /// Returns whether the configuration says at which events its ACLs run. If not, it is only a part of a
+    /// Returns whether the configuration says at which events its ACLs run. If not, the input is only a part of a
     /// configuration.
     pub fn is_whole(&self) -> bool {
         !self.events_by_acl.is_empty()
     }
 
-    /// Collects the events of an ACL, of the ACLs that call it, of those that call these, and so on. Visits each ACL
+    /// Collects the events of an ACL and of all ACLs that call it, directly or through other ACLs. Visits each ACL
     /// once.
     fn add_events(&self, name: &str, found: &mut Vec<Event>) {
         let (mut open, mut seen) = (vec![name], HashSet::new());
@@ -248,7 +249,7 @@ impl Configuration {
         }
     }
 
-    /// Returns the ACLs that call the ACL `name`, each with its first statement with the call.
+    /// Returns the ACLs that call the ACL `name`, each with its first statement that has the call.
     fn calls(&self, name: &str) -> impl Iterator<Item = (&Acl, &Statement)> {
         let calls = self.callers.get(name).into_iter().flatten();
         let calls = calls.map(|(acl, statement)| (&self.acls[*acl], *statement));
@@ -260,8 +261,8 @@ impl Configuration {
         self.calls(&acl.name).next().is_some()
     }
 
-    /// Returns the place of a statement that calls `acl`, and does not refuse what a statement with `verb` refuses there:
-    /// `warn acl = NAME`.
+    /// Returns the place of a statement that calls `acl`, but lets pass the mail that a statement with `verb` in `acl`
+    /// refuses. An example is `warn acl = NAME`.
     pub fn call_without_refusal(&self, acl: &Acl, verb: &str) -> Option<&SourceLine> {
         let passes_on = |statement: &Statement| match &statement.conditions[..] {
             [call] if call.name == "acl" => match &*statement.verb {
@@ -270,7 +271,8 @@ impl Configuration {
                 "deny" => call.negated || verb == "defer",
                 _ => verb == "defer",
             },
-            // A call under conditions is reported anyway.
+            // Another single condition calls the ACL in an expansion. A call under several conditions is reported
+            // anyway, by `condition_of`.
             [_] => false,
             _ => true,
         };
@@ -278,8 +280,8 @@ impl Configuration {
         calls.find(|(_, statement)| !passes_on(statement)).map(|(_, statement)| &statement.place)
     }
 
-    /// Returns the place of a statement of another ACL that calls `acl` only under conditions, or of an option that
-    /// chooses `acl` with an expansion, if there is one.
+    /// Returns a place at which `acl` is run only under conditions, if there is one: a statement of another ACL with
+    /// several conditions, or an option that chooses `acl` with an expansion.
     pub fn condition_of(&self, acl: &Acl) -> Option<&SourceLine> {
         let calls = self.calls(&acl.name).take_while(|_| self.named.allowance.items(1).is_ok());
         let mut calls = calls.filter(|(other, _)| other.name != acl.name);

@@ -12,7 +12,7 @@ use crate::policy::request::Stage;
 pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let (mut text, mut delay, mut is_after) = ("true".to_owned(), None, false);
     let refusing = one.refusal.into_iter().flat_map(|refusal| conditions::parts(refusal.statement));
-    // The message of a warn is for the log or a header.
+    // The `message` of a `warn` statement is a text for the log or for a header, not for a reply.
     let own = conditions::parts(one.statement());
     let own = own.filter(|part| one.refusal.is_none() || !matches!(part, Part::Modifier(one) if one.name == "message"));
     for part in own.chain(refusing) {
@@ -32,8 +32,8 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
                 }
             }
             "delay" if one.verb == Verb::Warn && is_after => delay = waiting(limit, modifier),
-            // The value of the variable is inserted where a condition uses the variable, and the statement that refuses
-            // because of the variable is followed.
+            // Nothing to do: the value replaces the variable in the conditions that use it, and the statement that
+            // refuses because of the variable is followed.
             _ if modifier.name.starts_with("set") && (!is_after || one.refusal.is_some()) => {}
             _ => other(limit, one.verb, modifier),
         }
@@ -96,7 +96,7 @@ fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
         "log_message" | "logwrite" | "log_reject_target" => {
             limit.comment(format!("{name}: Weir's log has its own messages."));
         }
-        // These decide what becomes of the mail.
+        // These modifiers change how Exim handles the mail.
         "control" | "queue" | "continue" if verb == Verb::Warn => {
             limit.shadow(place, format!("{}: limits have no such action", conditions::short(modifier)));
         }

@@ -1,5 +1,5 @@
 //! Parser of the argument of `ratelimit`, `m / p / options / key`. Refuses the same arguments as Exim 4.96, but already
-//! at the import: Exim refuses them when the first mail arrives.
+//! at the import. Exim refuses a wrong argument only when the first mail arrives.
 
 use crate::time::parse_exim_duration;
 
@@ -10,7 +10,7 @@ pub struct Argument {
     pub limit: Amount,
     /// `p`, as written: Exim has a separate record for each spelling of the same period.
     pub period: String,
-    /// The `per_*` option. `None`: there is none, which means per_mail.
+    /// The `per_*` option; `None` if the argument has no such option, which means per_mail.
     pub per: Option<Per>,
     pub update: Update,
     /// Value of the option `count=`: the amount that one event adds.
@@ -38,7 +38,7 @@ pub enum Per {
 /// Update mode: when Exim adds an event to its record of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// No option: leaky; or read-only, if Exim cannot count with the `per_*` option in this ACL.
+    /// No update option: means leaky, or read-only if Exim cannot count with the `per_*` option in this ACL.
     Default,
     Leaky,
     Strict,
@@ -74,7 +74,7 @@ impl Per {
 }
 
 impl Argument {
-    /// Parses an argument; the error names the part that is wrong.
+    /// Parses an argument. Returns an error that names the wrong part.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("the argument is empty, so that Exim limits nothing (write m / p, as in 100 / 1d)".to_owned());
@@ -154,14 +154,14 @@ impl Argument {
         Ok(())
     }
 
-    /// Returns a part of the key that looks like an option but is none, so that it is most probably a typing error.
+    /// Returns a part of the key that looks like a `per_*` option but is not one: most probably a typing error.
     pub fn mistaken(&self) -> Option<&str> {
         let key = self.key.as_deref()?;
         key.split('/').find(|part| part.to_ascii_lowercase().starts_with("per_"))
     }
 
-    /// Returns whether Exim only reads its record here: because an option says so, or because it cannot count with the
-    /// `per_*` option in this ACL (`fits` is false).
+    /// Returns whether Exim only reads its record here. This is so if an option says it, or if Exim cannot count with
+    /// the `per_*` option in this ACL (`fits` is false).
     pub fn is_read_only(&self, fits: bool, acl: &str) -> Result<bool, String> {
         match (self.update, self.per) {
             (Update::Readonly | Update::Noupdate, _) => Ok(true),
@@ -176,8 +176,8 @@ impl Argument {
         }
     }
 
-    /// Returns the name of Exim's record of the rate, with the key before its expansion. Conditions with the same name
-    /// share one record.
+    /// Returns the name of Exim's record of the rate; the key in this name is not expanded. Conditions with the same
+    /// name share one record.
     pub fn record(&self) -> String {
         let per = match self.per {
             None | Some(Per::Byte) => Per::Mail,
@@ -190,7 +190,7 @@ impl Argument {
     }
 }
 
-/// Returns a key with each `${name}` written as `$name`, where this has the same meaning.
+/// Returns a key in which each `${name}` is written as `$name`, if both have the same meaning there.
 fn without_needless_braces(key: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (mut done, mut rest) = (String::new(), key);

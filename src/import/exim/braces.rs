@@ -11,8 +11,8 @@ pub struct Test<'t> {
 /// Maximum depth of nested expansions.
 pub const MAX_DEPTH: usize = 40;
 
-/// Splits a text that begins with a brace. Returns the text between this brace and its closing one, and the text after
-/// that.
+/// Splits a text that begins with a brace. Returns the text between this brace and its closing brace, and the text
+/// after the closing brace.
 pub fn braced(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0usize;
     for (at, c) in text.char_indices() {
@@ -30,7 +30,7 @@ pub fn braced(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Splits a text that begins with an expansion. Returns the expansion without dollar sign and braces, and the text
-/// after it.
+/// after the expansion.
 pub fn expansion(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix('$')?;
     if rest.starts_with('{') {
@@ -45,7 +45,7 @@ pub fn whole(text: &str) -> Option<&str> {
     expansion(text.trim()).filter(|(_, rest)| rest.is_empty()).map(|(inner, _)| inner.trim())
 }
 
-/// Returns the part of an expansion after its first word, if this is `word`: `if …`, `lookup…`.
+/// Returns the part of an expansion after its first word, if the first word is `word`: `if …`, `lookup…`.
 pub fn after_word<'t>(inner: &'t str, word: &str) -> Option<&'t str> {
     let rest = inner.trim_start().strip_prefix(word)?;
     (!rest.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':'))).then(|| rest.trim_start())

@@ -14,7 +14,7 @@ pub enum Part<'a> {
     Modifier(&'a Condition),
 }
 
-/// Names of modifiers: they do something, and test nothing.
+/// Names of modifiers. A modifier has an effect, and tests nothing.
 const MODIFIERS: [&str; 14] = [
     "add_header",
     "continue",
@@ -45,7 +45,7 @@ pub fn is_modifier(condition: &Condition) -> bool {
     MODIFIERS.contains(&condition.name.split_whitespace().next().unwrap_or_default())
 }
 
-/// Translates a condition of Exim. The error says why limits cannot express it.
+/// Translates a condition of Exim. Returns an error that says why limits cannot express the condition.
 pub fn translated(condition: &Condition, named: &Named, scope: &Scope<'_>) -> Result<Translated, String> {
     let (negated, value) = (condition.negated, scope.simplified(condition.value.trim()));
     named.allowance.octets(value.len())?;
@@ -82,9 +82,9 @@ fn names_every_authenticator(list: &str, named: &Named) -> bool {
     items == ["*"] || !named.authenticators.is_empty() && named.authenticators.iter().all(is_named)
 }
 
-/// Adds a condition of Exim to `match` or `except` of a limit. If limits cannot express the condition, the limit is in
-/// shadow mode. `is_uncounted`: Exim has counted the mail that does not meet the condition. Returns whether no mail meets
-/// it.
+/// Adds a condition of Exim to `match` or `except` of a limit. If limits cannot express the condition, puts the limit
+/// in shadow mode. `is_uncounted` means that Exim also counts the mail that does not meet the condition. Returns
+/// whether no mail from the network can meet the condition.
 pub fn narrow(limit: &mut Limit, condition: &Condition, is_uncounted: bool, named: &Named, scope: &Scope<'_>) -> bool {
     let words = |why: &str| format!("{}: {why}", short(condition));
     let translated = match translated(condition, named, scope) {
@@ -119,20 +119,20 @@ pub fn narrow(limit: &mut Limit, condition: &Condition, is_uncounted: bool, name
     translated.is_never
 }
 
-/// Returns the conditions of the mail that an earlier `accept` or `discard` lets through, so that Exim does not evaluate
-/// the limit for it. `None` if this statement lets no mail from the network through. The error says why limits cannot
-/// express the conditions.
+/// Returns the conditions of the mail that an earlier `accept` or `discard` lets through: Exim does not evaluate the
+/// limit for this mail. Returns `None` if this statement lets no mail from the network through. Returns an error that
+/// says why limits cannot express the conditions.
 pub fn accepted(accept: &Statement, named: &Named, scope: &Scope<'_>) -> Result<Option<Vec<limit::Condition>>, String> {
     let is_frozen = |one: &Condition| one.name == "control" && one.value.starts_with("freeze");
     if accept.conditions.iter().any(is_frozen) {
-        // Exim holds this mail and does not deliver it, so that the limit need not except it.
+        // Exim freezes this mail and does not deliver it, so the limit does not have to exempt it.
         return Ok(None);
     }
     let mut table: Vec<limit::Condition> = Vec::new();
     for part in parts(accept) {
         let condition = match part {
-            // The conditions after endpass decide whether Exim accepts or refuses the mail; those before it select the
-            // mail.
+            // The conditions before endpass select the mail. The conditions after endpass decide whether Exim accepts
+            // or refuses this mail.
             Part::Modifier(condition) if condition.name == "endpass" => break,
             Part::Modifier(_) => continue,
             Part::Condition(condition) | Part::Ratelimit(condition) => condition,

@@ -13,7 +13,8 @@ pub struct Scope<'a> {
     allowance: &'a Allowance,
 }
 
-/// Maximum length of a variable's value in octets: a value that contains another twice would double with each `set`.
+/// Maximum length of a variable's value in octets. Without this maximum, values that contain another value twice would
+/// double in length with each `set`.
 const MAX_VALUE: usize = 16 << 10;
 
 impl<'a> Scope<'a> {
@@ -21,7 +22,7 @@ impl<'a> Scope<'a> {
         Self { variables: HashMap::new(), allowance }
     }
 
-    /// Sets a variable. The value may contain expansions whose results depend on the mail.
+    /// Sets a variable. The value can contain expansions whose results depend on the mail.
     pub fn set(&mut self, name: &str, value: &str) {
         let value = self.simplified(value);
         match value.len() > MAX_VALUE || value.contains("$sender_rate") {
@@ -64,8 +65,8 @@ impl<'a> Scope<'a> {
         done + rest
     }
 
-    /// Returns the value of an expansion. If it depends on the mail, returns the expansion with only its constant parts
-    /// replaced.
+    /// Returns the value of an expansion. If the value depends on the mail, returns the expansion with only its
+    /// constant parts replaced.
     fn value(&self, inner: &str, is_braced: bool, depth: usize) -> String {
         let name = inner.trim();
         if let Some(value) = self.variables.get(name) {
@@ -120,7 +121,7 @@ impl<'a> Scope<'a> {
         Some(if holds { yes } else { no }.to_owned())
     }
 
-    /// Returns the result of a test; `None` if it depends on the mail.
+    /// Returns the result of a test; `None` if the result depends on the mail.
     fn holds(&self, test: &Test<'_>, depth: usize) -> Option<bool> {
         if depth > MAX_DEPTH {
             return None;
@@ -179,8 +180,8 @@ fn literal(text: &str) -> usize {
     if text.starts_with('\\') { first + characters.next().map_or(0, char::len_utf8) } else { first }
 }
 
-/// Returns whether a file exists. `None` if its folder does not exist either: then the import runs on another machine
-/// than Exim.
+/// Returns whether a file exists. Returns `None` if the file's folder does not exist either: the import then runs on
+/// another machine than Exim.
 fn exists(file: &str) -> Option<bool> {
     let path = Path::new(file.trim());
     if !is_constant(file) || !path.is_absolute() {

@@ -9,7 +9,7 @@ use crate::policy::limit::{Charge, Count};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 
-/// The keys of a limit that say what it counts, and when.
+/// Keys of a limit that say what the limit counts, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counted {
     pub count: Count,
@@ -20,15 +20,16 @@ pub struct Counted {
     pub amount: f64,
     pub charge: Charge,
     pub comments: Vec<&'static str>,
-    /// Difference between Exim and the limit because of which the limit is in shadow mode.
+    /// Difference between Exim and the limit. If there is a difference, the limit is in shadow mode.
     pub difference: Option<&'static str>,
 }
 
-/// Count of a limit, its stage if that is not the default for the count, and a difference because of which the limit is
-/// in shadow mode.
+/// Count of a limit, its stage if this is not the default for the count, and a difference that puts the limit in shadow
+/// mode.
 type Plain = (Count, Option<Stage>, Option<&'static str>);
 
-/// Events that a statement counts. Its conditions may select other events than the one at which Exim runs the ACL.
+/// Events that a statement counts. The statement's conditions can select other events than the event at which Exim runs
+/// the ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Events {
     OfAcl,
@@ -57,8 +58,8 @@ impl Events {
     }
 }
 
-/// Returns whether a condition is that of the recipe BlockCracking, which counts rejected recipients: `!verify =
-/// recipient/callout=10s,use_sender`.
+/// Returns whether a condition is the condition of the recipe BlockCracking, which counts rejected recipients: `!verify
+/// = recipient/callout=10s,use_sender`.
 fn is_rejection(condition: &Condition) -> bool {
     condition.negated && condition.name == "verify" && condition.value.starts_with("recipient")
 }
@@ -92,8 +93,7 @@ pub fn stage(event: Event) -> Option<Stage> {
     })
 }
 
-/// Translates the part of an argument that says what to count at an event. The result is for budgets with the fields
-/// `per`.
+/// Translates the part of an argument that says what to count at an event. `per` has the fields of the limit's budgets.
 pub fn counted(argument: &Argument, event: Event, what: Events, per: &[Field]) -> Result<Counted, String> {
     let (count, stage, difference) = match argument.count.as_deref() {
         _ if what == Events::Rejections => (Count::Rejections, None, None),
@@ -171,8 +171,8 @@ fn computed(count: &str, event: Event) -> Result<Plain, String> {
 /// Returns the field for `distinct`: the limit counts an event only if the value of this field is new.
 fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<Field>, String> {
     let unique = match (argument.per, argument.unique.as_deref()) {
-        // If an argument has both options, Exim uses the later one; with both, the administrator means the recipient,
-        // as in per_addr.
+        // If an argument has both `per_addr` and `unique=`, Exim uses the later option. An administrator who writes
+        // both options means the recipient, as in per_addr.
         (Some(Per::Addr), _) => return Ok(Some(Field::Recipient)),
         (_, None) => return Ok(None),
         (_, Some(unique)) => unique,

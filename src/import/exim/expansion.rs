@@ -8,7 +8,7 @@ use super::list::{Kind, List, Named};
 use super::translated::{Translated, of_list};
 use crate::policy::matching::Field;
 
-/// Translates the condition `${if TEST}`, also with the usual words for its two results, such as yes and no.
+/// Translates the condition `${if TEST}`. The usual words for its two results, such as yes and no, can follow the test.
 pub fn of_expansion(text: &str, negated: bool, named: &Named) -> Result<Translated, String> {
     let unknown = || not_understood(text);
     let rest = whole(text).and_then(|inner| after_word(inner, "if")).ok_or_else(unknown)?;
@@ -22,7 +22,7 @@ pub fn of_expansion(text: &str, negated: bool, named: &Named) -> Result<Translat
     of_test(&test, negated != is_inverse, named).ok_or_else(unknown)?
 }
 
-/// Returns the reason why limits have no condition like an expansion.
+/// Returns the reason why limits cannot express an expansion.
 fn not_understood(text: &str) -> String {
     const REASONS: [(&[&str], &str); 9] = [
         (&["$message_size"], "limits have no condition on the size of a message; count = \"bytes\" adds up sizes"),
@@ -46,7 +46,7 @@ fn not_understood(text: &str) -> String {
     reason.map_or("it is an expansion that is not understood", |(_, words)| words).to_owned()
 }
 
-/// Translates a test; `None` if limits have no condition like it.
+/// Translates a test; `None` if limits cannot express the test.
 fn of_test(test: &Test<'_>, negated: bool, named: &Named) -> Option<Result<Translated, String>> {
     let negated = negated != test.negated;
     let list = |variable: &str, kind, items: &str| {
@@ -98,7 +98,7 @@ fn of_regex(variable: &str, regex: &str, negated: bool) -> Option<Result<Transla
     let key = key_of(variable)?;
     let regex = match regex.trim().strip_prefix("\\N").and_then(|regex| regex.strip_suffix("\\N")) {
         Some(regex) => regex.to_owned(),
-        // Outside \N…\N, Exim expands the text: it takes two backslashes as one, and a dollar sign as a variable.
+        // Outside \N…\N, Exim expands the text: two backslashes become one, and a dollar sign begins a variable.
         None if regex.trim().trim_end_matches('$').contains('$') => return None,
         None => regex.trim().replace("\\\\", "\\").replace("\\$", "$"),
     };
@@ -121,7 +121,8 @@ fn of_choice(choice: &str, value: &str, negated: bool, named: &Named) -> Option<
     of_test(&test, negated != (value == no), named)
 }
 
-/// Translates tests of which any one must hold: of one field, these become one list of values.
+/// Translates tests of which at least one must be true. Tests of the same field become one list of values; other tests
+/// are not translated.
 fn of_any(tests: Vec<Test<'_>>, negated: bool, named: &Named) -> Result<Translated, String> {
     let apart = || "of several conditions any one holds, and they are not of one field".to_owned();
     let mut found: Option<(&'static str, Vec<String>)> = None;
@@ -139,8 +140,8 @@ fn of_any(tests: Vec<Test<'_>>, negated: bool, named: &Named) -> Result<Translat
     of_list(key, List { among: Some(values), but: Vec::new() }, negated)
 }
 
-/// Translates a comparison of `$recipients_count` with a number. At RCPT, Exim's variable has the recipients so far, and
-/// limits do not know the number yet.
+/// Translates a comparison of `$recipients_count` with a number. At RCPT, Exim's variable has the number of recipients
+/// so far, and limits do not know the number yet.
 fn of_recipient_count(variable: &str, operator: &str, number: &str, negated: bool) -> Option<Translated> {
     whole(variable).filter(|name| matches!(*name, "recipients_count" | "rcpt_count"))?;
     let number: u32 = number.trim().parse().ok()?;

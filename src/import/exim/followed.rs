@@ -1,5 +1,5 @@
-//! Follows a variable that a `warn` with `ratelimit` sets to the later statement that refuses mail because of it:
-//! `warn ratelimit = … set acl_m_over = 1`, and then `deny condition = $acl_m_over`.
+//! Search for the statement that refuses mail because of a variable. An earlier `warn` with `ratelimit` sets this
+//! variable: `warn ratelimit = … set acl_m_over = 1`, and then `deny condition = $acl_m_over`.
 
 use super::Verb;
 use super::acl::{Acl, Condition, Configuration, Statement, set};
@@ -7,7 +7,7 @@ use super::braces::is_constant;
 use super::conditions::is_modifier;
 use super::constant::{Scope, truth};
 
-/// Statement that refuses the mail for which an earlier statement of the same ACL has set a variable.
+/// Statement that refuses mail because of a variable that an earlier statement of the same ACL has set.
 #[derive(Clone, Copy)]
 pub struct Refusal<'a> {
     pub statement: &'a Statement,
@@ -15,18 +15,18 @@ pub struct Refusal<'a> {
     pub at: usize,
     /// Condition of the statement that tests the variable.
     pub test: &'a Condition,
-    /// Whether each run of the ACL begins with another value. If not, a variable keeps its value for the whole message
-    /// (`acl_m_…`) or connection (`acl_c_…`).
+    /// Whether each run of the ACL first sets the variable to another value. If not, the variable keeps its value for
+    /// the whole message (`acl_m_…`) or connection (`acl_c_…`).
     pub is_reset: bool,
     pub verb: Verb,
 }
 
-/// Use that the configuration makes of the variables that a statement sets.
+/// Way in which the configuration uses the variables that a statement sets.
 pub enum Use<'a> {
-    /// None, or only in texts.
+    /// No use, or use only in texts.
     None,
     Refusal(Refusal<'a>),
-    /// Another use, in words: the limit cannot do the same.
+    /// Another use, described in words; the limit cannot do the same.
     Other(String),
 }
 
@@ -90,7 +90,8 @@ fn of_variable<'a>(configuration: &'a Configuration, acl: &'a Acl, at: usize, se
     }
 }
 
-/// Returns the refusal by the only statement that uses a variable. The error says why the limit cannot do the same.
+/// Returns the refusal by the only statement that uses a variable. Returns an error that says why the limit cannot do
+/// the same.
 fn refusal<'a>(
     configuration: &Configuration,
     (acl, at): (&Acl, usize),
@@ -149,7 +150,8 @@ fn compare(
     }
 }
 
-/// Returns the result of a condition if the variable has this value; `None` if it depends on more.
+/// Returns the result of a condition if the variable has this value; `None` if the result also depends on something
+/// else.
 fn outcome(configuration: &Configuration, name: &str, value: &str, condition: &Condition) -> Option<bool> {
     let mut scope = Scope::new(&configuration.named.allowance);
     scope.set(name, value);

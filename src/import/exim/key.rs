@@ -10,7 +10,7 @@ use crate::policy::matching::{Field, Widths};
 pub struct Owner {
     pub per: Vec<Field>,
     pub only: Option<Condition>,
-    /// Difference between Exim and the limit because of which the limit is in shadow mode.
+    /// Difference between Exim and the limit. If there is a difference, the limit is in shadow mode.
     pub difference: Option<&'static str>,
 }
 
@@ -37,8 +37,8 @@ fn owner(key: &str) -> Result<Owner, String> {
     Ok(Owner { per: fields(&whole)?, only: None, difference })
 }
 
-/// Returns the field of a key that is the value of one field, unchanged; `None` for a value made from it, such as
-/// `${md5:$domain}`.
+/// Returns the field of a key, if the key is the unchanged value of one field. Returns `None` if the key is made from
+/// such a value, as in `${md5:$domain}`.
 pub fn plain(key: &str) -> Option<Field> {
     let is_whole = whole(key).is_some() || key.trim() == "$local_part@$domain";
     let is_made =
@@ -64,7 +64,7 @@ fn by_login(text: &str) -> Option<[&str; 2]> {
     rest.trim().is_empty().then_some(if has_login { [yes, no] } else { [no, yes] })
 }
 
-/// Returns the fields in a key. The text between the fields is ignored: it is the same in all keys.
+/// Returns the fields in a key. The text between the fields is ignored, because it is the same in all keys.
 fn fields(key: &str) -> Result<Vec<Field>, String> {
     // The local part and the domain together are the address of the recipient.
     let key = key.replace("${local_part}", "$local_part").replace("${domain}", "$domain");
@@ -111,8 +111,8 @@ fn field(content: &str) -> Result<Option<Field>, String> {
     }))
 }
 
-/// Returns the field of `${sg{FIELD}{[^a-z]}{}}`, which removes unusual characters: two different values usually still
-/// differ after that.
+/// Returns the field of `${sg{FIELD}{[^a-z]}{}}`, which removes unusual characters. Two different values usually still
+/// differ afterwards.
 fn replaced(rest: &str) -> Result<Option<Field>, String> {
     let unknown = || format!("${{sg{rest}}} is not understood");
     let (operand, rest) = braced(rest).ok_or_else(unknown)?;
@@ -128,7 +128,7 @@ fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
         None => Err(format!("\"${{{operator}:{operand}}}\" is not understood")),
     };
     match operator {
-        // Two values that differ (apart from case) still differ after these operators, so that a budget per plain value
+        // Two values that differ (apart from case) still differ after these operators. So a budget per unchanged value
         // counts the same.
         "lc" | "uc" | "md5" | "sha1" | "sha256" | "base64" | "escape" | "quote" => one(operand),
         "domain" => match one(operand)? {

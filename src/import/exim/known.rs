@@ -1,5 +1,5 @@
-//! Which fields are known at the stage at which a limit is evaluated. A field that is not known yet can be neither in
-//! `per` nor in a condition.
+//! Knowledge of fields: the fields that are known at the stage at which a limit is evaluated. A field that is not known
+//! yet can be neither in `per` nor in a condition.
 
 use super::super::limit::{Budget, Condition, Limit};
 use super::RatelimitUse;
@@ -39,8 +39,8 @@ pub fn is_known(field: Field, stage: Stage) -> bool {
     }
 }
 
-/// Removes conditions on fields that are not known yet, and puts the limit in shadow mode. The mode stays the same if a
-/// removed exception is about logged-in users, since no user has logged in yet.
+/// Removes conditions on fields that are not known yet, and puts the limit in shadow mode. At the connect stage,
+/// exceptions for logged-in users are removed without shadow mode, because no user has logged in yet.
 pub fn leave_unknown_out(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let (count, stage) = match &limit.budget {
         Budget::Own { count, .. } => (Some(*count), charging(*count, limit.stage)),

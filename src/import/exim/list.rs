@@ -22,7 +22,8 @@ pub struct Named {
     pub lists: HashMap<(Kind, String), String>,
     /// Names of the authenticators that the configuration defines. Empty if the input is only a part of a configuration.
     pub authenticators: Vec<String>,
-    /// Bounds on the use of these lists: each list can name several others, and these more.
+    /// Bounds on the use of these lists: each list can name several other lists, and those lists can name further
+    /// lists.
     pub allowance: Rc<Allowance>,
 }
 
@@ -39,7 +40,7 @@ pub struct List {
 const MAX_DEPTH: usize = 20;
 
 impl List {
-    /// Parses a list. The error names the item that limits cannot express.
+    /// Parses a list. Returns an error that names the item that limits cannot express.
     pub fn parse(kind: Kind, text: &str, named: &Named) -> Result<Self, String> {
         let mut items = Vec::new();
         gather(kind, text, named, false, 0, &mut items)?;
@@ -102,7 +103,7 @@ fn gather(
     Ok(())
 }
 
-/// Reads one item. If it names a file or the table of a lookup, returns the items there.
+/// Reads one item. If the item names a file or the table of a lookup, returns the items in this file or table.
 fn read(kind: Kind, name: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
     if name.contains('$') {
         return Err(format!("{name} is known only to Exim"));
@@ -135,7 +136,7 @@ fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<V
     let is_pattern = table::base(lookup).contains("wild");
     match keys.iter().find(|key| !(is_exact(key) || is_pattern && key.starts_with('*'))) {
         Some(key) => Err(format!("{lookup};{file}: the key {key} is no plain item")),
-        // Exim looks up a whole address, so that it never finds a key without a domain.
+        // Exim looks up a whole address, so it never finds a key without a domain.
         None if kind == Kind::Addresses && !is_pattern => {
             Ok(keys.into_iter().filter(|key| key.contains('@')).collect())
         }

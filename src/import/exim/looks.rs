@@ -1,5 +1,5 @@
-//! Translation of conditions that only read a record of Exim (`readonly`, `noupdate`): into limits that watch the budget of
-//! another limit, or that count the same as another limit.
+//! Translation of conditions that only read a record of Exim (`readonly`, `noupdate`). Such a condition becomes a limit
+//! that watches the budget of another limit, or a limit that counts the same as another limit.
 
 use super::super::limit::{Budget, Limit};
 use super::counting;
@@ -13,12 +13,12 @@ use crate::policy::request::Stage;
 
 /// Way in which a limit can do the same as a condition that only reads a record.
 pub enum Reading {
-    /// It watches the budget of the limit that charges.
+    /// The limit watches the budget of the limit that charges.
     Watch,
-    /// It counts for itself what the other limit counts: Exim reads the record after it has counted the same event, and
-    /// a limit that watches sees the budget before.
+    /// The limit itself counts what the other limit counts. Exim reads the record after it has counted the same event,
+    /// but a limit that watches sees the budget before this event.
     Count,
-    /// As `Watch`, but the limit would hold for other mail than the condition, for this reason.
+    /// Like `Watch`, but for this reason the limit would not apply to the same mail as the condition.
     Doubtful(String),
 }
 

@@ -1,5 +1,5 @@
-//! Parser of `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers that Exim looks up in a table, and that become
-//! override rows in Weir.
+//! Parser of `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers that Exim looks up in a table. In Weir, these numbers
+//! become override rows.
 
 use super::super::budget::Allowance;
 use super::braces::{MAX_DEPTH, Test, after_word, braced, expansion, is_constant, whole};
@@ -12,7 +12,7 @@ use std::path::Path;
 /// Value that Exim looks up in tables by the value of one field.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lookup {
-    /// Field that the keys of the tables are values of: the column of the override table. `None` if there is no table.
+    /// Field whose values are the keys of the tables: the column of the override table. `None` if there is no table.
     pub by: Option<Field>,
     /// Type and file of each table; Exim uses the first table that has the key.
     tables: Vec<(String, String)>,
@@ -79,7 +79,7 @@ impl Lookup {
         table.or(others)
     }
 
-    /// Parses both branches. `None` if they have different values for keys that no table has.
+    /// Parses both branches. Returns `None` if the branches have different values for keys that no table has.
     fn if_exists(rest: &str, depth: usize) -> Option<Self> {
         let (_, rest) = Test::parse(rest).filter(|(test, _)| test.name == "exists" && !test.negated)?;
         let (yes, rest) = braced(rest.trim_start())?;
@@ -88,7 +88,7 @@ impl Lookup {
         (yes.default == no.default).then(|| yes.or(no)).flatten()
     }
 
-    /// Adds the tables of another lookup, which are used for keys that the tables of this one do not have.
+    /// Adds the tables of another lookup. These tables are used for keys that the tables of this lookup do not have.
     fn or(mut self, others: Self) -> Option<Self> {
         let is_same = self.by.is_none() || others.by.is_none() || self.by == others.by;
         self.tables.extend(others.tables);
@@ -106,7 +106,8 @@ impl Lookup {
         row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
 
-    /// Returns the rows of all tables, each as key and value. The error says why the import cannot know them.
+    /// Returns the rows of all tables, each as key and value. Returns an error that says why the import cannot know the
+    /// rows.
     pub fn rows(&self, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
         let mut rows: Vec<(String, String)> = Vec::new();
         for (kind, file) in &self.tables {

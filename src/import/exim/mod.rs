@@ -53,11 +53,11 @@ struct RatelimitUse<'a> {
     verb: Verb,
     /// Events that the condition counts.
     events: Events,
-    /// Differences between the statement and its limits because of which the limits are in shadow mode.
+    /// Differences between the statement and its limits. If there are any, the limits are in shadow mode.
     differences: Vec<String>,
-    /// Later statement that refuses the mail for which this one sets a variable.
+    /// Later statement that refuses mail because of a variable that this statement sets.
     refusal: Option<Refusal<'a>>,
-    /// Whether the condition only reads a record, which other conditions charge.
+    /// Whether the condition only reads a record that other conditions charge.
     is_read_only: bool,
     /// Whether the event is guessed, because no option says at which events Exim runs the ACL.
     is_guessed: bool,
@@ -149,7 +149,7 @@ struct Written<'a, 'f> {
     is_guessed: bool,
     /// Whether another ACL calls this one.
     is_called: bool,
-    /// Use of the variables that its statement sets.
+    /// Use of the variables that the condition's statement sets.
     followed: &'f Use<'a>,
 }
 
@@ -196,8 +196,8 @@ impl<'a> Written<'a, '_> {
 
 const CALLED: &str = "another ACL calls this one, and what it does with the mail is not followed";
 
-/// Returns the difference between Exim and Weir for a statement with several conditions `ratelimit`; `None` if it has
-/// one.
+/// Returns the difference between Exim and Weir for a statement with several conditions `ratelimit`; `None` if the
+/// statement has only one such condition.
 fn several(statement: &Statement) -> Option<&'static str> {
     let conditions = statement.conditions.iter().filter(|condition| condition.name == "ratelimit");
     (conditions.count() > 1)
@@ -221,7 +221,8 @@ fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Looku
     }
 }
 
-/// Returns what Exim does with mail that exceeds the limit, and a difference between this and what the limit does.
+/// Returns Exim's action on mail that exceeds the limit. Also returns a difference between this action and the limit's
+/// action, if there is one.
 fn verb(
     statement: &Statement,
     condition: &Condition,

@@ -19,7 +19,7 @@ pub fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String,
         return Err(format!("the period {period} is longer than 3650d, the longest that limits have"));
     }
     match most {
-        // In Exim, a single event makes the average 1 already: Exim refuses every event, too.
+        // In Exim, a single event already raises the average to 1, so Exim refuses every event, too.
         most if most <= 1.0 && count != Count::Bytes && verb != Verb::Warn => Ok("0".to_owned()),
         0.0 if verb != Verb::Warn => Ok("0".to_owned()),
         _ => match amount(most, count) {
@@ -30,7 +30,8 @@ pub fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String,
     }
 }
 
-/// Returns a number in the syntax of limits; `None` if it is too large for Weir, so that no sender can reach it.
+/// Returns a number in the syntax of limits; `None` if the number is too large for Weir, so that no sender can reach
+/// it.
 fn amount(number: f64, count: Count) -> Option<String> {
     let units = [("G", 1024.0 * 1024.0 * 1024.0), ("M", 1024.0 * 1024.0), ("K", 1024.0)];
     let unit = units.into_iter().find(|(_, size)| count == Count::Bytes && number >= *size && number % size == 0.0);
@@ -39,7 +40,7 @@ fn amount(number: f64, count: Count) -> Option<String> {
         None => unambiguous(number.to_string()),
     };
     let same = parse_amount(&text, if count == Count::Bytes { Units::Octets } else { Units::Things });
-    // Weir does not read so many decimals; those that are cut off do not matter.
+    // Weir does not accept so many decimal places; the digits that are cut off do not matter.
     let shorter = || text.get(..18).filter(|text| text.contains('.')).map(str::to_owned);
     if same.is_ok() { Some(text) } else { shorter() }
 }

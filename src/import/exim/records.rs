@@ -1,4 +1,4 @@
-//! Exim's records of rates. Conditions with the same period, `per_*` option and key share one record, and limits of
+//! Exim's records of rates. Conditions with the same period, `per_*` option and key share one record, but limits of
 //! Weir share no budgets.
 
 use super::super::limit::{Budget, Condition, Limit};
@@ -11,7 +11,8 @@ use std::collections::HashMap;
 /// Translation of a condition that charges a record.
 pub struct Charging<'a> {
     pub one: &'a RatelimitUse<'a>,
-    /// The limits that the condition becomes, each with its owner; or the reason why it becomes none.
+    /// Limits into which the condition is translated, each with its owner; or the reason why the condition is not
+    /// translated.
     pub limits: Result<Vec<(Limit, Owner)>, String>,
     pub counted: Option<Counted>,
     /// The amount that these limits allow.
@@ -24,7 +25,7 @@ pub struct Charging<'a> {
     pub is_shared: bool,
 }
 
-/// A record, as the first of the conditions that charge it does.
+/// A record of Exim, with the first condition that charges it.
 pub struct Record<'a> {
     pub first: Charging<'a>,
     /// The names that the report has given to the limits.
@@ -53,8 +54,8 @@ impl Charging<'_> {
     }
 }
 
-/// Compares the conditions that charge the same record. If their limits together do not count as Exim's record does,
-/// they are put in shadow mode.
+/// Compares the conditions that charge the same record. If their limits do not count in the same way as Exim's record,
+/// puts these limits in shadow mode.
 pub fn compare(charging: &mut [Charging<'_>]) {
     let refused: HashMap<String, usize> =
         charging.iter().filter(|one| one.limits.is_err()).map(|one| (one.one.argument.record(), one.line())).collect();
@@ -82,8 +83,8 @@ fn compare_two(first: &mut Charging<'_>, later: &mut Charging<'_>) {
     let is_alike = counts_alike(first, later);
     let is_strict = first.charges(Charge::Attempts) && later.charges(Charge::Attempts);
     let (holds_all_of_later, holds_all_of_first) = (covers(first, later), covers(later, first));
-    // Exim counts an event once, however many conditions count it. A limit that counts all of it counts as Exim does;
-    // but a leaky condition that comes first decides for all what is counted.
+    // Exim counts an event once, even if several conditions count it. So a limit that counts all events of the record
+    // counts as Exim does. But if the first condition is leaky, it decides for all conditions which events are counted.
     let is_exact = is_alike && holds_all_of_first && holds_all_of_later;
     let reason = |other: &Charging<'_>, own: &Charging<'_>| match other.line() == own.line() {
         true => format!(
@@ -113,7 +114,8 @@ fn compare_two(first: &mut Charging<'_>, later: &mut Charging<'_>) {
     }
 }
 
-/// Puts the limits of a condition in shadow mode, unless another condition of the record already has.
+/// Puts the limits of a condition in shadow mode, unless this was already done because of another condition of the
+/// record.
 fn shadow(charging: &mut Charging<'_>, words: &str) {
     if !std::mem::replace(&mut charging.is_shared, true) {
         let place = &charging.one.condition.place;
@@ -121,7 +123,7 @@ fn shadow(charging: &mut Charging<'_>, words: &str) {
     }
 }
 
-/// Returns whether two conditions count the same amount for each event that both of them count.
+/// Returns whether two conditions count the same amount for each event that both conditions count.
 fn counts_alike(a: &Charging<'_>, b: &Charging<'_>) -> bool {
     let amounts = |one: &Charging<'_>| one.counted.as_ref().map(|counted| counted.amount);
     let (Ok(limits), Ok(others)) = (&a.limits, &b.limits) else { return false };
@@ -143,7 +145,7 @@ fn is_same_count(one: &Limit, other: &Limit) -> bool {
     (count, per, charge, distinct, one.stage) == (count_2, per_2, charge_2, distinct_2, other.stage)
 }
 
-/// Returns whether the limits of a condition count all mail that those of another count.
+/// Returns whether the limits of one condition count all mail that the limits of another condition count.
 fn covers(one: &Charging<'_>, other: &Charging<'_>) -> bool {
     let all = one.limits.iter().flatten().zip(other.limits.iter().flatten());
     all.into_iter().all(|((wide, _), (narrow, _))| {
@@ -154,12 +156,12 @@ fn covers(one: &Charging<'_>, other: &Charging<'_>) -> bool {
     })
 }
 
-/// Returns the conditions that part the mail of one owner.
+/// Returns the conditions that are true for only a part of one owner's mail.
 fn parts<'c>(limit: &Limit, conditions: &'c [Condition]) -> Vec<&'c Condition> {
     conditions.iter().filter(|condition| !limit.owns(condition.key)).collect()
 }
 
-/// Returns the tables of `except` that part the mail of one owner.
+/// Returns the tables of `except` that are true for only a part of one owner's mail.
 fn excepted(limit: &Limit) -> Vec<&Vec<Condition>> {
     limit.except.iter().filter(|table| !parts(limit, table).is_empty()).collect()
 }

@@ -31,7 +31,7 @@ pub struct Source {
     /// The `.ifdef` branches that contain the current line, the outermost first.
     branches: Vec<Branch>,
     unfinished: Option<Line>,
-    /// Macros that contain a condition `ratelimit` and that no line so far has used.
+    /// Macros that contain a condition `ratelimit`, and that no line has used so far.
     unused: HashMap<String, SourceLine>,
 }
 
@@ -39,7 +39,7 @@ pub struct Source {
 #[derive(Debug)]
 struct Branch {
     is_on: bool,
-    /// Whether this branch or an earlier one of the same conditional is in force.
+    /// Whether this branch or an earlier branch of the same conditional is in force.
     was_on: bool,
 }
 
@@ -50,8 +50,7 @@ const MAX_LINE: usize = 1 << 20;
 const TOO_LONG: &str = "macros make this line longer than 1 MiB";
 
 impl Source {
-    /// Reads a configuration file. If an included file cannot be read, this is recorded as a problem, and the rest is
-    /// read.
+    /// Reads a configuration file. If an included file cannot be read, records a problem and reads the rest.
     pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Self> {
         let text = allowance.read(path)?;
         let mut source = Self { allowance: allowance.clone(), ..Self::default() };
@@ -181,8 +180,8 @@ impl Source {
         }
     }
 
-    /// Replaces the macros in a text in the order of their definition: the value of a macro may name one that is
-    /// defined later. `None` if the result would be too long.
+    /// Replaces the macros in a text in the order of their definition: the value of a macro can contain a macro that is
+    /// defined later. Returns `None` if the result would be too long.
     fn replaced(&mut self, text: &str) -> Option<String> {
         let mut text = text.to_owned();
         for (name, value) in &self.macros {

@@ -4,11 +4,11 @@ use super::super::budget::{Allowance, Resource};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Reads the rows of a table, each as key and value. The error says why the import cannot know them.
+/// Reads the rows of a table, each as key and value. Returns an error that says why the import cannot know the rows.
 pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
     // A lookup with partial matching also finds the row of a parent domain.
     let is_partial = kind.trim_start().starts_with("partial");
-    // The row `*` is the default of `lsearch*`; to `lsearch` it is the key "*".
+    // In `lsearch*` tables, the row `*` has the default value; for `lsearch`, this row has the ordinary key "*".
     let has_default = kind.contains('*') || kind.contains("wildlsearch") || kind.contains("iplsearch");
     let kind = base(kind);
     let mut rows = match kind {
@@ -59,7 +59,7 @@ pub fn unread(file: &str, error: &std::io::Error) -> String {
     }
 }
 
-/// Returns the type of a lookup without the part for networks, the default and the options: `iplsearch` for
+/// Returns the basic type of a lookup, without the prefix for networks, the default and the options: `iplsearch` for
 /// `net-iplsearch`.
 pub fn base(kind: &str) -> &str {
     let kind = kind.trim().split(['*', ',']).next().unwrap_or_default();
@@ -93,8 +93,8 @@ fn row(line: &str) -> Option<(String, String)> {
     Some((key.to_owned(), value.trim_end().to_owned()))
 }
 
-/// Returns the records of a file in cdb format: it begins with 256 pairs (position and length of a hash table); the
-/// records follow, up to the first hash table.
+/// Returns the records of a file in cdb format. The file begins with 256 pairs (position and length of a hash table).
+/// The records follow, up to the first hash table.
 fn cdb(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
     let end = (0..256).map(|n| number(n * 8)).collect::<Option<Vec<_>>>()?.into_iter().min()?;

@@ -4,7 +4,7 @@ use super::Verb;
 use crate::policy::limit::Template;
 use crate::time::{format_duration, parse_exim_duration};
 
-/// Translates the text of a reply. The error says why limits cannot express it.
+/// Translates the text of a reply. Returns an error that says why limits cannot express the text.
 pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     let mut text = message.trim().to_owned();
     // The longer names are replaced first, because they begin with sender_rate, too.
@@ -27,8 +27,8 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     }
 }
 
-/// Removes a reply code whose class (4xx or 5xx) is not that of the verb, as Exim ignores this code, too. With `drop`,
-/// both classes are allowed.
+/// Removes a reply code whose class (4xx or 5xx) does not fit the verb, because Exim ignores such a code, too. With
+/// `drop`, both classes are allowed.
 fn without_other_code(text: &str, verb: Verb) -> &str {
     let class = match verb {
         Verb::Defer => "4",

@@ -8,7 +8,7 @@ use super::list::List;
 pub struct Translated {
     /// Conditions that the mail must meet.
     pub holds: Vec<Condition>,
-    /// Conditions of which the mail must meet none.
+    /// Conditions that the mail must not meet, not even one of them.
     pub fails: Vec<Condition>,
     /// No mail from the network can meet the condition: only mail of local programs can.
     pub is_never: bool,
@@ -17,18 +17,18 @@ pub struct Translated {
 }
 
 impl Translated {
-    /// Returns the translation of a condition that only some of the mail with this flag meets.
+    /// Returns the translation of a condition that only a part of the mail with this flag meets.
     pub fn part_of(key: &'static str, difference: &'static str) -> Self {
         Self { difference: Some(difference), ..Self::flag(key, true) }
     }
 
-    /// Returns the translation of a condition that a key of `match` with the values true and false has.
+    /// Returns the translation of a condition that equals a key of `match` with the value true or false.
     pub fn flag(key: &'static str, flag: bool) -> Self {
         let condition = Condition { key, value: MatchValue::Flag(flag) };
         Self { holds: vec![condition], ..Self::default() }
     }
 
-    /// Adds another translation: the mail must meet both.
+    /// Adds another translation: the mail must meet both translations.
     pub fn join(&mut self, other: Self) {
         self.holds.extend(other.holds);
         self.fails.extend(other.fails);
@@ -42,7 +42,7 @@ impl Translated {
     }
 }
 
-/// Translates a list: values of a field that are in it, or, negated, that are not.
+/// Translates a list: the value of a field must be in the list, or, if `negated`, must not be in the list.
 pub fn of_list(key: &'static str, list: List, negated: bool) -> Result<Translated, String> {
     let texts = |values| Condition { key, value: MatchValue::Texts(values) };
     let one = |values: Vec<String>| if values.is_empty() { Vec::new() } else { vec![texts(values)] };

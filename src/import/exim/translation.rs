@@ -62,7 +62,7 @@ impl<'a> Translation<'a> {
         Self { configuration, ratelimit_uses, report, records: HashMap::new() }
     }
 
-    /// Translates first the conditions that charge a record, then those that only read one.
+    /// Translates first the conditions that charge a record, then the conditions that only read a record.
     pub fn all(mut self) {
         let ratelimit_uses = self.ratelimit_uses;
         let (looks, charges): (Vec<_>, Vec<_>) = ratelimit_uses.iter().partition(|one| one.is_read_only);
@@ -76,7 +76,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Adds the limits of a condition that charges to the report, and remembers its record.
+    /// Adds the limits of a charging condition to the report, and remembers the condition's record.
     fn record(&mut self, charging: Charging<'a>) {
         let one = charging.one;
         let names = match &charging.limits {
@@ -161,7 +161,7 @@ impl<'a> Translation<'a> {
     }
 
     /// Returns the amount that an argument allows. A condition with the limit 0 that only warns measures a rate for
-    /// others: it gets the amount of the first condition that reads its record.
+    /// other conditions. Such a condition gets the amount of the first condition that reads its record.
     fn most(&self, one: &RatelimitUse<'_>) -> Result<Most, String> {
         let most = match &one.argument.limit {
             Amount::Number(number) => *number,
@@ -190,7 +190,7 @@ impl<'a> Translation<'a> {
         Ok(Most { most, unknown: None })
     }
 
-    /// Returns the amount for keys that are not in the table of a lookup; `None` if only Exim can know it.
+    /// Returns the amount for keys that are not in the table of a lookup; `None` if only Exim can know the amount.
     fn looked_up(&self, text: &str) -> Result<Option<f64>, String> {
         let Some(lookup) = Lookup::parse(text) else { return Ok(None) };
         match lookup.default_value(&self.configuration.named.allowance).as_deref() {
@@ -310,7 +310,8 @@ impl<'a> Translation<'a> {
         reach
     }
 
-    /// Adds the conditions of the statement that refuses. Returns whether Exim also counts mail that it does not refuse.
+    /// Adds the conditions of the statement that refuses. Returns whether Exim also counts mail that this statement
+    /// does not refuse.
     fn narrow_refusal(
         &self,
         limit: &mut Limit,
@@ -333,7 +334,7 @@ impl<'a> Translation<'a> {
     /// Adds the conditions of the statement to `match` and `except` of the limit.
     fn narrow(&self, limit: &mut Limit, one: &RatelimitUse<'_>, variables: &Variables<'_>) -> Reach {
         let (mut is_after, mut reach) = (false, Reach::default());
-        // A limit that counts what another one counts must count all of it.
+        // A limit that counts what another limit counts must count all mail of that limit.
         let is_twin = one.is_read_only;
         for (n, condition) in one.statement().conditions.iter().enumerate() {
             if condition.name == "ratelimit" {
@@ -348,8 +349,8 @@ impl<'a> Translation<'a> {
         reach
     }
 
-    /// Adds to `except` the mail that these statements of the ACL accept, so that Exim does not evaluate the condition,
-    /// or the refusal after it, for this mail. Returns whether there is such mail.
+    /// Adds to `except` the mail that the statements in this range of the ACL accept. For this mail, Exim does not
+    /// evaluate the condition, or the refusal after it. Returns whether there is such mail.
     fn except_accepted(
         &self,
         limit: &mut Limit,

@@ -4,14 +4,14 @@ use super::acl::{Acl, Configuration, set};
 use super::conditions::{is_modifier, written};
 use super::constant::Scope;
 
-/// All places in one ACL at which a variable may change.
+/// All places in one ACL at which a variable can change.
 pub struct Variables<'a> {
     configuration: &'a Configuration,
     acl: &'a Acl,
     changes: Vec<Change<'a>>,
 }
 
-/// A place at which a variable may change.
+/// A place at which a variable can change.
 struct Change<'a> {
     /// Index of the statement in the ACL, and index of the modifier or condition in the statement.
     at: (usize, usize),
@@ -37,7 +37,8 @@ impl<'a> Variables<'a> {
     }
 
     /// Returns the values of variables at condition `n` of statement `at`. A value is known only if all conditions
-    /// before its `set` are also before this condition; otherwise Exim may come here without the `set`.
+    /// before its `set` are also before this condition. Otherwise Exim can reach this condition without executing the
+    /// `set`.
     pub fn at(&self, at: usize, n: usize) -> Scope<'a> {
         let mut scope = Scope::new(&self.configuration.named.allowance);
         let conditions = |at: usize, n: usize| {

@@ -13,13 +13,14 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub struct Narrowed {
     pub matches: Vec<Condition>,
-    /// Tables of `except`: the limit does not apply to mail that meets all conditions of one of them.
+    /// Tables of `except`: the limit does not apply to mail that meets all conditions of one of these tables.
     pub except: Vec<Vec<Condition>>,
     /// Items of the rule that limits cannot express, each with the reason.
     pub unknown: Vec<String>,
 }
 
-/// Attributes of Postfix requests, the keys of `match` for them, and the way in which expressions are compared.
+/// For each attribute of Postfix requests: the key of `match`, and the kind of value with which expressions are
+/// compared.
 const KEYS: [(&str, &str, &str); 9] = [
     ("client_address", "client", "client"),
     ("sasl_username", "user", "user"),
@@ -54,8 +55,8 @@ const REASONS: [(&[&str], &str); 11] = [
 ];
 
 impl Narrowed {
-    /// Translates the items of a rule. If a rule has several items for one attribute, postfwd applies the rule if one of
-    /// them is true.
+    /// Translates the items of a rule. If a rule has several items for one attribute, postfwd applies the rule if at
+    /// least one of these items is true.
     pub fn of<'i>(items: impl Iterator<Item = &'i Item>, allowance: &Allowance) -> Self {
         let mut narrowed = Self::default();
         let mut groups: Vec<(&str, Vec<Item>)> = Vec::new();
@@ -81,7 +82,7 @@ impl Narrowed {
         narrowed
     }
 
-    /// Adds the items for one attribute, of which one must be true.
+    /// Adds the items for one attribute, at least one of which must be true.
     fn add(&mut self, name: &str, items: &[Item]) {
         let Some((_, key, shape)) = KEYS.into_iter().find(|(known, ..)| *known == name) else {
             return match other(name, items) {
@@ -137,7 +138,7 @@ impl Narrowed {
         self.unknown.push(format!("{}: {why}", written.join("; ")));
     }
 
-    /// Adds the conditions of another rule, which must hold, too.
+    /// Adds the conditions of another rule; they must be true, too.
     pub fn join(&mut self, other: Self) {
         for condition in other.matches {
             let words = format!("two rules have different conditions on {}, and both must hold", condition.key);
@@ -161,7 +162,7 @@ impl Narrowed {
         self.matches.iter().chain(self.except.iter().flatten()).map(|condition| condition.key)
     }
 
-    /// Adds the conditions to a limit. Returns what the limit cannot express.
+    /// Adds the conditions to a limit. Returns a description of each condition that the limit cannot express.
     pub fn apply(self, limit: &mut Limit) -> Vec<String> {
         let mut own = Self { matches: std::mem::take(&mut limit.matches), ..Self::default() };
         own.join(self);
@@ -171,7 +172,7 @@ impl Narrowed {
     }
 }
 
-/// Returns whether a name is an attribute of requests, or another item of postfwd's own.
+/// Returns whether a name is an attribute of requests, or another built-in item of postfwd.
 pub fn is_attribute(name: &str) -> bool {
     let is_own = |names: &[&str]| names.iter().any(|known| name.starts_with(known));
     KEYS.iter().any(|(known, ..)| *known == name)
@@ -179,7 +180,7 @@ pub fn is_attribute(name: &str) -> bool {
         || REASONS.iter().any(|(names, _)| is_own(names))
 }
 
-/// Returns an item, or the items in the file that it names: `client_address=file:/etc/postfix/clients`.
+/// Returns an item, or the items in the file that the item names: `client_address=file:/etc/postfix/clients`.
 fn read(item: &Item, allowance: &Allowance, depth: usize) -> Result<Vec<Item>, String> {
     const KINDS: [(&str, bool); 4] = [("lfile:", false), ("ltable:", true), ("file:", false), ("table:", true)];
     const MAX_DEPTH: usize = 5;
@@ -215,7 +216,7 @@ fn read(item: &Item, allowance: &Allowance, depth: usize) -> Result<Vec<Item>, S
     }
 }
 
-/// Returns the values for which an item is true. The error says why limits cannot express it.
+/// Returns the values for which an item is true. Returns an error that says why limits cannot express the item.
 fn meaning(shape: &str, item: &Item) -> Result<Meaning, String> {
     let Item { operator, value, .. } = item;
     let expression = |value: &str| {
@@ -274,7 +275,7 @@ fn networks(value: &str) -> Result<Meaning, String> {
     }
 }
 
-/// Joins the meanings of the items for one attribute, of which one must be true.
+/// Joins the meanings of the items for one attribute, at least one of which must be true.
 fn any(meanings: Vec<Meaning>) -> Result<Meaning, String> {
     let mut joined: Option<Meaning> = None;
     for meaning in meanings {
@@ -299,7 +300,7 @@ fn any(meanings: Vec<Meaning>) -> Result<Meaning, String> {
     joined.ok_or_else(|| "there is no item".to_owned())
 }
 
-/// Returns whether no value matches patterns of both lists: every value is then outside one of them.
+/// Returns whether no value matches both lists of patterns. If so, every value is outside at least one list.
 fn are_apart(some: &[String], others: &[String]) -> bool {
     let network = |text: &String| text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     let is_apart = |(one, other): (&String, &String)| match (network(one), network(other)) {
@@ -309,7 +310,8 @@ fn are_apart(some: &[String], others: &[String]) -> bool {
     some.iter().all(|one| others.iter().all(|other| is_apart((one, other))))
 }
 
-/// Translates the items for an attribute that no field with patterns has; `None` if they are true for all mail.
+/// Translates the items for an attribute that has no field with patterns. Returns `None` if the items are true for all
+/// mail.
 fn other(name: &str, items: &[Item]) -> Result<Option<Condition>, String> {
     let reason = REASONS.into_iter().find(|(names, _)| names.iter().any(|known| name.starts_with(known)));
     let reason = reason.map_or("requests of Postfix have no such attribute", |(_, words)| words);

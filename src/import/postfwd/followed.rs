@@ -1,4 +1,4 @@
-//! Follows a variable of `set()`, or the target of `jump()`, from a rule to the rules that it concerns.
+//! Search for the rules that belong to a variable of `set()`, or to the target of `jump()`.
 
 use super::super::budget::Allowance;
 use super::action::{self, Action};
@@ -10,14 +10,14 @@ pub struct Answering<'r> {
     pub rule: &'r Rule,
     /// Index of the rule.
     pub at: usize,
-    /// Item of the rule that tests the variable; a `jump()` needs none.
+    /// Item of the rule that tests the variable; `None` for a `jump()`.
     pub test: Option<&'r Item>,
-    /// Index of the first rule that postfwd evaluates before it.
+    /// Index of the rule at which postfwd continues after the rule of the limit.
     pub from: usize,
 }
 
-/// Returns the rule that answers for mail that exceeds the limit of rule `at`, if its action is `set()` or `jump()`.
-/// The error says why it is not followed.
+/// Returns the rule whose answer postfwd gives for mail that exceeds the limit of rule `at`. Returns `None` if the
+/// limit's action is neither `set()` nor `jump()`. Returns an error that says why the action is not followed.
 pub fn answering<'r>(
     rules: &'r [Rule],
     at: usize,
@@ -86,7 +86,7 @@ fn by_jump<'r>(rules: &'r [Rule], at: usize, id: &str) -> Result<Option<Answerin
     }
 }
 
-/// Conditions of a rule whose variables of `set()` are followed to the rules that set them.
+/// Conditions of a rule. Variables of `set()` in them have been followed to the rules that set these variables.
 #[derive(Default)]
 pub struct Resolved<'r> {
     /// Conditions that test no variable.
@@ -115,7 +115,7 @@ pub fn resolved<'r>(rules: &'r [Rule], at: usize, items: Vec<&'r Item>, allowanc
     resolved
 }
 
-/// Returns whether a rule is there to set a variable to the constant that an item tests.
+/// Returns whether a rule's action sets a variable to the constant that an item tests.
 fn sets_to(setter: &Rule, item: &Item) -> bool {
     let Action::Other("set", assignments) = action::parse(setter.action().unwrap_or_default()) else { return false };
     pairs(assignments).any(|(name, value)| name == item.key && is_constant(value) && is_equal(item, value))

@@ -51,7 +51,7 @@ fn times_of(value: &str) -> Result<String, String> {
             "the end is before the beginning, and postfwd does not count over midnight: it never holds".to_owned()
         );
     }
-    // The last second belongs to the range: 17:59:59 is the end of the hour.
+    // In postfwd, the last second belongs to the range: 17:59:59 means the end of the hour.
     let to = if to % 60 == 59 { to + 1 } else { to };
     if !from.is_multiple_of(60) || !to.is_multiple_of(60) {
         return Err("limits have whole minutes".to_owned());

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Earlier rules that let mail through, so that postfwd does not evaluate the rule of the limit for this mail.
+/// Earlier rules that let mail through: postfwd does not evaluate the rule of the limit for this mail.
 #[derive(Default)]
 struct EarlierAccepts {
     /// Tables of `except` for the rules whose conditions limits can express.
@@ -66,7 +66,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
                 }
                 others.push(rule.place.clone());
             }
-            // What these do is followed where a limit depends on it.
+            // The effect of these commands is followed where a limit depends on it.
             Action::Other("set" | "note", _) => others.push(rule.place.clone()),
             Action::Other(word, _) => {
                 if word == "jump" {
@@ -103,8 +103,7 @@ impl EarlierAccepts {
     fn add(&mut self, file: &Rules<'_>, at: usize) {
         let rule = &file.rules[at];
         let narrowed = file.narrowed(at, rule.conditions().collect());
-        // The conditions of this rule are repeated in each limit after it, so that they are counted as items of the
-        // import.
+        // The conditions of this rule are repeated in each limit after it, so they are counted as items of the import.
         let is_bounded = file.allowance.items(narrowed.matches.len()).is_ok();
         if narrowed.is_plain() && !narrowed.matches.is_empty() && is_bounded {
             return self.except.push(narrowed.matches);
@@ -205,7 +204,8 @@ impl<'r> Rules<'r> {
         unknown.iter().for_each(|item| limit.shadow(&rule.place, item));
     }
 
-    /// Adds to the limit of rule `at` the answer of a later rule, and the conditions under which postfwd gives it.
+    /// Adds to the limit of rule `at` the answer of a later rule, and the conditions under which postfwd gives this
+    /// answer.
     fn answer(&self, limit: &mut Limit, at: usize, answering: &Answering<'_>) {
         let Answering { rule, test, from, .. } = *answering;
         let mut between = EarlierAccepts::default();
@@ -230,13 +230,13 @@ impl<'r> Rules<'r> {
     }
 }
 
-/// Returns a limit that counts as a command of postfwd does.
+/// Returns a limit that counts in the same way as a command of postfwd.
 fn counting(rule: &Rule, word: &str, whose: &str, rate: String) -> Result<Limit, String> {
     let field = field(whose);
     if field.is_none() && is_attribute(whose) {
         return Err(format!("limits have no key field for {whose}"));
     }
-    // Before DATA, the number of recipients is 0 to Postfix.
+    // Before DATA, Postfix reports 0 as the number of recipients.
     let has_count = rule.conditions().any(|item| item.key == "recipient_count" && !item.operator.contains('<'));
     let (count, stage) = match word {
         "size" => (Count::Bytes, None),
@@ -264,7 +264,7 @@ fn counting(rule: &Rule, word: &str, whose: &str, rate: String) -> Result<Limit,
     Ok(limit)
 }
 
-/// Returns whether Postfix asks for each message, and not for each recipient.
+/// Returns whether Postfix sends one request for each message, not one for each recipient.
 fn is_of_message(rule: &Rule) -> bool {
     let is_state = |item: &Item| item.key == "protocol_state" && item.value.starts_with(['E', 'D']);
     rule.conditions().any(is_state)

@@ -33,7 +33,7 @@ pub struct Item {
 const MAX_RULE: usize = 1 << 20;
 
 impl Rule {
-    /// Returns the action of the rule. If the rule has several, postfwd uses the last.
+    /// Returns the action of the rule. If the rule has several actions, postfwd uses the last action.
     pub fn action(&self) -> Option<&str> {
         self.items.iter().rev().find(|item| item.key == "action").map(|item| &*item.value)
     }
@@ -53,7 +53,7 @@ impl std::fmt::Display for Item {
     }
 }
 
-/// Parses the rules in the text of a file. The error of a rule says why postfwd ignores it.
+/// Parses the rules in the text of a file. Returns an error for each rule that postfwd ignores, with the reason.
 pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, Ignored>> {
     let mut macros = HashMap::new();
     let mut found = Vec::new();
@@ -72,8 +72,8 @@ pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Ru
     found
 }
 
-/// Joins continued lines. The next line continues one that ends with a backslash or an open brace; a line that begins
-/// with a space or a closing brace continues the rule before it.
+/// Joins continued lines. A line that ends with a backslash or an open brace continues on the next line. A line that
+/// begins with a space or a closing brace continues the previous rule.
 fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(SourceLine, String)> {
     let mut whole: Vec<(SourceLine, String)> = Vec::new();
     let mut begun: Option<(SourceLine, String)> = None;
@@ -129,7 +129,7 @@ fn named(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| text.split_at(end + 2))
 }
 
-/// Replaces the macros in a rule, and those in the values of the macros.
+/// Replaces the macros in a rule, and the macros in the values of these macros.
 fn expanded(mut text: String, macros: &HashMap<String, String>, allowance: &Allowance) -> Result<String, String> {
     // Before the position `from`, all macros have been replaced.
     let mut from = 0;
@@ -145,14 +145,15 @@ fn expanded(mut text: String, macros: &HashMap<String, String>, allowance: &Allo
         if text.len() + value.len() > MAX_RULE {
             return Err("its macros make this rule longer than 1 MiB".to_owned());
         }
-        // Each replacement moves all of the text after it, so that this text counts as octets of the import, too.
+        // Each replacement moves all the text after it, which takes time. So this text also counts as octets of the
+        // import.
         allowance.octets(text.len() - from + value.len())?;
         text.replace_range(from..from + name.len(), value);
     }
     Ok(text)
 }
 
-/// Splits a rule into items at every semicolon: postfwd has no way to quote one.
+/// Splits a rule into items at every semicolon: postfwd has no way to quote a semicolon.
 fn items(text: &str, allowance: &Allowance) -> Result<Vec<Item>, String> {
     let mut items = Vec::new();
     for written in text.split(';').map(str::trim).filter(|written| !written.is_empty()) {

@@ -4,7 +4,7 @@ use super::super::budget::{Allowance, Resource};
 use std::path::{Path, PathBuf};
 
 /// Returns the path of a file whose name contains variables of rspamd. `config` is the configuration file that names
-/// it.
+/// this file.
 pub fn resolved(config: &Path, name: &str) -> PathBuf {
     let folder = config.parent().unwrap_or(Path::new(""));
     let is_part = folder.extension().is_some_and(|extension| extension == "d");
@@ -15,7 +15,8 @@ pub fn resolved(config: &Path, name: &str) -> PathBuf {
     folder.join(name.replace("${DBDIR}", "/var/lib/rspamd").replace("$DBDIR", "/var/lib/rspamd"))
 }
 
-/// Returns the items of a list, and the items in the maps that the list names. The error says why a map is not read.
+/// Returns the items of a list, and the items in the maps that the list names. Returns an error that says why a map is
+/// not read.
 pub fn items(names: &[String], config: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
     let mut items = Vec::new();
     for name in names.iter().filter(|name| !name.is_empty()) {

@@ -41,7 +41,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let is_section = sections.is_empty();
     let sections =
         sections.into_iter().filter_map(|entry| if let Value::Object(all) = entry.value { Some(all) } else { None });
-    // A file without a ratelimit section has the content of this section, as the files in local.d do.
+    // A file without a ratelimit section contains only the content of this section, like the files in local.d.
     let sections: Vec<Vec<Entry>> = if is_section { vec![others] } else { sections.collect() };
     for section in &sections {
         Section::new(&file, section, allowance).translate(&mut report);
@@ -64,7 +64,7 @@ struct Section<'a> {
     entries: &'a [Entry],
     allowance: &'a Allowance,
     bounce_senders: Vec<String>,
-    /// The setting because of which rspamd only marks the mail, so that no limit refuses mail.
+    /// Setting with which rspamd only marks the mail: the limits are then in shadow mode.
     marks: Option<String>,
     except: Vec<Condition>,
     /// Settings that limits cannot express; they are printed with each limit.
@@ -135,7 +135,7 @@ impl<'a> Section<'a> {
         SourceLine::new(self.file, line)
     }
 
-    /// Reads one key of the section that is about exceptions or actions.
+    /// Reads one entry of the section, if its key is about exceptions or actions.
     fn option(&mut self, entry: &Entry, recipients: &mut Vec<String>) {
         let items = texts(&entry.value);
         let key = match &*entry.key {
@@ -213,8 +213,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns whether the import may add one more limit. Each limit repeats all settings of the section, so that these
-    /// count against the bounds of the import.
+    /// Returns whether the import is permitted to add one more limit. Each limit repeats all settings of the section,
+    /// so these settings count against the bounds of the import.
     fn may_add(&self) -> bool {
         let texts = self.except.iter().flat_map(|condition| match &condition.value {
             MatchValue::Texts(texts) => &texts[..],
@@ -275,7 +275,7 @@ impl<'a> Section<'a> {
             distinct: None,
         });
         limit.name = owner::limit_name(name);
-        // rspamd charges all recipients of a message together, so that the limit does so at DATA.
+        // rspamd charges all recipients of a message together, so the limit charges at DATA.
         limit.stage = (count == Count::Recipients && !is_per_recipient).then_some(Stage::Data);
         limit.comment(format!("{place}: {name} = {}", bucket.written));
         bucket.comments.iter().for_each(|words| limit.comment(words));

@@ -1,4 +1,4 @@
-//! Parser of what an rspamd bucket is for: words of rspamd (`to_ip_from`), or a selector (`user.lower`).
+//! Parser of the owner of an rspamd bucket: words of rspamd (`to_ip_from`), or a selector (`user.lower`).
 
 use super::super::limit::{Condition, MatchValue};
 use super::selector::{self, Selected};
@@ -55,8 +55,8 @@ pub fn of_selector(text: &str) -> Result<Owner, String> {
         let Some(field) = field else { continue };
         owner.add(field);
         if let Some(values) = among {
-            // A condition on `client` compares whole addresses, so that a selector of client networks cannot become
-            // one.
+            // A condition on `client` compares whole addresses, so a selector of client networks cannot become such a
+            // condition.
             let key = Some(field.word()).filter(|word| field.name() == *word);
             let key = key.ok_or_else(|| format!("the selector {one} is not understood"))?;
             owner.matches.push(Condition { key, value: MatchValue::Texts(values) });
@@ -76,7 +76,7 @@ impl Owner {
     }
 }
 
-/// Returns the name of a bucket with the characters replaced that the name of a limit cannot have.
+/// Returns the name of a bucket as the name of a limit. Replaces the characters that the name of a limit cannot have.
 pub fn limit_name(name: &str) -> String {
     let fits = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     format!(

@@ -13,7 +13,7 @@ pub struct Bucket {
     /// The bucket as written in the source.
     pub written: String,
     pub skip_recipients: bool,
-    /// The setting because of which rspamd only marks mail that exceeds the bucket.
+    /// Setting with which rspamd only marks mail that exceeds the bucket.
     pub marks: Option<String>,
     pub message: Option<String>,
     pub comments: Vec<String>,
@@ -52,7 +52,7 @@ pub fn is_pair(values: &[Value]) -> bool {
     values.len() == 2 && values.iter().all(|value| plain(value).is_some())
 }
 
-/// Returns the number in a value, which may be in quotes.
+/// Returns the number in a value, which can be in quotes.
 fn plain(value: &Value) -> Option<f64> {
     value.number().or_else(|| value.text()?.trim().parse().ok()).filter(|number| number.is_finite())
 }
@@ -110,8 +110,8 @@ fn amount(text: &str) -> Option<f64> {
     number.filter(|number| number.is_finite()).map(|number| number * scale)
 }
 
-/// Parses `100 / 1min` as rspamd does: of the time rspamd reads a number and one letter (s, m, h or d), and ignores the
-/// rest.
+/// Parses `100 / 1min` as rspamd does. From the time, rspamd reads only a number and one letter (s, m, h or d), and
+/// ignores the rest.
 fn parse(text: &str) -> Result<Rate, String> {
     let bad = |why: &str| format!("\"{text}\" is not a rate: {why} (rspamd writes 100 / 1h)");
     let (left, right) = text.split_once('/').ok_or_else(|| bad("it has no /"))?;
@@ -130,8 +130,8 @@ fn parse(text: &str) -> Result<Rate, String> {
     Ok(Rate { amount, seconds, rest: right[read..].to_owned() })
 }
 
-/// For each unit, its length in seconds, and the text that may follow its first letter in a word for this unit: rspamd
-/// reads only the letter.
+/// Length of each unit in seconds, and the texts that can follow the first letter in words for this unit: rspamd reads
+/// only the letter.
 const ENDINGS: [(f64, &[&str]); 4] = [
     (1.0, &["", "ec", "econd", "econds", " s", " sec", " second", " seconds"]),
     (60.0, &["", "in", "ins", "inute", "inutes"]),
@@ -184,13 +184,13 @@ fn written_rate(amount: f64, seconds: f64) -> String {
     format!("{} / {time}", decimal(amount).unwrap_or_default())
 }
 
-/// Writes a rate below 1 per second with the shortest period in which its amount is a whole number. If there is none,
-/// writes the amount per day.
+/// Writes a rate below 1 per second with the shortest period in which its amount is a whole number. If there is no such
+/// period, writes the amount per day.
 fn slow(per_second: f64) -> String {
     let times = [60.0, 3_600.0, 86_400.0];
     let whole = times.into_iter().find(|seconds| {
         let amount = per_second * seconds;
-        // The number in the source may be rounded: 0.033333333 per second means 2 per minute.
+        // The number in the source can be rounded: 0.033333333 per second means 2 per minute.
         amount.round() >= 1.0 && (amount - amount.round()).abs() < 1e-4 * amount
     });
     match whole {

@@ -12,7 +12,7 @@ struct Step {
 /// The value that a selector returns for a mail.
 #[derive(Debug, Default, PartialEq)]
 pub struct Selected {
-    /// The field whose value it is; `None` if the value is the same for all mail.
+    /// Field whose value the selector returns; `None` if the value is the same for all mail.
     pub field: Option<Field>,
     /// The only values of the field for which the selector returns a result.
     pub among: Option<Vec<String>>,
@@ -39,7 +39,7 @@ pub fn split(text: &str) -> Vec<&str> {
     parts.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// Parses one selector. The error says that limits cannot express it.
+/// Parses one selector. Returns an error if limits cannot express the selector.
 pub fn parse(text: &str) -> Result<Selected, String> {
     let unknown = || format!("the selector {text} is not understood");
     let steps = steps(text).ok_or_else(unknown)?;
@@ -51,10 +51,10 @@ pub fn parse(text: &str) -> Result<Selected, String> {
     Ok(selected)
 }
 
-/// Returns the field of the first step. The outer `None` means that limits have no such field; the inner `None`, that
-/// the value is the same for all mail.
+/// Returns the field of the first step. The outer `None` means that limits have no such field. The inner `None` means
+/// that the value is the same for all mail.
 fn source(step: &Step) -> Option<Option<Field>> {
-    // The address must be that of the envelope: limits do not know the addresses in the message header.
+    // The address must be an envelope address: limits do not know the addresses in the message header.
     let is_of_envelope = step.arguments.iter().all(|argument| matches!(&**argument, "smtp" | "orig" | "1"));
     Some(match &*step.name {
         "id" => None,
@@ -72,7 +72,7 @@ fn apply(selected: &mut Selected, step: &Step) -> Option<()> {
     let arguments: Vec<&str> = step.arguments.iter().map(String::as_str).collect();
     let field = selected.field;
     match (&*step.name, &arguments[..]) {
-        // Two values that differ (apart from case) still differ after these steps, so that a budget per plain value
+        // Two values that differ (apart from case) still differ after these steps. So a budget per unchanged value
         // counts the same.
         (
             "lower" | "first" | "last" | "uniq" | "sort" | "digest" | "to_string" | "id" | "tolower" | "append"
@@ -122,7 +122,7 @@ fn steps(text: &str) -> Option<Vec<Step>> {
     }
 }
 
-/// Parses the arguments up to the closing parenthesis. Returns them, and the text after the parenthesis.
+/// Parses the arguments up to the closing parenthesis. Returns the arguments, and the text after the parenthesis.
 fn arguments(text: &str) -> Option<(Vec<String>, &str)> {
     let (mut arguments, mut rest) = (Vec::new(), text.trim_start());
     loop {

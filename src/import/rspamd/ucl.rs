@@ -47,7 +47,7 @@ impl Value {
         }
     }
 
-    /// Returns the number of a value without quotes. The number may have a unit of amount (`k`) or of time (`min`).
+    /// Returns the number of a value without quotes. The number can have a unit of amount (`k`) or of time (`min`).
     pub fn number(&self) -> Option<f64> {
         let Self::Bare(text) = self else { return None };
         const UNITS: [(&str, f64); 14] = [
@@ -139,7 +139,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips a comment, `/* … */`. Comments may be nested.
+    /// Skips a comment, `/* … */`. Comments can be nested.
     fn comment(&mut self) -> Result<(), String> {
         let mut depth = 0;
         loop {
@@ -212,7 +212,7 @@ impl Reader<'_> {
             let inner = self.entry(depth)?;
             return Ok(Entry { key, line, value: Value::Object(vec![inner]) });
         }
-        // The opening brace may be on the next line.
+        // The opening brace can be on the next line.
         let before = self.at;
         self.skip(char::is_whitespace)?;
         if !matches!(self.peek(), Some('{' | '[')) {
