@@ -137,7 +137,7 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     syntax::report(&source, &text, &syntax);
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     // After a syntax error, the keys are not read, because other errors could be mere consequences of the syntax error.
-    let draft = if syntax.is_empty() { Reader { folder }.read(Section::root(&document, &source)) } else { None };
+    let draft = syntax.is_empty().then(|| Reader { folder }.read(Section::root(&document, &source)));
     let (found, settings) = source.into_findings();
     let problems = Diagnostics { path: path.to_owned(), text: text.clone(), found };
     match draft {
@@ -193,7 +193,7 @@ struct Reader {
 impl Reader {
     /// Reads the whole file, and reports errors to the source of `root`. If the file has errors, the result is
     /// incomplete.
-    fn read(&self, mut root: Section<'_>) -> Option<Config> {
+    fn read(&self, mut root: Section<'_>) -> Config {
         let hostname = own_name(&mut root);
         let help_url = delay::help_url(&mut root);
         let zone = addresses::zone(&mut root);
@@ -250,7 +250,7 @@ impl Reader {
         root.finish();
         let problems = Diagnostics { path: PathBuf::new(), text: String::new(), found: Vec::new() };
         let (settings, watched) = (Vec::new(), files.into_watched());
-        Some(Config {
+        Config {
             server,
             listeners,
             tls,
@@ -265,7 +265,7 @@ impl Reader {
             watched,
             references,
             places,
-        })
+        }
     }
 
     fn accounts(&self, mut s: Section<'_>, places: &mut Places) -> Option<accounts::Options> {

@@ -44,9 +44,9 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>) -> (AllOf, Written) {
     let (mut conditions, mut written) = (Vec::new(), Written::default());
     let source = s.source();
     let as_written = |span: &Range<usize>| source.text.get(span.clone()).map(str::to_owned).into_iter().collect();
-    let mut add = |name, span, values, condition: Option<Condition>| {
+    let mut add = |name, span, values, condition: Condition| {
         written.keys.push(WrittenKey { name, values, span });
-        conditions.extend(condition);
+        conditions.push(condition);
     };
     // Conditions that are cheap to check come first.
     let tls: fn(bool) -> Condition = Condition::Tls;
@@ -54,7 +54,7 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>) -> (AllOf, Written) {
         [("tls", tls), ("authenticated", Condition::Authenticated), ("own-sender", Condition::OwnSender)]
     {
         if let Some(Placed { value, span }) = s.optional(key, flag) {
-            add(key, span.clone(), as_written(&span), Some(condition(value)));
+            add(key, span.clone(), as_written(&span), condition(value));
         }
     }
     for key in KEYS {
@@ -64,10 +64,10 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>) -> (AllOf, Written) {
         }
     }
     if let Some(Placed { value, span }) = s.optional("message-recipients", |value| each(value, comparison)) {
-        add("message-recipients", span.clone(), as_written(&span), Some(Condition::MessageRecipients(value)));
+        add("message-recipients", span.clone(), as_written(&span), Condition::MessageRecipients(value));
     }
     if let Some(Placed { value, span }) = s.optional("time", |value| each(value, hours)) {
-        add("time", span.clone(), as_written(&span), Some(Condition::Time(value)));
+        add("time", span.clone(), as_written(&span), Condition::Time(value));
     }
     for key in unsupported::FIELDS {
         s.optional(key, |_| Err::<(), _>(unsupported::field(key)));
@@ -101,13 +101,7 @@ fn hours(text: &str) -> Result<Hours, String> {
 }
 
 /// Reads the patterns of a key, and makes a condition of them. Wrong patterns are reported and left out.
-fn values_of(
-    s: &Section<'_>,
-    key: Key,
-    values: &[String],
-    span: &Range<usize>,
-    cx: &mut Context<'_>,
-) -> Option<Condition> {
+fn values_of(s: &Section<'_>, key: Key, values: &[String], span: &Range<usize>, cx: &mut Context<'_>) -> Condition {
     let (lists, own): (Vec<_>, Vec<_>) = values.iter().partition(|value| value.starts_with("list:"));
     let lists = lists.into_iter().filter_map(|value| value.strip_prefix("list:"));
     let wrong = |why: String| s.error(span, format!("{}: {why}", key.name()), None);
@@ -123,7 +117,7 @@ fn values_of(
         let mut tables: Vec<_> = lists.filter_map(|name| cx.networks(s, span, name)).collect();
         tables.push(Arc::new(networks));
         tables.retain(|networks| !networks.is_empty());
-        return Some(Condition::Client(tables));
+        return Condition::Client(tables);
     }
     let mut table = PatternTable::new(key.shape());
     for value in own {
@@ -138,10 +132,10 @@ fn values_of(
     let mut tables: Vec<_> = lists.filter_map(|name| cx.table(s, span, name, key)).collect();
     tables.push(Arc::new(table));
     tables.retain(|table| !table.is_empty());
-    Some(match key {
+    match key {
         Key::Field(field, _) => Condition::Field(field, tables),
         Key::Client | Key::Group => Condition::Group(tables),
-    })
+    }
 }
 
 /// Override table of a limit, as read.
