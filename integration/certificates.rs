@@ -199,7 +199,7 @@ fn a_reload_takes_all_certificates_or_none() {
     let default = renew_default(&site);
     site.put("net.pem", "nonsense");
     weir.signal(Signal::HUP);
-    let line = weir.logged("certificates not taken: the former ones stay");
+    let line = weir.logged("certificates refused: the former ones stay in use");
     assert!(line.contains("net.pem: there is no certificate in it"), "{line}");
     assert!(both() == before);
     let net = make(&site, "net", &["smtp.example.net"]);
@@ -237,7 +237,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
     // After a failed reload, the next successful reload logs both certificates, even if a certificate has not changed.
     std::fs::rename(site.path("net.key"), site.path("elsewhere.key")).unwrap();
     assert_eq!(site.run(&["reload"], "").code, Some(78));
-    weir.logged("certificates not taken: the former ones stay");
+    weir.logged("certificates refused: the former ones stay in use");
     std::fs::rename(site.path("elsewhere.key"), site.path("net.key")).unwrap();
     assert_eq!(site.run(&["reload"], "").code, Some(0));
     assert_eq!(weir.times_logged("certificate read again"), 1 + 2);

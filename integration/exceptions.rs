@@ -153,7 +153,7 @@ fn invalid_commands_are_refused_without_effect() {
     assert_eq!(process.terminate(), Some(0));
     let Outcome { code, err, .. } = order(&site, &["exceptions"]);
     assert_eq!(code, Some(69), "{err}");
-    assert!(err.contains("no Weir is running"), "{err}");
+    assert!(err.contains("no running Weir answers"), "{err}");
     let missing = run(weir().args(["exceptions", "-c"]).arg(site.path("none.toml")), "");
     assert_eq!(missing.code, Some(66));
 }

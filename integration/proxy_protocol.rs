@@ -245,7 +245,7 @@ fn a_connection_without_a_valid_header_is_closed_silently() {
         assert_eq!(weir.metric(&format!("weir_sessions{{listener=\"{listener}\"}}")), 0.0);
     }
     let lines = wait_for("a line for each", || {
-        let lines: Vec<String> = weir.log_lines().into_iter().filter(|line| line.contains("no good PROXY")).collect();
+        let lines: Vec<String> = weir.log_lines().into_iter().filter(|line| line.contains("invalid PROXY")).collect();
         (lines.len() == 22).then_some(lines)
     });
     assert_eq!(field(&lines[0], "peer").unwrap(), "127.0.0.2");

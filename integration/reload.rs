@@ -103,7 +103,7 @@ fn a_bad_file_changes_nothing_however_the_reload_is_triggered() {
         let mut client = begin(&weir);
         client.say("RCPT TO:<first@example.net>", "250");
         take(way, &site, &weir, ("10 / 1d", "20 / 1x"), REFUSED);
-        let line = weir.logged("limits and upstreams not taken: the former ones stay");
+        let line = weir.logged("configuration refused: the former limits and upstreams stay in force");
         assert!(line.contains("units are") && line.contains("level=error"), "{line}");
         assert_eq!((weir.metric(TAKEN), weir.metric(GOOD)), (0.0, 0.0), "{way:?}");
         assert_eq!(until_refused(&mut client), 9, "{way:?}");
@@ -133,10 +133,10 @@ fn a_bad_file_is_reported_as_by_check() {
     assert_eq!((code, out.as_str()), (Some(78), ""));
     let (drawn, _) = checked.err.rsplit_once("\n\n").unwrap();
     assert!(drawn.contains("20 / 1x") && err.starts_with(drawn), "{err}\n{}", checked.err);
-    assert!(err.ends_with("weir.toml: not taken: the former limits and upstreams stay\n"), "{err}");
+    assert!(err.ends_with("weir.toml: refused: the former limits and upstreams stay in force\n"), "{err}");
     // Weir also logs an error if the file does not exist.
     std::fs::remove_file(site.path("weir.toml")).unwrap();
-    assert!(weir.logged("No such file").contains("limits and upstreams not taken"));
+    assert!(weir.logged("No such file").contains("configuration refused"));
     assert_eq!(reload(&site).code, Some(66));
 }
 
@@ -155,7 +155,7 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
     assert_eq!(weir.metric(REFUSED), 1.0);
     take(Way::File, &site, &weir, ("20 / 1x", "20 / 1y"), REFUSED);
     // A separate thread writes the log line, some time after the metric has changed.
-    let reported = || weir.times_logged("limits and upstreams not taken");
+    let reported = || weir.times_logged("configuration refused");
     wait_for("second report", || (reported() >= 2).then_some(()));
     assert_eq!(reported(), 2);
 }
@@ -175,7 +175,7 @@ fn a_bad_file_is_read_again_until_it_is_valid() {
 #[test]
 fn reloaded_limits_keep_their_history() {
     let (_upstream, site, weir) = running(TEN);
-    let gone = |name: &str| format!("no such limit any more: {name}: its budgets are kept for 30d, if it comes back\n");
+    let gone = |name: &str| format!("limit removed: {name}: its budgets are kept for 30d, in case it comes back\n");
     let reload = |from, to| {
         change(&site, from, to);
         let Outcome { code, out, err } = reload(&site);
@@ -183,11 +183,11 @@ fn reloaded_limits_keep_their_history() {
         out
     };
     assert_eq!(accepted(&weir, ALICE, 4), 4);
-    assert!(!reload("10 / 1d", "20 / 1d").contains("no such limit"));
+    assert!(!reload("10 / 1d", "20 / 1d").contains("limit removed"));
     assert_eq!(accepted(&weir, ALICE, 20), 16, "other numbers, the same history");
     let out = reload("\"ten\"", "\"twenty\"");
     assert!(out.contains(&gone("ten/recipients/token-bucket/client")), "{out}");
-    let told = weir.logged("no such limit any more");
+    let told = weir.logged("limit removed");
     assert!(told.contains("limit=ten/recipients/token-bucket/client") && told.contains("kept for 30d"), "{told}");
     assert_eq!(accepted(&weir, ALICE, 30), 20, "another limit begins anew");
     let out = reload("\"twenty\"", "\"ten\"");
@@ -226,8 +226,8 @@ fn limits_are_reloaded_despite_another_bad_file_which_is_reported() {
     {
         assert!(err.contains(words), "{words}: {err}");
     }
-    weir.logged("certificates not taken");
-    weir.logged("users file not taken");
+    weir.logged("certificates refused");
+    weir.logged("users file refused");
     assert_eq!(accepted(&weir, ALICE, 30), 20);
     let mut client = Client::connect_from(ALICE, weir.address("s"));
     client.say("EHLO client.example", "250");
@@ -240,7 +240,7 @@ fn a_missing_weir_is_reported() {
     let site = ten(&upstream);
     let Outcome { code, out, err } = reload(&site);
     assert_eq!((code, out.as_str()), (Some(69), ""));
-    assert!(err.contains("no Weir is running that takes orders at ") && err.contains("state.sock"), "{err}");
+    assert!(err.contains("no running Weir answers at ") && err.contains("state.sock"), "{err}");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn only_weirs_own_user_and_root_may_use_the_control_socket() {
     }
     let Outcome { code, out, err } = run(command.args(["reload", "-c"]).arg(site.path("weir.toml")), "");
     assert_eq!((code, out.as_str()), (Some(77), ""), "{err}");
-    assert!(err.contains("only root and the user that Weir runs as may give it orders"), "{err}");
+    assert!(err.contains("only root and the user that Weir runs as may control it"), "{err}");
     assert_eq!(weir.metric(TAKEN), 0.0);
 }
 
@@ -304,8 +304,8 @@ fn the_socket_of_another_weir_and_other_files_are_left_alone() {
     let socket = first.path("state.sock");
     change(&second, "admin = { ", &format!("admin = {{ socket = \"{}\", ", socket.display()));
     let other = second.start();
-    let line = other.logged("no orders are taken");
-    assert!(line.contains("another Weir takes orders there") && line.contains("level=error"), "{line}");
+    let line = other.logged("the control socket cannot be opened");
+    assert!(line.contains("another Weir has this control socket open") && line.contains("level=error"), "{line}");
     assert_eq!(accepted(&other, ALICE, 20), 10, "mail flows all the same");
     assert_eq!(other.terminate(), Some(0));
     assert_eq!(reload(&first).code, Some(0));
@@ -314,7 +314,7 @@ fn the_socket_of_another_weir_and_other_files_are_left_alone() {
 
     std::fs::write(&socket, "precious").unwrap();
     let running = first.start();
-    assert!(running.logged("no orders are taken").contains("there is a file that is not a socket"));
+    assert!(running.logged("the control socket cannot be opened").contains("there is a file that is not a socket"));
     assert_eq!(running.terminate(), Some(0));
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
 }
@@ -338,13 +338,13 @@ fn control_commands_work_without_http_over_tcp() {
     child.kill().unwrap();
     let log = child.wait_with_output().unwrap().stderr;
     let log = String::from_utf8(log).unwrap();
-    assert!(log.contains("orders are taken") && !log.contains("administration listening"), "{log}");
+    assert!(log.contains("control socket open") && !log.contains("administration listening"), "{log}");
 }
 
 #[test]
 fn users_of_a_reloaded_file_may_log_in() {
     let (_upstream, site, weir) = running(TEN);
-    assert_eq!(weir.get("/reload").0, 404, "nobody gives orders over TCP");
+    assert_eq!(weir.get("/reload").0, 404, "there are no commands over TCP");
     site.add_user("bob");
     assert_eq!(reload(&site).code, Some(0));
     weir.logged("users file read again");

@@ -102,9 +102,9 @@ fn sighup_reloads_certificate_and_users_and_keeps_them_if_the_new_ones_are_bad()
     std::fs::write(site.path("certificate.pem"), "nonsense").unwrap();
     std::fs::write(site.path("users"), "nonsense").unwrap();
     weir.signal(Signal::HUP);
-    let line = weir.logged("certificates not taken");
+    let line = weir.logged("certificates refused");
     assert!(line.contains("there is no certificate in it"), "{line}");
-    let line = weir.logged("users file not taken");
+    let line = weir.logged("users file refused");
     assert!(line.contains("line 1: a line is name:hash"), "{line}");
     secure("old.pem");
 

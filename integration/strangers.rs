@@ -209,11 +209,11 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
     let weir = site.start();
     let floods: [Flood; 9] = [
         ("TLS handshake failed", LINES, fail_handshakes),
-        ("no good PROXY header", LINES, send_bad_headers),
+        ("invalid PROXY header", LINES, send_bad_headers),
         ("too many connections of one client", LINES, connect_too_often),
         ("wrong password", LINES, guess_passwords),
         ("over, in shadow", LINES, exceed_in_shadow),
-        ("left before a late answer", LINES, leave_early),
+        ("client left during a delay", LINES, leave_early),
         ("client named by XCLIENT", LINES, be_named),
         // The last LINES / 200 events are the messages of `be_refused_recipients`, which also end without being sent.
         ("message ended", LINES + LINES / 200, give_up_messages),
@@ -250,7 +250,7 @@ fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
         }
         // Weir logs no such line if it notices that the client has left before there is a delayed reply. The test
         // permits 20 such cases.
-        let fewest = if message == "left before a late answer" { events - 20 } else { events };
+        let fewest = if message == "client left during a delay" { events - 20 } else { events };
         let lines_said = lines.len();
         assert!((fewest..=events).contains(&counted), "{message}: {lines_said} lines, {left_out} left out");
         // Weir logs each message at most 50 times at once, then 10 times a second. For a single network, as in most

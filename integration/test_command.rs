@@ -277,7 +277,7 @@ fn invalid_arguments_of_weir_test_are_named() {
         assert!(err.contains(words), "{arguments}: {err}");
     }
     let Outcome { code, err, .. } = test(&site, "--client ::1 --live");
-    assert!(code == Some(69) && err.contains("no Weir is running"), "{err}");
+    assert!(code == Some(69) && err.contains("no running Weir answers"), "{err}");
     std::fs::write(site.path("weir.toml"), "limits = 1").unwrap();
     assert_eq!(test(&site, "--client ::1").code, Some(78));
     std::fs::remove_file(site.path("weir.toml")).unwrap();

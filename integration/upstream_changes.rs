@@ -215,8 +215,8 @@ fn an_invalid_change_keeps_the_former_upstreams() {
     let weir = site.start();
     Client::greeted_by(&weir).send_message();
     let wrong = format!("{after}\", enabled = 7, x = \"");
-    site.reload(&weir, &before, &wrong, "limits and upstreams not taken: the former ones stay");
-    assert!(weir.logged("not taken").contains("true or false is expected"));
+    site.reload(&weir, &before, &wrong, "configuration refused: the former limits and upstreams stay in force");
+    assert!(weir.logged("configuration refused").contains("true or false is expected"));
     Client::greeted_by(&weir).send_message();
     for (keys, why) in [
         ("auth = \"fixed\", user = \"weir\", password-file = \"there-is-none\"", "password file "),
@@ -230,8 +230,8 @@ fn an_invalid_change_keeps_the_former_upstreams() {
         let kept = |line: &&str| !line.starts_with("hostname") && !line.starts_with("upstream");
         let others: Vec<&str> = config.lines().filter(kept).collect();
         std::fs::write(site.path("weir.toml"), text + &others.join("\n")).unwrap();
-        site.reload(&weir, "other.example", "another.example", "upstreams not taken: the former ones stay");
-        let told = weir.log_lines().into_iter().rfind(|line| line.contains("upstreams not taken")).unwrap();
+        site.reload(&weir, "other.example", "another.example", "upstreams refused: the former ones stay in force");
+        let told = weir.log_lines().into_iter().rfind(|line| line.contains("upstreams refused")).unwrap();
         assert!(told.contains("upstream u: ") && told.contains(why) && told.contains("there-is-none"), "{told}");
         Client::greeted_by(&weir).send_message();
     }

@@ -183,7 +183,7 @@ fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1"), "{reply}");
     }
-    weir.logged("login refused; the same is not tried again for a while");
+    weir.logged("login refused by the upstream; the same login is not tried again for a while");
     let logins = || upstream.commands().iter().filter(|line| line.starts_with("AUTH")).count();
     // Weir stops logging in after some refusals. A few more logins can already have begun at that moment.
     assert!((4..=6).contains(&logins()), "{}", logins());

@@ -116,16 +116,16 @@ fn log(change: Change) {
         Change::Jumped(by) | Change::Followed(by) => {
             (format_duration(Duration::from_millis(by.unsigned_abs() / 1_000)), if by < 0 { "back" } else { "forward" })
         }
-        Change::Returned => return tracing::info!("the wall clock is right again: its jump is not followed"),
+        Change::Returned => return tracing::info!("the wall clock has jumped back: Weir does not follow the jump"),
     };
     match change {
         Change::Jumped(_) => tracing::warn!(
             size,
             direction,
-            "the wall clock has jumped: it is not followed before it has stayed there for up to {}",
+            "the wall clock has jumped: Weir follows it only after it has stayed there for up to {}",
             format_duration(BELIEVED_AFTER)
         ),
-        _ => tracing::warn!(size, direction, "the jump of the wall clock has lasted: it is followed now"),
+        _ => tracing::warn!(size, direction, "the jump of the wall clock has lasted: Weir follows it now"),
     }
 }
 

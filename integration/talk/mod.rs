@@ -186,9 +186,10 @@ impl Talk {
             "change" => self.change(rest),
             "reload" => self.reload(rest),
             "restart" => {
-                self.clients.clear();
+                // The clients stay connected until Weir is dead: otherwise Weir could refund what they have not sent.
                 self.weir.signal(Signal::KILL);
                 self.weir.log_to_the_end();
+                self.clients.clear();
                 self.weir = self.site.start();
                 Ok(())
             }

@@ -120,7 +120,7 @@ impl Watched {
                 let former = std::mem::replace(&mut self.users, Arc::new(users));
                 self.former = is_replaced.then_some((former, instant));
             }
-            Err(error) => tracing::error!(%error, "users file not taken: the former users stay"),
+            Err(error) => tracing::error!(%error, "users file refused: the former users stay in force"),
         }
     }
 }

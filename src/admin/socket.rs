@@ -29,7 +29,7 @@ pub enum SocketError {
 impl fmt::Display for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InUse(path) => write!(f, "socket {}: another Weir takes orders there", path.display()),
+            Self::InUse(path) => write!(f, "socket {}: another Weir has this control socket open", path.display()),
             Self::Other(path) => write!(f, "socket {}: there is a file that is not a socket", path.display()),
             Self::Io(path, error) => write!(f, "socket {}: {error}", path.display()),
         }

@@ -71,13 +71,13 @@ fn unreachable(socket: &Path, error: &io::Error) -> CommandError {
     let socket = socket.display();
     match error.kind() {
         ErrorKind::PermissionDenied => {
-            let words = format!("{socket}: {error}: only root and the user that Weir runs as may give it orders");
+            let words = format!("{socket}: {error}: only root and the user that Weir runs as may control it");
             CommandError::new(exit::NO_PERMISSION, words)
         }
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => CommandError::new(
             exit::UNAVAILABLE,
             format!(
-                "no Weir is running that takes orders at {socket}: {error}; one that was started before \"path\" of [state] or \
+                "no running Weir answers at {socket}: {error}; one that was started before \"path\" of [state] or \
                  \"socket\" of [admin] was changed needs a restart"
             ),
         ),

@@ -64,7 +64,7 @@ enum Command {
     },
     /// Tell the running Weir to read its configuration again
     #[command(after_help = concat!(
-        "Exit code: 0 if the configuration is taken, 78 if it is bad, 69 if no Weir is running.\n\n",
+        "Exit code: 0 if the configuration is taken, 78 if it is bad, 69 if no Weir runs.\n\n",
         "Example:\n  weir reload"
     ))]
     Reload(ConfigArgument),

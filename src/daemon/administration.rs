@@ -60,11 +60,11 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
 async fn bind_socket(options: &admin::Options) -> Option<(UnixListener, SocketFile)> {
     match admin::bind(&options.socket).await {
         Ok(bound) => {
-            tracing::info!(socket = %options.socket.display(), "orders are taken");
+            tracing::info!(socket = %options.socket.display(), "control socket open");
             Some(bound)
         }
         Err(error) => {
-            tracing::error!(%error, "no orders are taken: weir reload will not find this Weir, SIGHUP will");
+            tracing::error!(%error, "the control socket cannot be opened: commands do not reach this Weir, SIGHUP still reloads it");
             None
         }
     }

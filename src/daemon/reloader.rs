@@ -160,7 +160,7 @@ impl Reloader {
         tracing::info!(limits, "limits read again");
         let unusable = self.server.relay.set_upstreams(&relay).err();
         if let Some(error) = &unusable {
-            tracing::error!(%error, "upstreams not taken: the former ones stay");
+            tracing::error!(%error, "upstreams refused: the former ones stay in force");
         }
         let changed = config::needs_restart(&self.began_with, &settings).join(", ");
         if !changed.is_empty() {
@@ -174,7 +174,7 @@ impl Reloader {
         let mut words = format!("{}: read again: {limits} {noun}\n", self.path.display());
         let keep = format_duration(KEEP);
         for limit in gone {
-            words += &format!("no such limit any more: {limit}: its budgets are kept for {keep}, if it comes back\n");
+            words += &format!("limit removed: {limit}: its budgets are kept for {keep}, in case it comes back\n");
         }
         inert.iter().for_each(|grant| words += &format!("{grant}\n"));
         if !changed.is_empty() {
@@ -188,10 +188,10 @@ impl Reloader {
         self.server.metrics.service.config_good.set(0);
         if self.error.changes_to(Some(bad.drawn.clone())) || trigger != Trigger::WasBad {
             self.server.metrics.service.reloads.with_label_values(&["refused"]).inc();
-            tracing::error!(error = bad.line, "limits and upstreams not taken: the former ones stay");
+            tracing::error!(error = bad.line, "configuration refused: the former limits and upstreams stay in force");
         }
         let (drawn, file) = (bad.drawn, self.path.display());
-        Outcome::Refused(format!("{drawn}\n\n{file}: not taken: the former limits and upstreams stay\n"))
+        Outcome::Refused(format!("{drawn}\n\n{file}: refused: the former limits and upstreams stay in force\n"))
     }
 }
 
@@ -199,14 +199,14 @@ impl Reloader {
 /// files.
 fn answer(words: String, unusable: Option<UnusableError>, problems: &Diagnostics) -> Outcome {
     if let Some(error) = unusable {
-        return Outcome::Refused(format!("{words}upstreams not taken: the former ones stay: {error}\n"));
+        return Outcome::Refused(format!("{words}upstreams refused: the former ones stay in force: {error}\n"));
     }
     match problems.render(false) {
         drawn if drawn.is_empty() => Outcome::Done(words),
         drawn if !problems.has_errors() => Outcome::Done(format!("{drawn}\n\n{words}")),
         drawn => {
             let error = first_error(problems);
-            tracing::warn!(error, "with the files that it names, this configuration cannot be started");
+            tracing::warn!(error, "a restart with this configuration would fail");
             Outcome::Refused(format!("{drawn}\n\n{words}what is wrong with other files leaves the former in place\n"))
         }
     }

@@ -29,7 +29,7 @@ pub fn ready() {
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!(%error, "systemd is not told of the reload"),
+        Err(error) => tracing::warn!(%error, "systemd could not be told of the reload"),
     }
 }
 
@@ -50,6 +50,6 @@ pub async fn feed_watchdog() {
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "systemd cannot be told");
+        tracing::warn!(%error, "systemd could not be notified");
     }
 }

@@ -57,14 +57,17 @@ impl Announcer {
             Announce::Xclient => ("XCLIENT", offered.xclient),
         };
         if self.is_lacking.changes_to(taken.is_empty()) && taken.is_empty() {
-            tracing::warn!(upstream = &*self.upstream, "upstream offers no {name}: it is not told who the client is");
+            tracing::warn!(
+                upstream = &*self.upstream,
+                "upstream offers no {name}: Weir cannot tell it who the client is"
+            );
         }
     }
 
     /// Records the reply to XFORWARD. Logs a warning once if the reply is a refusal.
     pub fn note_reply(&self, reply: &Reply) {
         if self.is_refusing.changes_to(!reply.is_positive()) && !reply.is_positive() {
-            tracing::warn!(upstream = &*self.upstream, %reply, "upstream refuses XFORWARD: it is not told who the client is");
+            tracing::warn!(upstream = &*self.upstream, %reply, "upstream refuses XFORWARD: Weir cannot tell it who the client is");
         }
     }
 }

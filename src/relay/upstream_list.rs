@@ -168,11 +168,7 @@ fn log_changes(before: &Snapshot, now: &Snapshot) {
         match before.find(name) {
             None => tracing::info!(upstream = name, enabled, "upstream added"),
             Some(former) if !Arc::ptr_eq(former, upstream) => {
-                tracing::info!(
-                    upstream = name,
-                    enabled,
-                    "upstream changed: new connections are as it is configured now"
-                );
+                tracing::info!(upstream = name, enabled, "upstream changed: new connections use the new settings");
             }
             Some(former) if is_among(&before.enabled, former) == enabled => {}
             Some(_) if enabled => {

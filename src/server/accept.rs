@@ -55,8 +55,8 @@ pub async fn serve(
             Err(NoHeader::HealthCheck) => return,
             Err(NoHeader::Wrong(error)) => {
                 count_refused(&server, &listener, "proxy-protocol");
-                if let Some(Permit { suppressed }) = server.log_throttle.permit("no good PROXY header", peer) {
-                    tracing::warn!(listener = &*listener.name, %peer, %error, suppressed, "no good PROXY header");
+                if let Some(Permit { suppressed }) = server.log_throttle.permit("invalid PROXY header", peer) {
+                    tracing::warn!(listener = &*listener.name, %peer, %error, suppressed, "invalid PROXY header");
                 }
                 return;
             }

@@ -95,6 +95,6 @@ pub async fn listen(
 
 fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a session ended by a fault of Weir's own");
+        tracing::error!(%error, "a session ended because of a bug in Weir");
     }
 }

@@ -60,9 +60,9 @@ impl SessionLog<'_> {
                 self.limit_exceeded(hit, *stage, *is_logged);
             }
             Record::LeftDuringDelay { delay } => {
-                let Some(Permit { suppressed }) = self.permit("left before a late answer") else { return };
+                let Some(Permit { suppressed }) = self.permit("client left during a delay") else { return };
                 let delay = format_duration(*delay);
-                tracing::info!(session, %client, user = self.user, delay, suppressed, "left before a late answer");
+                tracing::info!(session, %client, user = self.user, delay, suppressed, "client left during a delay");
             }
             Record::Noticed(notice) => self.noticed(notice),
             Record::Suspended(suspension) => self.suspended(suspension),

@@ -134,7 +134,7 @@ impl Certificates {
                 let keys = certificates.into_iter().map(|certificate| certificate.key).collect();
                 *read = LastRead { states, keys };
             }
-            Err(error) if is_news => tracing::error!(%error, "certificates not taken: the former ones stay"),
+            Err(error) if is_news => tracing::error!(%error, "certificates refused: the former ones stay in use"),
             Err(_) => {}
         }
     }

@@ -61,7 +61,7 @@ impl Session {
         } else if state.options.auth == Requirement::None {
             state.refuse(&Reply::new(502, "5.5.1 AUTH is not offered here"));
         } else if !state.offers_auth() {
-            state.refuse(&Reply::new(538, "5.7.11 Say STARTTLS first: a password is not taken unencrypted"));
+            state.refuse(&Reply::new(538, "5.7.11 Say STARTTLS first: passwords are accepted only over TLS"));
         } else if state.user.is_some() {
             state.refuse(&Reply::new(503, "5.5.1 You are logged in already"));
         } else if state.transaction.is_some() {

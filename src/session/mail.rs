@@ -30,7 +30,7 @@ impl State {
             Reply::new(550, "5.6.7 An address beyond ASCII needs SMTPUTF8")
         } else if mail.size.is_some_and(|size| size > self.max_message_size()) {
             let (id, limit) = (&self.id, self.max_message_size());
-            let text = format!("5.3.4 A message of this size is not taken; the limit is {limit} octets ({id})");
+            let text = format!("5.3.4 The message is too large; the limit is {limit} octets ({id})");
             return PendingCommand::Answered(Reply::new(552, text));
         } else {
             return PendingCommand::Mail(mail);

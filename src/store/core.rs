@@ -166,7 +166,7 @@ impl Core {
         let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();
         for limit in &gone {
             let keep = format_duration(KEEP);
-            tracing::warn!(limit, "no such limit any more: its budgets are kept for {keep}, if it comes back");
+            tracing::warn!(limit, "limit removed: its budgets are kept for {keep}, in case it comes back");
         }
         gone
     }

@@ -220,7 +220,10 @@ impl Store {
             wait_for(&[maintenance, loader]);
             wait_for(&[writer.stop()]);
             if let Health::Degraded(reason) = core.health.current() {
-                tracing::error!(reason, "stopping with the state degraded: what the file does not have is lost");
+                tracing::error!(
+                    reason,
+                    "stopping while the state is degraded: changes that are not in the file are lost"
+                );
             }
         };
         let _ = tokio::task::spawn_blocking(end).await;

@@ -147,7 +147,7 @@ impl Resolver {
         let is_news = self.is_without_hosts.changes_to(parsed.is_err());
         parsed.unwrap_or_else(|reason| {
             if is_news {
-                tracing::warn!(%reason, "/etc/hosts cannot be read; going on without");
+                tracing::warn!(%reason, "/etc/hosts cannot be read and is not used");
             }
             Hosts::default()
         })
@@ -177,7 +177,7 @@ impl Resolver {
             Err(why) if why.is_temporary() => {
                 let Some(answer) = cache.stale_answer(name, Instant::now()) else { return Err(why) };
                 if self.is_stale.changes_to(true) {
-                    tracing::warn!(name, reason = %why, "DNS fails; going on with the last answers");
+                    tracing::warn!(name, reason = %why, "DNS fails; the last answers are used");
                 }
                 Ok(answer)
             }
@@ -207,7 +207,7 @@ impl Resolver {
             false => NameServers::of(&current.options.servers),
         });
         if let Some(note) = new.note() {
-            tracing::warn!(reason = note, "the system has no name servers that can be asked");
+            tracing::warn!(reason = note, "the system has no usable name servers");
         }
         current.servers = Some((source, new.clone()));
         new

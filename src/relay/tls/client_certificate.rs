@@ -67,7 +67,7 @@ impl ClientCertificate {
                 tracing::info!(file = %self.paths.certificate.display(), "client certificate read again");
                 *shown = Shown { connector, files };
             }
-            Err(error) if is_news => tracing::error!(%error, "client certificate not taken: the former one stays"),
+            Err(error) if is_news => tracing::error!(%error, "client certificate refused: the former one stays in use"),
             Err(_) => {}
         }
         shown.connector.clone()

@@ -31,7 +31,7 @@ fn complaint(alert: AlertDescription) -> Option<&'static str> {
         AlertDescription::CertificateRevoked => Some("it has been revoked"),
         AlertDescription::UnknownCA => Some("it is from an authority that is not trusted there"),
         AlertDescription::BadCertificate => Some("it is bad"),
-        AlertDescription::UnsupportedCertificate => Some("it is of a kind that is not taken there"),
+        AlertDescription::UnsupportedCertificate => Some("it is of a kind that is not accepted there"),
         AlertDescription::CertificateUnknown => Some("there is something wrong with it"),
         _ => None,
     }

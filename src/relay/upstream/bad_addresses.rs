@@ -66,7 +66,7 @@ impl BadAddresses {
     pub fn works(&self, address: SocketAddr) {
         let before = self.lock().remove(&address);
         if before.is_some_and(|entry| entry.is_logged) {
-            tracing::info!(upstream = &*self.upstream, %address, "address is well again");
+            tracing::info!(upstream = &*self.upstream, %address, "address works again");
         }
     }
 

@@ -269,7 +269,7 @@ impl Connector {
         let Some(reason) = error else { return self.refusals.forget() };
         if let Some(pause) = self.refusals.learn(secret, reason, Instant::now()) {
             let (upstream, pause) = (&*self.options.name, format_duration(pause));
-            tracing::warn!(upstream, %reason, pause, "login refused; the same is not tried again for a while");
+            tracing::warn!(upstream, %reason, pause, "login refused by the upstream; the same login is not tried again for a while");
         }
     }
 
