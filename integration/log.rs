@@ -1,7 +1,7 @@
 //! Tests of the log and of the counters of the same events: a message's log line names its sender and recipients, JSON
 //! has numbers as numbers, and counters count what their help text says.
 
-use crate::harness::{Client, PASSWORD, Process, Site, Upstream, wait_for};
+use crate::harness::{Client, PASSWORD, Process, Site, Upstream, run, wait_for};
 use serde_json::{Value, json};
 
 /// Waits for the first log line that contains this text, and returns its JSON object.
@@ -103,12 +103,20 @@ fn numbers_are_numbers_and_each_key_stands_once() {
 #[test]
 fn the_first_line_after_the_start_names_version_limits_and_listeners() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "limit = [{ name = \"l\", count = \"messages\", per = [], rate = \"9 / 1h\" }]\n");
+    let limit = "limit = [{ name = \"l\", count = \"messages\", per = [], rate = [\"9 / 1h\", \"20 / 1d\"] }]\n";
+    let site = site(&upstream, limit);
     let weir = site.start();
     let line = object(&weir, "\"started\"");
     let listeners = format!("s {}, tls {}", weir.address("s"), weir.address("tls"));
     let expected = (&json!(env!("CARGO_PKG_VERSION")), &json!(1), &json!(listeners));
     assert_eq!((&line["version"], &line["limits"], &line["listeners"]), expected);
+    // A limit with two rates is one limit, as in the report of `weir check`.
+    let reloaded = run(&mut site.command(&["reload"]), "").out;
+    assert!(reloaded.ends_with("read again: 1 limit\n"), "{reloaded}");
+    // `weir reset` needs no reason, and a key without a value is left out.
+    run(&mut site.command(&["reset", "l", "all"]), "");
+    let reset = object(&weir, "budget reset");
+    assert_eq!((&reset["limit"], reset.get("reason")), (&json!("l"), None), "{reset}");
     assert_eq!(weir.metric(&format!("weir_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
 }
 
