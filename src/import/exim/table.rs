@@ -161,6 +161,22 @@ mod tests {
     }
 
     #[test]
+    fn an_asterisk_is_a_pattern_only_where_exim_takes_it_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("table");
+        std::fs::write(&path, "bob: 1\n*@a.test: 2\n*: 3\n").unwrap();
+        for (kind, keys) in [
+            ("lsearch", &["bob"][..]),
+            ("lsearch*", &["bob", "*"]),
+            ("lsearch*@", &["bob", "*@a.test", "*"]),
+            ("wildlsearch", &["bob", "*@a.test", "*"]),
+        ] {
+            let rows = rows(kind, &path.display().to_string(), &Allowance::default()).unwrap();
+            assert_eq!(rows.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), keys, "{kind}");
+        }
+    }
+
+    #[test]
     fn the_records_of_a_cdb_file_are_read() {
         let mut bytes = Vec::new();
         for _ in 0..256 {
