@@ -1,7 +1,7 @@
 //! Tests of the log and of the counters of the same events: a message's log line names its sender and recipients, JSON
 //! has numbers as numbers, and counters count what their help text says.
 
-use crate::harness::{Client, PASSWORD, Process, Site, Upstream, wait_for};
+use crate::harness::{Client, Fault, PASSWORD, Process, Site, Stage, Upstream, run, wait_for};
 use serde_json::{Value, json};
 
 /// Waits for the first log line that contains this text, and returns its JSON object.
@@ -103,12 +103,20 @@ fn numbers_are_numbers_and_each_key_stands_once() {
 #[test]
 fn the_first_line_after_the_start_names_version_limits_and_listeners() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "limit = [{ name = \"l\", count = \"messages\", per = [], rate = \"9 / 1h\" }]\n");
+    let limit = "limit = [{ name = \"l\", count = \"messages\", per = [], rate = [\"9 / 1h\", \"20 / 1d\"] }]\n";
+    let site = site(&upstream, limit);
     let weir = site.start();
     let line = object(&weir, "\"started\"");
     let listeners = format!("s {}, tls {}", weir.address("s"), weir.address("tls"));
     let expected = (&json!(env!("CARGO_PKG_VERSION")), &json!(1), &json!(listeners));
     assert_eq!((&line["version"], &line["limits"], &line["listeners"]), expected);
+    // A limit with two rates is one limit, as in the report of `weir check`.
+    let reloaded = run(&mut site.command(&["reload"]), "").out;
+    assert!(reloaded.ends_with("read again: 1 limit\n"), "{reloaded}");
+    // `weir reset` needs no reason, and a key without a value is left out.
+    run(&mut site.command(&["reset", "l", "all"]), "");
+    let reset = object(&weir, "budget reset");
+    assert_eq!((&reset["limit"], reset.get("reason")), (&json!("l"), None), "{reset}");
     assert_eq!(weir.metric(&format!("weir_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
 }
 
@@ -164,4 +172,41 @@ fn counters_of_rare_events_exist_from_the_start_of_their_limit() {
     site.edit("rate = \"9 / 1h\"", "rate = \"9 / 1h\", action = [{ at = 1, suspend = \"1h\" }]");
     weir.signal(rustix::process::Signal::HUP);
     wait_for("the counter", || shown("weir_suspensions_total{limit=\"first\"}").then_some(()));
+}
+
+#[test]
+fn a_message_that_no_upstream_takes_counts_as_such_and_not_as_abandoned() {
+    let upstream = Upstream::start();
+    let site =
+        site(&upstream, "limit = [{ name = \"l\", count = \"messages\", per = [\"sender\"], rate = \"9 / 1h\" }]\n");
+    let weir = site.start();
+    let counted = |result: &str| weir.metric(&format!("weir_messages_total{{result=\"{result}\"}}"));
+    let mut client = Client::greeted_by(&weir);
+    client.begin_transaction();
+    client.say("RSET", "250");
+    assert_eq!((counted("abandoned"), counted("upstream-away")), (1.0, 0.0));
+    for (stage, command) in [(Stage::Rcpt, "RCPT TO:<b@example.net>"), (Stage::Data, "DATA")] {
+        client.say("MAIL FROM:<a@example.org>", "250");
+        if stage == Stage::Data {
+            client.say("RCPT TO:<b@example.net>", "250");
+        }
+        upstream.fail(Some((stage, Fault::Cut)));
+        client.say(command, "451 4.4.1");
+        upstream.fail(None);
+        client.say("RSET", "250");
+        let is_up = || weir.metric("weir_upstream_up{upstream=\"127.0.0.1\"}") == 1.0;
+        wait_for("the upstream to be back", || is_up().then_some(()));
+    }
+    assert_eq!((counted("abandoned"), counted("upstream-away")), (1.0, 2.0));
+    assert_eq!(object(&weir, "upstream-away")["accepted"], 0);
+}
+
+#[test]
+fn a_refusal_without_a_period_has_no_key_for_it() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "limit = [{ name = \"l\", count = \"messages\", per = [], rate = \"0\" }]\n");
+    let weir = site.start();
+    Client::greeted_by(&weir).say("MAIL FROM:<a@example.org>", "550");
+    let line = object(&weir, "\"refused\"");
+    assert_eq!((line.get("period"), &line["wait"]), (None, &json!("never")), "{line}");
 }

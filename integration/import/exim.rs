@@ -481,3 +481,57 @@ fn a_limit_that_check_refuses_is_printed_as_a_comment() {
     assert!(said.err.contains("2 conditions: 1 translated, 0 in shadow, 1 named"), "{}", said.err);
     site.configure(&said.out);
 }
+
+#[test]
+fn only_rows_that_exim_finds_by_an_address_are_taken() {
+    let site = Folder::new();
+    let file = site.write("nets", "192.0.2.7: 900\n198.51.100.0/24: 50\n").display().to_string();
+    let statement = |condition: &str, number: &str| {
+        format!(
+            "acl_smtp_rcpt = a\nbegin acl\na:\n  deny {condition}\n    ratelimit = {number} / 1h / per_rcpt / strict\n"
+        )
+    };
+    for (lookup, items) in [
+        ("net-iplsearch", "[\"192.0.2.7\", \"198.51.100.0/24\"]"),
+        ("net-lsearch", "\"192.0.2.7\""),
+        ("net24-lsearch", "\"198.51.100.0/24\""),
+    ] {
+        let said = site.import("exim", &statement(&format!("hosts = {lookup};{file}"), "5"));
+        assert!(said.out.contains(&format!("match = {{ client = {items} }}")), "{lookup}\n{}", said.out);
+    }
+    for lookup in ["lsearch", "iplsearch", "net24-iplsearch"] {
+        let said = site.import("exim", &statement(&format!("hosts = {lookup};{file}"), "5"));
+        for words in ["mode = \"shadow\"", "Exim looks up the host's name"] {
+            assert!(said.out.contains(words), "{lookup}\n{}", said.out);
+        }
+    }
+    for (key, lookup, rows) in [
+        ("$sender_host_address", "iplsearch", "192.0.2.7,900 / 1h\n198.51.100.0/24,50 / 1h\n"),
+        ("$sender_host_address", "lsearch", "192.0.2.7,900 / 1h\n"),
+        ("${mask:$sender_host_address/24}", "lsearch", "198.51.100.0/24,50 / 1h\n"),
+    ] {
+        let site = Folder::new();
+        let file = site.write("nets", "192.0.2.7: 900\n198.51.100.0/24: 50\n").display().to_string();
+        let number = format!("${{lookup{{{key}}}{lookup}{{{file}}}{{$value}}{{10}}}}");
+        site.write("exim", &statement("authenticated = *", &number));
+        site.run(&["import", "exim", "exim", "--tables", "."], "");
+        let saved = std::fs::read_to_string(site.0.path().join("nets.csv")).unwrap();
+        assert_eq!(saved, format!("client,rate\n{rows}"), "{key} {lookup}");
+    }
+}
+
+#[test]
+fn conditions_of_acls_that_refuse_no_mail_are_named() {
+    let said = Folder::new().import(
+        "exim",
+        "acl_smtp_mailauth = a\nacl_smtp_rcpt = b\nbegin acl\na:\n  deny ratelimit = 5 / 1m / per_cmd\n\
+         b:\n  deny ratelimit = 5 / 1h / per_rcpt / $interface_address\n",
+    );
+    for words in [
+        "Weir has nothing like acl_smtp_mailauth",
+        "limits have no key field for $interface_address",
+        "# 2 conditions: 0 translated, 0 in shadow, 2 named",
+    ] {
+        assert!(said.out.contains(words), "{words}\n{}", said.out);
+    }
+}

@@ -88,3 +88,14 @@ fn buckets_with_a_symbol_only_mark_and_factors_need_the_dynamic_rate_limit() {
     }
     site.configure(&said.out);
 }
+
+#[test]
+fn limits_that_rspamd_does_not_use_are_in_shadow() {
+    let said = Folder::new()
+        .import("rspamd", "enabled = false;\nrates { user { bucket { burst = 5; rate = \"5 / 1h\"; } } }\n");
+    for words in
+        ["enabled = false: rspamd does not use these limits\n", "mode = \"shadow\"", "0 translated, 1 in shadow"]
+    {
+        assert!(said.out.contains(words), "{words}\n{}", said.out);
+    }
+}

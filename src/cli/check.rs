@@ -27,9 +27,7 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     if online {
         return probe_upstreams(&config.relay);
     }
-    // A limit with several rates has one entry in the list for each rate. Entries with the same name are counted as one
-    // limit.
-    let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
+    let limits = config.policy.limit_count();
     let listeners = config.listeners.len();
     let (listeners, limits) = (counted(listeners as u64, "listener"), counted(limits as u64, "limit"));
     let notices = match config.has_notifications() {

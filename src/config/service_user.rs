@@ -1,6 +1,6 @@
 //! User that the service runs as, and the files that root can use and this user cannot.
 
-use nix::unistd::{Uid, User, getgrouplist};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::ffi::CString;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,10 +31,17 @@ impl ServiceUser {
         let known = User::from_uid(Uid::from_raw(folder.uid())).ok().flatten();
         let name = known.as_ref().map_or_else(|| format!("uid {}", folder.uid()), |user| user.name.clone());
         let groups = known.and_then(|user| getgrouplist(&CString::new(user.name).ok()?, user.gid).ok());
-        let groups = groups.map(|groups| groups.into_iter().map(nix::unistd::Gid::as_raw).collect());
+        let groups = groups.map(|groups| groups.into_iter().map(Gid::as_raw).collect());
         // The user of a container is perhaps not in the user database. In this case, the group of the folder is the
         // only known group.
         Some(Self { name, uid: folder.uid(), groups: groups.unwrap_or_else(|| vec![folder.gid()]) })
+    }
+
+    /// Returns the name of the user's own group, or the group's number. The group of nobody is nogroup.
+    fn group(&self) -> String {
+        let own = self.groups.first().copied().unwrap_or(self.uid);
+        let known = Group::from_gid(Gid::from_raw(own)).ok().flatten();
+        known.map_or_else(|| own.to_string(), |group| group.name)
     }
 
     /// Returns the reason why the user cannot read a file: the outermost folder on the path that the user cannot enter,
@@ -81,7 +88,7 @@ impl Obstacle {
             Self::File(path) => (path.display(), 'r'),
             Self::Folder(path) => (path.display(), 'x'),
         };
-        let group = user.name.strip_prefix("uid ").unwrap_or(&user.name);
+        let group = user.group();
         format!("chgrp {group} {path} && chmod g+{bit} {path}")
     }
 }
@@ -119,6 +126,8 @@ mod tests {
         }
         set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
         assert!(!owner.cannot_write(&file) && member.cannot_write(&file));
-        assert_eq!(Obstacle::File("/k".into()).help(&owner), "chgrp weir /k && chmod g+r /k");
+        assert_eq!(Obstacle::File("/k".into()).help(&owner), "chgrp 4000000 /k && chmod g+r /k");
+        let root = user(0, 0);
+        assert_eq!(Obstacle::Folder("/k".into()).help(&root), "chgrp root /k && chmod g+x /k");
     }
 }

@@ -82,7 +82,7 @@ impl Daemon {
     pub async fn start(mut config: Config, sockets: HashMap<String, TcpListener>) -> Result<Self, StartError> {
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
-        let limits = config.policy.limits.len();
+        let limits = config.policy.limit_count();
         let (path, settings, watched) =
             (config.problems.path.clone(), take(&mut config.settings), take(&mut config.watched));
         let server = Arc::new(open(config)?);

@@ -149,7 +149,7 @@ impl Reloader {
     /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
         let Config { policy, relay, settings, watched, .. } = config;
-        let limits = policy.limits.len();
+        let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
         self.former.push(former);

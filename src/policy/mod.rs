@@ -102,6 +102,12 @@ impl Policy {
         }
     }
 
+    /// Returns the number of limits as the configuration has them: a limit with several rates counts once, although the
+    /// list has an entry for each rate.
+    pub fn limit_count(&self) -> usize {
+        self.limits.chunk_by(|one, next| one.name == next.name).count()
+    }
+
     /// Returns the upstreams to which limits route mail.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<str>> {
         let in_force = self.limits.iter().filter(|limit| limit.mode == Mode::Enforce);

@@ -163,7 +163,7 @@ impl SessionLog<'_> {
             also,
             used,
             allowed,
-            period = refusal.quota.period(),
+            period = period(&refusal.quota),
             wait = refusal.wait_text(),
             action = refusal.verb.name(),
             reply = code,
@@ -179,7 +179,7 @@ impl SessionLog<'_> {
         let (LimitHit { limit, mode, actions, .. }, stage) = (hit, stage.name());
         let message = if *mode == Mode::Shadow { "over, in shadow" } else { "over" };
         let Some(Permit { suppressed }) = self.permit_if(is_logged, message) else { return };
-        let (limit, mode, period) = (&**limit, mode.name(), hit.quota.period());
+        let (limit, mode, period) = (&**limit, mode.name(), period(&hit.quota));
         let [used, allowed] = numbers(&hit.quota, hit.level);
         match hit.mode {
             Mode::Shadow => {
@@ -202,7 +202,7 @@ impl SessionLog<'_> {
         metrics.limits.notices.with_label_values(&[notify, limit]).inc();
         let Some(Permit { suppressed }) = self.permit("notice") else { return };
         let owner = notice.key.as_ref().map(|key| key.owner().to_string());
-        let (mode, period) = (notice.mode.name(), notice.quota.period());
+        let (mode, period) = (notice.mode.name(), period(&notice.quota));
         let [used, allowed] = numbers(&notice.quota, notice.level);
         tracing::warn!(session, %client, user, notify, limit, owner, mode, used, allowed, period, suppressed, "notice");
     }
@@ -227,6 +227,7 @@ impl SessionLog<'_> {
             MessageOutcome::Answered(reply) if reply.is_positive() => ("delivered", Some(reply.to_string())),
             MessageOutcome::Answered(reply) => ("refused", Some(reply.to_string())),
             MessageOutcome::Away(reason) => ("upstream-away", Some(reason.clone())),
+            MessageOutcome::LostBefore => ("upstream-away", None),
             MessageOutcome::TooLarge | MessageOutcome::Endless => ("too-large", None),
             MessageOutcome::OverLimit(_) => ("over-limit", None),
             MessageOutcome::Suspended(_) => ("suspended", None),
@@ -277,6 +278,11 @@ fn recipient_list(recipients: &[Arc<str>]) -> (Option<String>, Option<usize>) {
     let listed: Vec<&str> = recipients.iter().take(MAX_LISTED).take_while(is_listed).map(|to| &**to).collect();
     let more = recipients.len() - listed.len();
     ((!listed.is_empty()).then(|| listed.join(",")), (more > 0).then_some(more))
+}
+
+/// Returns the period of a quota; `None` if it has none, because a key without a value is left out.
+fn period(quota: &Quota) -> Option<String> {
+    Some(quota.period()).filter(|period| !period.is_empty())
 }
 
 /// Returns the used and the allowed amount, as numbers with at most one decimal.

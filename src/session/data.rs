@@ -203,8 +203,10 @@ impl State {
     /// Ends a transaction in which no message is sent. Records the transaction if the client had sent RCPT. In that
     /// case limits have perhaps charged recipients, and the log then shows what has used the budget.
     pub(super) fn abandon(&mut self, now: Timestamp) {
-        if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
-            self.end_transaction(MessageOutcome::Abandoned, 0, None, now);
+        if let Some(transaction) = self.transaction.as_ref().filter(|transaction| transaction.asked > 0) {
+            let is_lost = matches!(transaction.upstream, Upstream::Lost);
+            let outcome = if is_lost { MessageOutcome::LostBefore } else { MessageOutcome::Abandoned };
+            self.end_transaction(outcome, 0, None, now);
         }
         if let Some(transaction) = self.transaction.take() {
             self.session_counters.end_message();
@@ -251,7 +253,7 @@ impl State {
             MessageOutcome::OverLimit(_) | MessageOutcome::Suspended(_) => (None, false),
             MessageOutcome::Undecided => (Some(undecided()), false),
             MessageOutcome::Away(_) => (Some(upstream_away(id, None)), false),
-            MessageOutcome::ClientGone | MessageOutcome::Abandoned => (None, true),
+            MessageOutcome::ClientGone | MessageOutcome::LostBefore | MessageOutcome::Abandoned => (None, true),
             MessageOutcome::Stopping => (Some(stopping(&self.options.hostname, self.is_evicted)), true),
             MessageOutcome::ClientSilent => (Some(timed_out(&self.options.hostname)), true),
             MessageOutcome::TooSlow(rate) => {

@@ -28,6 +28,8 @@ pub enum MessageOutcome {
     Ambiguous(Ambiguity),
     /// The upstream became unavailable, for this reason.
     Away(String),
+    /// No message began, because the upstream was lost before: the client got 451 to RCPT or DATA.
+    LostBefore,
     /// The client closed the connection within the message.
     ClientGone,
     /// The client stopped sending within the message.

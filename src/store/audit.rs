@@ -84,15 +84,17 @@ impl AuditRecord {
         if matches!((act, by), (Act::Suspended, By::Limit(_))) {
             return;
         }
+        // Commands that end an exception may omit the reason; a key without a value is left out.
+        let reason = Some(&**reason).filter(|reason| !reason.is_empty());
         let time = until.filter(|_| *act != Act::Ended).map(|until| format_wait(until.since(*at)));
         let what = if limit.is_some() { "grant" } else { "suspension" };
         match act {
-            Act::Suspended => tracing::warn!(%owner, time, %by, %reason, "suspended"),
-            Act::Released => tracing::info!(%owner, time, %by, %reason, "released"),
-            Act::Granted => tracing::warn!(limit, %owner, rate, time, %by, %reason, "granted"),
-            Act::Revoked => tracing::info!(limit, %owner, rate, time, %by, %reason, "grant revoked"),
-            Act::Reset => tracing::info!(limit, %owner, was, %by, %reason, "budget reset"),
-            Act::Ended => tracing::info!(limit, %owner, rate, %by, %reason, "{what} ended"),
+            Act::Suspended => tracing::warn!(%owner, time, %by, reason, "suspended"),
+            Act::Released => tracing::info!(%owner, time, %by, reason, "released"),
+            Act::Granted => tracing::warn!(limit, %owner, rate, time, %by, reason, "granted"),
+            Act::Revoked => tracing::info!(limit, %owner, rate, time, %by, reason, "grant revoked"),
+            Act::Reset => tracing::info!(limit, %owner, was, %by, reason, "budget reset"),
+            Act::Ended => tracing::info!(limit, %owner, rate, %by, reason, "{what} ended"),
         }
     }
 }

@@ -31,12 +31,14 @@ impl Event {
 
     /// Returns the event at which Exim runs the ACL of the option `acl_NAME`.
     pub fn of_option(name: &str) -> Option<Self> {
-        const OTHERS: [&str; 15] = [
+        const OTHERS: [&str; 16] = [
             "not_smtp_start",
             "not_smtp_mime",
             "not_smtp",
             "smtp_data_prdr",
             "smtp_dkim",
+            // Its refusal only makes Exim ignore the parameter AUTH= of MAIL.
+            "smtp_mailauth",
             "smtp_mime",
             "smtp_etrn",
             "smtp_expn",
@@ -52,7 +54,7 @@ impl Event {
             "smtp_connect" => Self::Connect,
             "smtp_helo" => Self::Helo,
             "smtp_auth" => Self::Auth,
-            "smtp_mail" | "smtp_mailauth" => Self::Mail,
+            "smtp_mail" => Self::Mail,
             "smtp_rcpt" => Self::Rcpt,
             "smtp_predata" => Self::Predata,
             "smtp_data" => Self::Data,

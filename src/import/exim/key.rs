@@ -102,7 +102,7 @@ fn field(content: &str) -> Result<Option<Field>, String> {
         "recipient" => Field::Recipient,
         "domain" => Field::RecipientDomain,
         "sender_helo_name" => Field::Helo,
-        "received_port" | "interface_port" | "received_ip_address" | "interface_address" => Field::Listener,
+        "received_port" | "interface_port" => Field::Listener,
         "primary_hostname" | "qualify_domain" | "qualify_recipient" => return Ok(None),
         name if name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_') => {
             return Err(format!("the key ${{{name}}} is not understood"));

@@ -1,7 +1,7 @@
 //! Parser of Exim's lists of hosts, domains and addresses, whose items become values of `match` and `except`.
 
 use super::super::budget::Allowance;
-use super::table;
+use super::table::{self, Networks};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -132,7 +132,13 @@ fn read(kind: Kind, name: &str, allowance: &Allowance) -> Result<Vec<String>, St
 fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<Vec<String>, String> {
     let is_exact = |key: &str| !key.contains(['*', '^', '+']);
     let rows = table::rows(lookup, file, allowance).map_err(|why| format!("{lookup};{file}: {why}"))?;
-    let keys: Vec<String> = rows.into_iter().map(|(key, _)| key).collect();
+    let mut keys: Vec<String> = rows.into_iter().map(|(key, _)| key).collect();
+    if kind == Kind::Hosts {
+        let networks = Networks::of_lookup(lookup).ok_or_else(|| {
+            format!("{lookup};{file}: Exim looks up the host's name, and limits look up no names; with net-iplsearch Exim looks up the address")
+        })?;
+        keys.retain(|key| networks.finds(key));
+    }
     let is_pattern = table::base(lookup).contains("wild");
     match keys.iter().find(|key| !(is_exact(key) || is_pattern && key.starts_with('*'))) {
         Some(key) => Err(format!("{lookup};{file}: the key {key} is no plain item")),

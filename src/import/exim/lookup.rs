@@ -4,9 +4,10 @@
 use super::super::budget::Allowance;
 use super::braces::{MAX_DEPTH, Test, after_word, braced, expansion, is_constant, whole};
 use super::key;
-use super::table;
-use crate::policy::matching::Field;
+use super::table::{self, Networks};
+use crate::policy::matching::{Field, Widths};
 use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 /// Value that Exim looks up in tables by the value of one field.
@@ -106,6 +107,16 @@ impl Lookup {
         row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
 
+    /// Returns which keys this lookup finds in a table; `None` if it does not look up a client's address.
+    fn networks(&self, kind: &str) -> Option<Networks> {
+        match self.by {
+            Some(Field::Client(_)) if table::base(kind) == "iplsearch" => Some(Networks::Containing),
+            Some(Field::Client(widths)) if widths == Widths::default() => Some(Networks::None),
+            Some(Field::Client(widths)) => Some(Networks::OfLength(widths.of(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))),
+            _ => None,
+        }
+    }
+
     /// Returns the rows of all tables, each as key and value. Returns an error that says why the import cannot know the
     /// rows.
     pub fn rows(&self, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
@@ -113,7 +124,8 @@ impl Lookup {
         for (kind, file) in &self.tables {
             for file in files(file, allowance)? {
                 let new = table::rows(kind, &file, allowance)?;
-                rows.extend(new);
+                let networks = self.networks(kind);
+                rows.extend(new.into_iter().filter(|(key, _)| networks.is_none_or(|networks| networks.finds(key))));
             }
         }
         let mut seen = HashSet::new();

@@ -10,6 +10,8 @@ pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String
     let is_partial = kind.trim_start().starts_with("partial");
     // In `lsearch*` tables, the row `*` has the default value; for `lsearch`, this row has the ordinary key "*".
     let has_default = kind.contains('*') || kind.contains("wildlsearch") || kind.contains("iplsearch");
+    // In the keys of other lookups, an asterisk is a character like any other, which no address has.
+    let has_patterns = kind.contains("*@") || kind.contains("wildlsearch") || kind.contains("iplsearch");
     let kind = base(kind);
     let mut rows = match kind {
         _ if is_partial => return Err("partial matching is not translated".to_owned()),
@@ -31,7 +33,7 @@ pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String
     if !allowance.take(Resource::Lines, rows.len()) {
         return Err("the import exceeds its bounds".to_owned());
     }
-    rows.retain(|(key, _)| key != "*" || has_default);
+    rows.retain(|(key, _)| if key == "*" { has_default } else { has_patterns || !key.contains('*') });
     Ok(rows)
 }
 
@@ -64,6 +66,39 @@ pub fn unread(file: &str, error: &std::io::Error) -> String {
 pub fn base(kind: &str) -> &str {
     let kind = kind.trim().split(['*', ',']).next().unwrap_or_default();
     kind.rsplit('-').next().unwrap_or_default()
+}
+
+/// Keys with which a lookup by a client's address finds rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Networks {
+    /// The row of the longest prefix that contains the address: `iplsearch`.
+    Containing,
+    /// The row whose key is exactly the address: `lsearch`, and `net-lsearch` in lists of hosts.
+    None,
+    /// The row whose key is exactly the network of this prefix length: `net24-lsearch` in lists of hosts.
+    OfLength(u8),
+}
+
+impl Networks {
+    /// Returns the keys of a lookup in a list of hosts; `None` if Exim looks up the host's name, or refuses the lookup.
+    pub fn of_lookup(kind: &str) -> Option<Self> {
+        let (length, base) = kind.trim().strip_prefix("net")?.split_once('-')?;
+        match (length, base.starts_with("iplsearch")) {
+            ("", true) => Some(Self::Containing),
+            ("", false) => Some(Self::None),
+            (_, true) => None,
+            (length, false) => length.parse().ok().map(Self::OfLength),
+        }
+    }
+
+    /// Returns whether the lookup can find a row with this key.
+    pub fn finds(self, key: &str) -> bool {
+        match (self, key.split_once('/')) {
+            (Self::Containing, _) | (Self::None, None) => true,
+            (Self::OfLength(length), Some((_, written))) => written.parse() == Ok(length),
+            _ => key == "*",
+        }
+    }
 }
 
 fn is_text(kind: &str) -> bool {
@@ -123,6 +158,22 @@ mod tests {
             assert_eq!(row(line), Some((key.into(), value.into())));
         }
         assert_eq!(entries("a: 1\n  2\n# no\n\nb\n"), ["a: 1 2", "b"]);
+    }
+
+    #[test]
+    fn an_asterisk_is_a_pattern_only_where_exim_takes_it_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("table");
+        std::fs::write(&path, "bob: 1\n*@a.test: 2\n*: 3\n").unwrap();
+        for (kind, keys) in [
+            ("lsearch", &["bob"][..]),
+            ("lsearch*", &["bob", "*"]),
+            ("lsearch*@", &["bob", "*@a.test", "*"]),
+            ("wildlsearch", &["bob", "*@a.test", "*"]),
+        ] {
+            let rows = rows(kind, &path.display().to_string(), &Allowance::default()).unwrap();
+            assert_eq!(rows.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), keys, "{kind}");
+        }
     }
 
     #[test]

@@ -148,6 +148,11 @@ impl<'a> Section<'a> {
                 self.marks = Some(format!("symbol = {}", items.join(", ")));
                 return;
             }
+            "enabled" if entry.value.is_false() => {
+                self.lost
+                    .push((self.place(entry.line), "enabled = false: rspamd does not use these limits".to_owned()));
+                return;
+            }
             "whitelisted_rcpts" => "recipient",
             "whitelisted_ip" => "client",
             "whitelisted_user" => "user",
@@ -182,12 +187,6 @@ impl<'a> Section<'a> {
                 }
                 "limit" => {
                     report.leave_out(&place, "limit = \"NAME:BURST:RATE\" is a form that rspamd itself has given up")
-                }
-                "enabled" if entry.value.is_false() => {
-                    report.leave_out(
-                        &place,
-                        "enabled = false: rspamd does not use these limits; they are printed all the same",
-                    );
                 }
                 "max_rcpt" | "max_rcpts" => report.leave_out(
                     &place,
