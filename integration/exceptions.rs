@@ -108,7 +108,7 @@ fn invalid_commands_are_refused_without_effect() {
     let (_upstream, site, process) = running(KINDS);
     let term = ["--for", "8h", "--reason", "x"];
     for (arguments, words) in [
-        (&["grant", "nine", "alice", "9/1d"][..], "there is no limit \"nine\": there are ten, new, both, all, message"),
+        (&["grant", "nine", "alice", "9/1d"][..], "there is no limit \"nine\"; known: ten, new, both, all, message"),
         (&["grant", "watcher", "127.2.0.1", "9/1d"], "it looks at those of \"ten\": name that one"),
         (&["grant", "ten", "alice", "9/1d"], "\"alice\" is no address of a client"),
         (&["grant", "ten", "all", "9/1d"], "it counts per client: write client=…"),

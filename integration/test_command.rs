@@ -269,7 +269,7 @@ fn invalid_arguments_of_weir_test_are_named() {
         ("--client ::1 --rcpt-to c@d", "--rcpt-to needs --mail-from"),
         ("--client ::1 --stage rctp", "\"rctp\" is not a stage"),
         ("--client ::1 --stage rcpt --mail-from a@b", "--stage rcpt needs --rcpt-to"),
-        ("--client ::1 --listener t", "there is no listener \"t\": there are s, strict"),
+        ("--client ::1 --listener t", "there is no listener \"t\"; known: s, strict"),
         ("--client ::1 --at noon", "\"noon\" is not a time"),
     ] {
         let Outcome { code, out, err } = test(&site, arguments);

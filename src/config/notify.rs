@@ -27,7 +27,7 @@ impl Notifications {
             let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
             return Err(match names.is_empty() {
                 true => format!("there is no [notify.{name}]: add this section, with or without at-most"),
-                false => format!("there is no [notify.{name}]: there are {}", names.join(", ")),
+                false => format!("there is no [notify.{name}]; known: {}", names.join(", ")),
             });
         };
         known.is_used.set(true);

@@ -41,7 +41,7 @@ impl<'a> Setup<'a> {
             (None, _) => None,
             (Some(name), _) => Some(listeners.iter().find(|listener| *listener.name == **name).ok_or_else(|| {
                 let names: Vec<&str> = listeners.iter().map(|listener| &*listener.name).collect();
-                format!("there is no listener \"{name}\": there are {}", names.join(", "))
+                format!("there is no listener \"{name}\"; known: {}", names.join(", "))
             })?),
         };
         let now = test_message.at.map_or(now, |at| policy.zone.instant(at));

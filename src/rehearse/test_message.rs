@@ -121,7 +121,7 @@ impl TestMessage {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
         let Value::Object(object) = value else { return Err("this is not a JSON object".to_owned()) };
         if let Some(unknown) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            return Err(format!("there is no \"{unknown}\": there are {}", KEYS.join(", ")));
+            return Err(format!("there is no \"{unknown}\"; known: {}", KEYS.join(", ")));
         }
         let facts = Fields(&object);
         let tls = facts.0.get("tls").filter(|tls| !tls.is_null()).map_or(Some(false), Value::as_bool);
@@ -280,7 +280,7 @@ mod tests {
             ("[]", "not a JSON object"),
             ("{}", "there is no client"),
             (r#"{"client":"here"}"#, "client: \"here\" is not an IP address"),
-            (r#"{"client":"::1","tsl":true}"#, "there is no \"tsl\": there are client, user"),
+            (r#"{"client":"::1","tsl":true}"#, "there is no \"tsl\"; known: client, user"),
             (r#"{"client":"::1","tls":"yes"}"#, "tls is \"yes\": write true or false"),
             (r#"{"client":"::1","user":"a b"}"#, "user: \"a b\" is not a user name"),
             (r#"{"client":"::1","user":["a"]}"#, "user is [\"a\"]: write a text"),

@@ -22,7 +22,7 @@ impl Body {
         let Value::Object(mut object) = value else { return Err("this is not a JSON object".to_owned()) };
         object.retain(|_, value| !value.is_null());
         match object.keys().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => Err(format!("there is no \"{name}\": there are {}", known.join(", "))),
+            Some(name) => Err(format!("there is no \"{name}\"; known: {}", known.join(", "))),
             None => Ok(Self(object)),
         }
     }
@@ -106,7 +106,7 @@ mod tests {
         for (from, to, words) in [
             (good, "nonsense", "this is not JSON"),
             (good, "[]", "not a JSON object"),
-            ("\"last\":null", "\"least\":1", "there is no \"least\": there are for"),
+            ("\"last\":null", "\"least\":1", "there is no \"least\"; known: for"),
             ("\"last\":null", "\"last\":\"x\"", "last is \"x\": write a number"),
             ("\"last\":null", "\"json\":1", "json is 1: write true or false"),
             ("\"for\":\"8h\",", "", "it must end by itself"),

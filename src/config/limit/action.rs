@@ -99,7 +99,7 @@ fn named<T>(
 fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, String> {
     cx.upstreams.iter().find(|upstream| *upstream.name == *name).ok_or_else(|| {
         let names: Vec<&str> = cx.upstreams.iter().map(|upstream| &*upstream.name).collect();
-        format!("there is no upstream \"{name}\": there are {}", names.join(", "))
+        format!("there is no upstream \"{name}\"; known: {}", names.join(", "))
     })
 }
 

@@ -151,7 +151,7 @@ impl Context<'_> {
             let names: Vec<&str> = lists.names().collect();
             let help = match names.is_empty() {
                 true => format!("add [list.{name}] with file or items"),
-                false => format!("there are {}", names.join(", ")),
+                false => format!("known: {}", names.join(", ")),
             };
             let message = format!("{}: there is no list \"{name}\"", key.name());
             s.source().error_unless(&["list"], span, message, Some(&help));
@@ -192,7 +192,7 @@ impl Context<'_> {
         match key {
             Key::Field(Field::Listener, _) if !self.is_listener(pattern) => {
                 let message = format!("{}there is no listener \"{pattern}\"", place());
-                let help = format!("there are {}", self.listeners.join(", "));
+                let help = format!("known: {}", self.listeners.join(", "));
                 self.source.follow_up(vec!["listener".to_owned()], severity, span, message, Some(&help));
             }
             Key::Field(Field::User, _) if self.has_auth && !self.has_xclient => {

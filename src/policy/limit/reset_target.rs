@@ -27,7 +27,7 @@ impl Policy {
                 self.limits.iter().filter(|limit| limit.watch.is_none()).map(|l| &*l.name).collect();
             names.dedup();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(format!("there is no limit \"{name}\": there are {there}"));
+            return Err(format!("there is no limit \"{name}\"; known: {there}"));
         };
         match limit.watch {
             None => Ok(limit),
