@@ -29,6 +29,7 @@ mod model;
 mod new_budgets;
 mod open_files;
 mod oracles;
+mod password_files;
 mod policy;
 mod proxy_protocol;
 mod real_clients;

@@ -75,7 +75,7 @@ fn is_fresh(entry: &Entry, now: Instant) -> bool {
 
 /// Returns the message to sign. No part contains a NUL, so no two logins have the same message.
 fn message(user: &User, password: &str) -> Vec<u8> {
-    [&user.name, password, user.hash()].join("\0").into_bytes()
+    [&user.name, password, user.hash_text()].join("\0").into_bytes()
 }
 
 #[cfg(test)]

@@ -1,19 +1,22 @@
-//! The users file. Each line is `name:hash` or `name:hash:group,group`, with an argon2id hash in PHC form. A `!` before
-//! the hash disables the user. Empty lines and lines that begin with `#` are ignored, and kept when Weir writes the
-//! file.
+//! The users file: lines of Weir, of htpasswd, of a Dovecot passwd-file or of a shadow file, which [`line`] parses. Empty
+//! lines and lines that begin with `#` are ignored, and kept when Weir writes the file.
 
 mod edit;
+mod line;
 
 use super::file_state::FileState;
-use super::password_hash;
-use crate::smtp::sasl::{self, Credentials};
+use super::password_hash::StoredHash;
+use crate::smtp::sasl::Credentials;
 pub use edit::EditError;
+pub use line::User;
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
 use std::fmt;
+use std::hash::BuildHasher as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The users file, line by line.
 #[derive(Debug, Default)]
@@ -22,6 +25,8 @@ pub struct Users {
     /// Index of each user in `lines`, by the name in lower case: user names, like the keys of budgets, do not
     /// distinguish Alice from alice.
     index: HashMap<String, usize>,
+    /// Indices in `lines` of the users that have a password.
+    with_password: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -29,15 +34,6 @@ enum Line {
     /// A comment or an empty line.
     Other(String),
     User(User),
-}
-
-/// A line of the users file.
-#[derive(Clone, Debug)]
-pub struct User {
-    pub name: String,
-    pub disabled: bool,
-    hash: String,
-    groups: Arc<[Box<str>]>,
 }
 
 /// Reason why a users file cannot be used.
@@ -92,15 +88,31 @@ impl Users {
 
     /// Returns the user of this name, if the user is not disabled.
     pub fn enabled(&self, name: &str) -> Option<&User> {
-        self.user(name).filter(|user| !user.disabled)
+        self.user(name).filter(|user| !user.is_disabled())
     }
 
     /// Returns the user and the form of the password that matches the stored hash, if the password is right. Takes tens
-    /// of milliseconds and 19 MiB for each form of the password, also for users that do not exist or are disabled.
+    /// of milliseconds and 19 MiB for each form of the password, or more if another program made the hash.
+    ///
+    /// For a user that does not exist or has no password, the password is compared with the hash of another user. So the
+    /// time does not tell which users exist, even if the file has hashes of different costs.
     pub fn verify<'a>(&self, credentials: &'a Credentials) -> Option<(&User, Cow<'a, str>)> {
-        let known = self.enabled(&credentials.user);
-        let form = password_hash::verify(known.map(User::hash), credentials)?;
-        known.map(|user| (user, form))
+        let user = self.user(&credentials.user).filter(|user| user.has_password());
+        let hash = user.map_or_else(|| self.decoy(&credentials.user), User::hash);
+        let form = credentials.password_forms().into_iter().find(|form| hash.matches(form))?;
+        user.filter(|user| !user.is_disabled()).map(|user| (user, form))
+    }
+
+    /// Returns the hash to check for a user that does not exist: that of another user, always the same one for a name.
+    fn decoy(&self, name: &str) -> &StoredHash {
+        static CHOICE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        static DUMMY: LazyLock<StoredHash> = LazyLock::new(StoredHash::dummy);
+        let count = self.with_password.len().max(1) as u64;
+        let chosen = usize::try_from(CHOICE.hash_one(name.to_lowercase()) % count).unwrap_or_default();
+        match self.with_password.get(chosen).map(|at| &self.lines[*at]) {
+            Some(Line::User(user)) => user.hash(),
+            _ => &DUMMY,
+        }
     }
 
     /// Returns whether there is a user of this name, disabled or not.
@@ -110,7 +122,7 @@ impl Users {
 
     /// Returns a user's groups, even if the user is disabled; no groups if there is no such user.
     pub fn groups(&self, name: &str) -> Arc<[Box<str>]> {
-        self.user(name).map(|user| user.groups.clone()).unwrap_or_default()
+        self.user(name).map(User::shared_groups).unwrap_or_default()
     }
 
     /// Returns the user of this name, disabled or not.
@@ -124,66 +136,13 @@ impl Users {
     /// Adds a user at the end of the file; returns false if there is already a user of this name.
     fn push(&mut self, user: User) -> bool {
         let before = self.index.insert(user.name.to_lowercase(), self.lines.len());
+        if user.has_password() {
+            self.with_password.push(self.lines.len());
+        }
         self.lines.push(Line::User(user));
         before.is_none()
     }
 }
-
-impl User {
-    pub(super) fn parse(line: &str) -> Result<Self, &'static str> {
-        let (name, rest) = line.split_once(':').ok_or("a line is name:hash, or name:hash:group,group")?;
-        check_name(name)?;
-        let (rest, groups) = rest.split_once(':').unwrap_or((rest, ""));
-        let groups: Vec<&str> = match groups.trim() {
-            "" => Vec::new(),
-            names => names.split(',').map(str::trim).collect(),
-        };
-        let groups = sorted(&groups).map_err(|_| GROUP_NAMES)?;
-        let hash = rest.strip_prefix('!').unwrap_or(rest);
-        password_hash::check(hash)?;
-        Ok(Self { name: name.to_owned(), disabled: rest.len() > hash.len(), hash: hash.to_owned(), groups })
-    }
-
-    /// Group names in lower case, in alphabetical order.
-    pub fn groups(&self) -> &[Box<str>] {
-        &self.groups
-    }
-
-    pub(super) fn shared_groups(&self) -> Arc<[Box<str>]> {
-        self.groups.clone()
-    }
-
-    /// The argon2id hash of the password, in PHC form.
-    pub(super) fn hash(&self) -> &str {
-        &self.hash
-    }
-}
-
-fn check_name(name: &str) -> Result<(), &'static str> {
-    if !sasl::is_user_name(name) || name.starts_with('#') {
-        return Err(
-            "a user name has up to 255 letters, digits and signs; no colon, no space, and no \"#\" at its beginning",
-        );
-    }
-    Ok(())
-}
-
-/// Returns the group names in lower case, sorted and without duplicates. Returns the first invalid name as an error.
-fn sorted<'a>(names: &[&'a str]) -> Result<Arc<[Box<str>]>, &'a str> {
-    let is_good = |name: &str| {
-        let is_fit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-        (1..=64).contains(&name.len()) && name.bytes().all(is_fit)
-    };
-    match names.iter().find(|name| !is_good(name)) {
-        Some(bad) => Err(bad),
-        None => {
-            let groups: BTreeSet<Box<str>> = names.iter().map(|name| name.to_ascii_lowercase().into()).collect();
-            Ok(groups.into_iter().collect())
-        }
-    }
-}
-
-const GROUP_NAMES: &str = "groups have up to 64 letters, digits, hyphens, dots and underscores";
 
 #[cfg(test)]
 mod tests {
@@ -230,14 +189,30 @@ mod tests {
     }
 
     #[test]
+    fn the_password_of_a_user_that_does_not_exist_is_compared_with_the_hash_of_another() {
+        let scheme = |text: &str| {
+            let users = Users::parse(Path::new("users"), text).unwrap();
+            let schemes: Vec<_> = (0..50).map(|n| users.decoy(&format!("nobody{n}")).scheme()).collect();
+            let again: Vec<_> = (0..50).map(|n| users.decoy(&format!("NOBODY{n}")).scheme()).collect();
+            assert_eq!(schemes, again);
+            schemes.into_iter().collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(scheme(""), "argon2");
+        assert_eq!(scheme("daemon:*\n"), "argon2");
+        let bcrypt = "$2y$05$abcdefghijklmnopqrstuuabcdefghijklmnopqrstuvwxyzabcde";
+        assert_eq!(scheme(&format!("daemon:*\nalice:{bcrypt}\n")), "bcrypt");
+        assert_eq!(scheme(&format!("alice:{bcrypt}\nbob:{{PLAIN}}sesame\n")), "bcrypt plain");
+    }
+
+    #[test]
     fn a_bad_line_is_named_without_its_hash() {
         let hash = Argon2::default().hash_password(b"x").unwrap().to_string();
         for (text, line, words) in [
             ("# comment\n\nalice\n".to_owned(), 3, "name:hash"),
-            ("alice:secret\n".to_owned(), 1, "PHC"),
+            ("alice:secret\n".to_owned(), 1, "none that Weir knows"),
             (format!("alice:{hash}\nalice:{hash}\n"), 2, "twice"),
             (format!("alice:{hash}:staff,\n"), 1, "groups have up to 64 letters"),
-            (format!("alice:{}\n", hash.replace("argon2id", "argon2i")), 1, "not argon2id"),
+            (format!("alice:{}\n", hash.replace("argon2id", "argon2d")), 1, "none that Weir knows"),
         ] {
             let error = Users::parse(Path::new("users"), &text).unwrap_err().to_string();
             assert!(error.contains(&format!("line {line}: ")) && error.contains(words), "{error}");

@@ -224,7 +224,7 @@ mod tests {
             Users::delete(&case.folder.path().join("users"), &format!("u{n}")).unwrap();
             Users::set_disabled(&case.folder.path().join("users"), "carol", n % 2 == 0).unwrap();
             let snapshot = case.look_after(Duration::ZERO);
-            assert_eq!(snapshot.users.iter().map(|user| user.disabled).collect::<Vec<_>>(), [false, n % 2 == 0]);
+            assert_eq!(snapshot.users.iter().map(|user| user.is_disabled()).collect::<Vec<_>>(), [false, n % 2 == 0]);
         }
     }
 

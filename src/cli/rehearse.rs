@@ -115,7 +115,7 @@ fn account(config: &Config, user: Option<&str>) -> Account {
     let (Some(options), Some(user)) = (&config.accounts, user) else { return Account::Unchecked };
     match Users::read(&options.file) {
         Ok((users, _)) => {
-            users.user(user).map_or(Account::Missing, |user| Account::known(user.disabled, user.groups()))
+            users.user(user).map_or(Account::Missing, |user| Account::known(user.is_disabled(), user.groups()))
         }
         Err(error) => Account::Unreadable(error.to_string()),
     }

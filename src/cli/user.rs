@@ -77,6 +77,7 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
             | EditError::Group(_)
             | EditError::Password(_)
             | EditError::Exists(_)
+            | EditError::Foreign(_)
             | EditError::Read(_) => exit::DATA,
             EditError::Hash(_) => exit::OS,
             EditError::Write(..) => exit::CANNOT_CREATE,
@@ -98,7 +99,7 @@ fn list(path: &Path) -> Result<(), CommandError> {
     let (users, _) = Users::read(path).map_err(|error| CommandError::new(exit::DATA, error))?;
     let line = |user: &User| {
         let groups = if user.groups().is_empty() { String::new() } else { format!("  {}", user.groups().join(", ")) };
-        format!("{}{groups}{}\n", user.name, if user.disabled { "  (disabled)" } else { "" })
+        format!("{}{groups}{}\n", user.name, if user.is_disabled() { "  (disabled)" } else { "" })
     };
     print(&users.iter().map(line).collect::<String>())
 }

@@ -61,7 +61,7 @@ async fn rehearse(server: &Server, sessions: &Sessions, body: &str) -> Result<St
     if let (Some(user), Some(accounts)) = (&posted.test_message.user, &server.accounts) {
         let user = accounts.user(user).await;
         posted.test_message.account =
-            user.map_or(Account::Missing, |user| Account::known(user.disabled, user.groups()));
+            user.map_or(Account::Missing, |user| Account::known(user.is_disabled(), user.groups()));
     }
     live::answer(&server.store, sessions, &posted, clock::now()).await
 }

@@ -1,6 +1,7 @@
 //! Edits of the users file by `weir user`. Each edit locks the file, reads it, and replaces it as a whole.
 
-use super::{GROUP_NAMES, Line, ReadError, User, Users, check_name, sorted};
+use super::line::{GROUP_NAMES, check_name, sorted};
+use super::{Line, ReadError, User, Users};
 use crate::accounts::password_hash::{self, HashError};
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
@@ -16,6 +17,8 @@ pub enum EditError {
     Password(&'static str),
     Exists(String),
     Unknown(String),
+    /// The line of this user is from another program.
+    Foreign(String),
     Read(ReadError),
     Hash(String),
     Write(PathBuf, std::io::Error),
@@ -28,6 +31,10 @@ impl fmt::Display for EditError {
             Self::Group(name) => write!(f, "\"{name}\" is no name for a group: {GROUP_NAMES}"),
             Self::Exists(name) => write!(f, "there is a user \"{name}\" already"),
             Self::Unknown(name) => write!(f, "there is no user \"{name}\""),
+            Self::Foreign(name) => write!(
+                f,
+                "the line of \"{name}\" has the columns of a shadow or passwd file: change it with the program that made it"
+            ),
             Self::Read(error) => error.fmt(f),
             Self::Hash(error) => write!(f, "the password cannot be hashed: {error}"),
             Self::Write(path, error) => write!(f, "users file {}: {error}", path.display()),
@@ -50,7 +57,7 @@ impl Users {
             Err(ReadError::Io(_, error)) if error.kind() == ErrorKind::NotFound => Self::default(),
             Err(error) => return Err(EditError::Read(error)),
         };
-        let user = User { name: name.to_owned(), disabled: false, hash, groups };
+        let user = User::new(name, &hash, groups).map_err(|why| EditError::Hash(why.to_owned()))?;
         if !users.push(user) {
             return Err(EditError::Exists(name.to_owned()));
         }
@@ -67,6 +74,9 @@ impl Users {
         let (mut users, _) = Self::read(path).map_err(EditError::Read)?;
         let at = *users.index.get(&name.to_lowercase()).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
         let Line::User(user) = users.lines.remove(at) else { return Err(EditError::Unknown(name.to_owned())) };
+        if user.is_foreign() {
+            return Err(EditError::Foreign(user.name));
+        }
         if let Some(changed) = change(user)? {
             users.lines.insert(at, Line::User(changed));
         }
@@ -74,18 +84,20 @@ impl Users {
     }
 
     pub fn set_password(path: &Path, name: &str, password: &str) -> Result<(), EditError> {
-        Self::edit(path, name, |user| Ok(Some(User { hash: hash(password)?, ..user })))
+        let hash = hash(password)?;
+        let change = |user: User| user.with_hash(&hash).map_err(|why| EditError::Hash(why.to_owned()));
+        Self::edit(path, name, |user| change(user).map(Some))
     }
 
     /// Replaces a user's groups.
     pub fn set_groups(path: &Path, name: &str, groups: &[String]) -> Result<(), EditError> {
         let groups = checked(groups)?;
-        Self::edit(path, name, |user| Ok(Some(User { groups, ..user })))
+        Self::edit(path, name, |user| Ok(Some(user.with_groups(groups))))
     }
 
     /// Disables a user, or enables the user again. In both cases the user's password is kept.
     pub fn set_disabled(path: &Path, name: &str, disabled: bool) -> Result<(), EditError> {
-        Self::edit(path, name, |user| Ok(Some(User { disabled, ..user })))
+        Self::edit(path, name, |user| Ok(Some(user.with_disabled(disabled))))
     }
 
     pub fn delete(path: &Path, name: &str) -> Result<(), EditError> {
@@ -95,10 +107,7 @@ impl Users {
     fn write(&self, path: &Path) -> Result<(), EditError> {
         let line = |line: &Line| match line {
             Line::Other(text) => format!("{text}\n"),
-            Line::User(User { name, disabled, hash, groups }) => {
-                let groups = if groups.is_empty() { String::new() } else { format!(":{}", groups.join(",")) };
-                format!("{name}:{}{hash}{groups}\n", if *disabled { "!" } else { "" })
-            }
+            Line::User(user) => format!("{user}\n"),
         };
         let text: String = self.lines.iter().map(line).collect();
         replace(path, &text).map_err(|error| EditError::Write(path.to_owned(), error))
@@ -206,7 +215,7 @@ mod tests {
         let can = |name, password| Users::read(&path).unwrap().0.verify(&credentials(name, password)).is_some();
         assert!(can("alice", "open") && !can("alice", "sesame") && !can("bob", "sesame") && !can("carol", "sesame"));
         let (users, _) = Users::read(&path).unwrap();
-        let listed: Vec<_> = users.iter().map(|user| (user.name.as_str(), user.disabled)).collect();
+        let listed: Vec<_> = users.iter().map(|user| (user.name.as_str(), user.is_disabled())).collect();
         assert_eq!(listed, [("alice", false), ("bob", true)]);
         Users::set_disabled(&path, "bob", false).unwrap();
         assert!(can("bob", "sesame"));
