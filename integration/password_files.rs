@@ -173,7 +173,11 @@ fn a_line_of_another_program_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
     let hash = stdout_of(Command::new("mkpasswd").args(["-m", "sha512crypt", PASSWORD]));
-    let text = format!("alice:{}:19000:0:99999:7:::\nbob:{}\n", hash.trim(), hash.trim());
+    let hash = hash.trim();
+    let text = format!(
+        "alice:{hash}:19000:0:99999:7:::\nbob:{hash}\ncarol:!:19000::::::\ndave:{hash}::::::nologin\n\
+         erin:x:1000:1000::/home/erin:/bin/sh\n"
+    );
     std::fs::write(&path, &text).unwrap();
     for refused in [
         Users::set_password(&path, "alice", "open"),
@@ -185,7 +189,7 @@ fn a_line_of_another_program_is_not_changed() {
     }
     Users::set_groups(&path, "bob", &["staff".to_owned()]).unwrap();
     let changed = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(changed, text.replace(&format!("bob:{}", hash.trim()), &format!("bob:{}:staff", hash.trim())));
+    assert_eq!(changed, text.replace(&format!("bob:{hash}"), &format!("bob:{hash}:staff")));
 }
 
 #[test]

@@ -26,7 +26,7 @@ const MEMORY: Duration = Duration::from_secs(65 * 60);
 /// Maximum number of lines that are remembered: about 60 MiB.
 const MAX_LINES: usize = if cfg!(test) { 8 } else { 1_000_000 };
 
-/// Maximum number of equal lines in one second of one log that are distinguished.
+/// Maximum number of equal lines in one second of one log that count as separate lines.
 const MAX_EQUAL: u64 = 1000;
 
 impl Repeats {

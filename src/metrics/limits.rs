@@ -24,8 +24,8 @@ pub struct LimitMetrics {
     pub notices: IntCounterVec,
     /// Number of budgets in memory.
     pub budgets: IntGauge,
-    /// New keys that had to share a budget, because their limit had created its maximum of new budgets in the last
-    /// hour; by limit.
+    /// For each limit: number of new keys that had to share one budget. A limit creates only a certain number of new
+    /// budgets in an hour; after that, all new keys share one budget.
     pub new_budgets_shared: IntCounterVec,
 }
 

@@ -54,7 +54,8 @@ impl State {
         }
     }
 
-    /// Returns the upstream that a limit chose earlier for the mail of this sender, whose transaction begins now.
+    /// Called at MAIL. Returns the upstream that a limit chose in an earlier transaction for the next mail of this sender,
+    /// if there is one.
     fn take_next_route(&mut self, sender: &str) -> Option<Arc<str>> {
         self.next_route.as_mut()?.take(sender, self.user.as_ref())
     }

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// A user of the users file.
-#[derive(Clone, Debug)]
+/// A user of the users file. `Debug` prints no hash, since the hash of `{PLAIN}` is the password.
+#[derive(Clone)]
 pub struct User {
     pub name: String,
     is_disabled: bool,
@@ -24,7 +24,7 @@ pub struct User {
     text: Box<str>,
     hash: StoredHash,
     groups: Arc<[Box<str>]>,
-    /// The columns after the hash, if the line is from another program.
+    /// The whole line, if it is from another program.
     foreign: Option<Box<str>>,
 }
 
@@ -48,7 +48,7 @@ impl User {
             [] => Ok(user),
             [groups] => Ok(Self { groups: parse_groups(groups)?, ..user }),
             _ => {
-                let user = Self { foreign: Some(columns.join(":").into()), ..user };
+                let user = Self { foreign: Some(line.into()), ..user };
                 if is_shadow(&columns) { Ok(user.shadow(&columns)) } else { user.dovecot(&columns) }
             }
         }
@@ -126,12 +126,17 @@ impl User {
 /// The line of the file, without a line end.
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}{}", self.name, if self.is_disabled { "!" } else { "" }, self.text)?;
-        match &self.foreign {
-            Some(columns) => write!(f, ":{columns}"),
-            None if self.groups.is_empty() => Ok(()),
-            None => write!(f, ":{}", self.groups.join(",")),
+        if let Some(line) = &self.foreign {
+            return f.write_str(line);
         }
+        write!(f, "{}:{}{}", self.name, if self.is_disabled { "!" } else { "" }, self.text)?;
+        if self.groups.is_empty() { Ok(()) } else { write!(f, ":{}", self.groups.join(",")) }
+    }
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "User({})", self.name)
     }
 }
 

@@ -35,7 +35,7 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     for is_long in [true, false, true] {
         while (length() > LONG) != is_long {
             assert!(Instant::now() < deadline, "a log of {} octets does not begin anew", length());
-            // Each charge writes a filter of 800 kB to the journal, and later to its row.
+            // Each charge writes a Bloom filter of 800 kB to the journal. Later, the filter is written to its row, too.
             admit_with(&store, &seen, &users.next().unwrap()).await;
         }
     }
