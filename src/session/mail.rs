@@ -54,8 +54,7 @@ impl State {
         }
     }
 
-    /// Called at MAIL. Returns the upstream that a limit chose in an earlier transaction for the next mail of this sender,
-    /// if there is one.
+    /// Called at MAIL. Returns the upstream that a limit chose before this MAIL for mail of this sender, if there is one.
     fn take_next_route(&mut self, sender: &str) -> Option<Arc<str>> {
         self.next_route.as_mut()?.take(sender, self.user.as_ref())
     }
