@@ -1,7 +1,7 @@
 //! Accounts: users, passwords and logins.
 
 mod cache;
-pub mod file_state;
+pub mod file_metadata;
 mod in_flight;
 mod password_hash;
 mod turns;

@@ -4,7 +4,7 @@
 mod edit;
 mod line;
 
-use super::file_state::FileState;
+use super::file_metadata::FileMetadata;
 use super::password_hash::StoredHash;
 use crate::smtp::sasl::Credentials;
 pub use edit::EditError;
@@ -58,9 +58,9 @@ impl fmt::Display for ReadError {
 impl std::error::Error for ReadError {}
 
 impl Users {
-    pub fn read(path: &Path) -> Result<(Self, FileState), ReadError> {
+    pub fn read(path: &Path) -> Result<(Self, FileMetadata), ReadError> {
         // The state is taken before the file is read, so that a change in between is found at the next check.
-        let state = FileState::of(path);
+        let state = FileMetadata::of(path);
         let text = std::fs::read_to_string(path).map_err(|error| ReadError::Io(path.to_owned(), error))?;
         Ok((Self::parse(path, &text)?, state))
     }

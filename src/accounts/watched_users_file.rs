@@ -1,6 +1,6 @@
 //! Reload of the users file by the running server: reads the file again when it has changed and is complete.
 
-use super::file_state::FileState;
+use super::file_metadata::FileMetadata;
 use super::users_file::{ReadError, Users};
 use crate::clock;
 use crate::time::Timestamp;
@@ -27,10 +27,10 @@ pub struct WatchedUsers {
 struct Watched {
     users: Arc<Users>,
     /// The state of the file when it was last read.
-    read: FileState,
+    read: FileMetadata,
     /// A state of the file that is newer than `read`, and the time when Weir first saw this state. The file is perhaps
     /// half-written.
-    unsettled: Option<(FileState, Instant)>,
+    unsettled: Option<(FileMetadata, Instant)>,
     /// The users from before the file was replaced, and the time of the replacement: the new file, too, can be
     /// half-written for a second.
     former: Option<(Arc<Users>, Instant)>,
@@ -69,7 +69,7 @@ impl WatchedUsers {
     /// Blocks.
     pub fn reload(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = FileState::of(&self.path);
+        let seen = FileMetadata::of(&self.path);
         if seen != watched.read {
             watched.read_again(&self.path, seen, Instant::now());
         }
@@ -80,7 +80,7 @@ impl WatchedUsers {
     fn snapshot_at(&self, now: Timestamp, instant: Instant) -> Snapshot {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
-        let seen = FileState::of(&self.path);
+        let seen = FileMetadata::of(&self.path);
         if seen == watched.read {
             watched.unsettled = None;
         } else {
@@ -103,9 +103,9 @@ impl WatchedUsers {
 impl Watched {
     /// Reads the file, which was in the state `seen`. If the file is bad, the former users stay in use, and an error is
     /// logged.
-    fn read_again(&mut self, path: &Path, seen: FileState, instant: Instant) {
+    fn read_again(&mut self, path: &Path, seen: FileMetadata, instant: Instant) {
         let read = Users::read(path);
-        let after = FileState::of(path);
+        let after = FileMetadata::of(path);
         if after != seen {
             // The file has changed while it was read, so the text is perhaps a mixture of both states.
             self.unsettled = Some((after, instant));
@@ -167,7 +167,7 @@ mod tests {
 
         /// Returns the users at the time at which the file has been unchanged for `age`.
         fn look_after(&self, age: Duration) -> Snapshot {
-            let modified = FileState::of(&self.folder.path().join("users")).modified().unwrap();
+            let modified = FileMetadata::of(&self.folder.path().join("users")).modified().unwrap();
             self.file.snapshot_at(modified.after(age), self.began)
         }
     }
@@ -201,7 +201,7 @@ mod tests {
     fn a_file_from_the_future_is_read_when_it_stays_unchanged() {
         let case = Case::new();
         case.write(&["alice"]);
-        let modified = FileState::of(&case.folder.path().join("users")).modified().unwrap();
+        let modified = FileMetadata::of(&case.folder.path().join("users")).modified().unwrap();
         let past = Timestamp::from_micros(modified.micros() - 3_600_000_000);
         for (after, expected) in [(Duration::ZERO, "alice bob"), (YOUNG, "alice bob"), (SETTLED, "alice")] {
             assert_eq!(names(&case.file.snapshot_at(past, case.began + after)), expected, "{after:?}");

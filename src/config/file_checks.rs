@@ -102,7 +102,7 @@ impl Config {
     }
 
     fn check_secrets(&self, found: &mut Vec<Diagnostic>) {
-        let is_exposed = |path: &Path| path.is_file() && accounts::file_state::is_exposed(path);
+        let is_exposed = |path: &Path| path.is_file() && accounts::file_metadata::is_exposed(path);
         for (path, span) in self.secrets().into_iter().filter(|(path, _)| is_exposed(path)) {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found.push(problem(Severity::Warning, span, message, None));

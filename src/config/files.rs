@@ -1,7 +1,7 @@
 //! Files that the configuration names and that are read together with it, such as lists. When one of these files
 //! changes, Weir reloads the configuration.
 
-use crate::accounts::file_state::FileState;
+use crate::accounts::file_metadata::FileMetadata;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
-    read: Vec<(PathBuf, FileState)>,
+    read: Vec<(PathBuf, FileMetadata)>,
 }
 
 impl Files {
@@ -27,7 +27,7 @@ impl Files {
         if !self.read.iter().any(|(known, _)| *known == path) {
             // Take the metadata before reading the text. If the file changes between these two steps, the next check
             // notices the change.
-            self.read.push((path.clone(), FileState::of(&path)));
+            self.read.push((path.clone(), FileMetadata::of(&path)));
         }
         match text(&path) {
             Ok(text) => Ok((path, text)),
@@ -38,7 +38,7 @@ impl Files {
 
     /// Returns each file for which `read` was called, without repetitions. The metadata of a file was taken before the
     /// file was read for the first time.
-    pub fn into_watched(self) -> Vec<(PathBuf, FileState)> {
+    pub fn into_watched(self) -> Vec<(PathBuf, FileMetadata)> {
         self.read
     }
 }

@@ -29,7 +29,7 @@ mod values;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use files::Files;
 
-use crate::accounts::file_state::FileState;
+use crate::accounts::file_metadata::FileMetadata;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
 use crate::{accounts, log, relay, server, store};
@@ -61,7 +61,7 @@ pub struct Config {
     pub settings: Vec<Setting>,
     /// The files whose changes cause a reload of the configuration: `weir.toml`, lists and override tables. The
     /// metadata of each file was taken before the file was read.
-    pub watched: Vec<(PathBuf, FileState)>,
+    pub watched: Vec<(PathBuf, FileMetadata)>,
     /// The users and groups that limits name; they are checked against the users file later.
     references: limit::References,
     places: Places,
@@ -98,7 +98,7 @@ pub enum ConfigError {
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
     // Take the metadata before reading the file. If the file changes between these two steps, the next check notices
     // the change.
-    let file = (path.to_owned(), FileState::of(path));
+    let file = (path.to_owned(), FileMetadata::of(path));
     let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
     match String::from_utf8(bytes) {
         Ok(text) => {

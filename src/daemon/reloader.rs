@@ -2,7 +2,7 @@
 
 use super::limit_metrics::show_limits;
 use super::systemd;
-use crate::accounts::file_state::FileState;
+use crate::accounts::file_metadata::FileMetadata;
 use crate::admin::Outcome;
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};
@@ -31,7 +31,7 @@ pub struct Reloader {
     /// Settings at the start of the process. Some of them stay in force until the process ends.
     began_with: Vec<Setting>,
     /// Files of the last configuration read, with their state at that time.
-    watched: Vec<(PathBuf, FileState)>,
+    watched: Vec<(PathBuf, FileMetadata)>,
     /// Diagnostics of the configuration file while the file is bad. They are logged once, not at each attempt to read
     /// the file.
     error: LoggedState<Option<String>>,
@@ -76,7 +76,12 @@ impl ReloadHandle {
 }
 
 impl Reloader {
-    pub fn new(server: Arc<Server>, path: PathBuf, settings: Vec<Setting>, watched: Vec<(PathBuf, FileState)>) -> Self {
+    pub fn new(
+        server: Arc<Server>,
+        path: PathBuf,
+        settings: Vec<Setting>,
+        watched: Vec<(PathBuf, FileMetadata)>,
+    ) -> Self {
         Self { server, path, began_with: settings, watched, error: LoggedState::default(), former: Vec::new() }
     }
 
@@ -213,8 +218,8 @@ fn answer(words: String, unusable: Option<UnusableError>, problems: &Diagnostics
 }
 
 /// Returns the present state of the files.
-fn current_files(files: &[(PathBuf, FileState)]) -> Vec<(PathBuf, FileState)> {
-    files.iter().map(|(path, _)| (path.clone(), FileState::of(path))).collect()
+fn current_files(files: &[(PathBuf, FileMetadata)]) -> Vec<(PathBuf, FileMetadata)> {
+    files.iter().map(|(path, _)| (path.clone(), FileMetadata::of(path))).collect()
 }
 
 /// Reads a configuration, and checks the files that it names. Blocks.

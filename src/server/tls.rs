@@ -2,7 +2,7 @@
 
 use super::certificate::{Certificate, CertificateError, Paths};
 use super::certificate_chooser::CertificateChooser;
-use crate::accounts::file_state::FileState;
+use crate::accounts::file_metadata::FileMetadata;
 use crate::clock;
 use crate::log::LoggedState;
 use crate::time::Timestamp;
@@ -40,7 +40,7 @@ pub struct Certificates {
 
 /// State of the files, and their keys, when all files were last good.
 struct LastRead {
-    states: Vec<FileState>,
+    states: Vec<FileMetadata>,
     keys: Vec<Arc<CertifiedKey>>,
 }
 
@@ -56,8 +56,8 @@ impl Options {
     }
 
     /// Present state of the files.
-    fn files(&self) -> Vec<FileState> {
-        self.pairs().flat_map(|paths| [FileState::of(&paths.certificate), FileState::of(&paths.key)]).collect()
+    fn files(&self) -> Vec<FileMetadata> {
+        self.pairs().flat_map(|paths| [FileMetadata::of(&paths.certificate), FileMetadata::of(&paths.key)]).collect()
     }
 }
 
@@ -116,7 +116,7 @@ impl Certificates {
 
     /// Reads all certificates. `was_bad`: a certificate was bad at the last attempt, and `self.error` no longer holds
     /// that error.
-    fn read_again(&self, read: &mut LastRead, states: Vec<FileState>, was_bad: bool) {
+    fn read_again(&self, read: &mut LastRead, states: Vec<FileMetadata>, was_bad: bool) {
         let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
         match certificates {

@@ -1,13 +1,13 @@
-//! State of a file, which shows whether the file has changed; and a check of the permissions of a secret file.
+//! Metadata of a file, to detect that the file has changed; and a check whether other users may read a secret file.
 
 use crate::time::Timestamp;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// State of a file at one moment; `None`: there is no such file.
+/// Metadata of a file at one moment; `None`: there is no such file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileState(Option<Metadata>);
+pub struct FileMetadata(Option<Metadata>);
 
 /// The metadata that change when the file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ struct Metadata {
     modified: (i64, i64),
 }
 
-impl FileState {
+impl FileMetadata {
     /// Returns the present state of a file.
     pub fn of(path: &Path) -> Self {
         Self(std::fs::metadata(path).ok().map(|m| Metadata {
