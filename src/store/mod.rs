@@ -25,6 +25,7 @@ mod pending_exceptions;
 mod recovery;
 mod schema;
 mod session_slots;
+mod wal_checkpoint;
 mod writer;
 
 pub use self::core::{KEEP, Replaced};

@@ -10,14 +10,14 @@ const LONG: u64 = 80 << 20;
 fn the_log_keeps_its_length_under_load_and_always_with_synced_commits() {
     use Durability::{Power, Process};
     let (moment, second) = (Duration::from_millis(20), Duration::from_secs(1));
-    assert!(maintenance::should_keep_wal_length(Process, false, 10 << 20, second));
+    assert!(wal_checkpoint::should_keep_wal_length(Process, false, 10 << 20, second));
     // First the octets of a hundred commits in a second, then a load that pauses for a moment, then a load that has
     // ended.
-    assert!(!maintenance::should_keep_wal_length(Process, false, 400 << 10, second));
-    assert!(maintenance::should_keep_wal_length(Process, true, 0, moment));
-    assert!(!maintenance::should_keep_wal_length(Process, true, 0, second));
-    assert!(!maintenance::should_keep_wal_length(Process, false, 0, Duration::ZERO));
-    assert!(maintenance::should_keep_wal_length(Power, false, 0, second));
+    assert!(!wal_checkpoint::should_keep_wal_length(Process, false, 400 << 10, second));
+    assert!(wal_checkpoint::should_keep_wal_length(Process, true, 0, moment));
+    assert!(!wal_checkpoint::should_keep_wal_length(Process, true, 0, second));
+    assert!(!wal_checkpoint::should_keep_wal_length(Process, false, 0, Duration::ZERO));
+    assert!(wal_checkpoint::should_keep_wal_length(Power, false, 0, second));
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     }
     // The commits of folding may have truncated the log; otherwise the next few commits do.
     let deadline = Instant::now() + Duration::from_secs(20);
-    while length() > maintenance::CHECKPOINT_AT_OCTETS as u64 {
+    while length() > wal_checkpoint::CHECKPOINT_AT_OCTETS as u64 {
         assert!(Instant::now() < deadline, "a log of {} octets is not cut", length());
         store.admit(at(0), &asked("user0", 1), &mut SessionCounters::default()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
