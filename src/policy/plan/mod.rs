@@ -137,8 +137,9 @@ impl<'a> Plan<'a> {
         plan.keys = Keys::with_capacity(most);
         let planner = Planner { shared, ..Planner::new(policy, request, now) };
         plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
+        let subjects: Vec<_> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
         // Limits that watch other budgets come last in the policy.
-        of_interest.for_each(|(index, limit)| plan.apply(&planner, index, limit));
+        of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
         plan.checks.sort_by_key(|check| check.event);
         plan
     }
@@ -178,15 +179,16 @@ impl<'a> Plan<'a> {
         self.checks.iter().map(|check| self.budgets[check.budget].limit)
     }
 
-    /// Adds the checks of one limit for all events. `index` is the index of this limit in the policy.
-    fn apply(&mut self, planner: &Planner<'a, '_>, index: usize, limit: &'a Limit) {
+    /// Adds the checks of one limit for all events. `subjects` has the facts of each event, and `index` is the index of
+    /// this limit in the policy.
+    fn apply(&mut self, planner: &Planner<'a, '_>, subjects: &[Subject<'_, '_>], index: usize, limit: &'a Limit) {
         let depends = limit.derived.depends_on_recipient
             || limit.watch.is_some_and(|at| planner.policy.limits[at].derived.depends_on_recipient);
         // A limit that does not depend on the recipient has the same budget for all events, or no budget for all
         // events.
         let mut known: Option<Option<usize>> = None;
         let began = self.budgets.len();
-        for (at, event) in planner.request.events.iter().enumerate() {
+        for (at, (event, subject)) in planner.request.events.iter().zip(subjects).enumerate() {
             let Some(effect) = limit.effect(event) else { continue };
             // The event is too early to check the limit. At MAIL, it is unknown whether later recipients are excepted
             // or have overrides. At AUTH, it is unknown which groups the user has.
@@ -201,10 +203,9 @@ impl<'a> Plan<'a> {
             let budget = match known.filter(|_| !depends) {
                 Some(budget) => budget,
                 None => {
-                    let subject = planner.subject(at);
-                    let holds = planner.holds(limit, at, &subject);
+                    let holds = planner.holds(limit, at, subject);
                     let budget =
-                        holds.and_then(|()| self.budget_index(planner, index, limit, (at, &subject), began)).ok();
+                        holds.and_then(|()| self.budget_index(planner, index, limit, (at, subject), began)).ok();
                     known = Some(budget);
                     budget
                 }
