@@ -3,7 +3,8 @@
 //!
 //! A script has one line per event, and `#` comments:
 //!
-//!     listener tls=starttls auth=required      the listener; also trusted=NET, xclient=NET, size=OCTETS, recipients=N
+//!     listener tls=starttls auth=required      the listener; also trusted=NET, xclient=NET, size=OCTETS, recipients=N,
+//!                                              sender-mismatch=refuse
 //!     user alice sesame                        a user and the password
 //!     limit recipients user 3 / 1d             a limit: count, per, rate
 //!     upstream SIZE 500, DSN                   the upstream's extensions from now on; 8BITMIME until then
@@ -14,6 +15,12 @@
 //!     u <- RCPT TO:<b@example.net>             the upstream gets this command
 //!     u -> 250 2.1.5 Ok                        the upstream's next reply, or "away" if it is unreachable; this line
 //!                                              stands before the client's line that causes the reply
+//!     mechanisms PLAIN CRAM-MD5                the SASL mechanisms from now on; PLAIN and LOGIN until then
+//!     a <- CRAM-MD5 new (nothing)              the accounts get this message of an exchange, with escapes; "new" if it
+//!                                              begins the exchange
+//!     a -> challenge <1@weir>                  the next answer of the accounts to such a message, with escapes; also
+//!                                              "right USER", "wrong", "malformed", "unavailable", "left"
+//!                                              (the client has left)
 //!     tls                                      the TLS handshake succeeds
 //!     c -- closed                              the session has closed the connection
 
@@ -24,11 +31,15 @@ use weir::policy::address::AddressNormalizer;
 use weir::policy::limit::{Algorithm, Count, Limit, Quota};
 use weir::policy::matching::{Field, Zone};
 use weir::policy::{InMemoryStore, Policy};
-use weir::session::{Answer, MessageOutcome, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
+use weir::session::{
+    Answer, Attempt, MessageOutcome, Options, Request, Requirement, Rules, Security, SenderMismatch, Session, Step,
+    Tls, Verified,
+};
 use weir::smtp::data::{Chunks, Piece, Reader};
 use weir::smtp::envelope::Rcpt;
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::Input;
+use weir::smtp::mechanism::{Mechanism, Mechanisms};
 use weir::smtp::reply::Reply;
 use weir::time::{Timestamp, Units, parse_rate};
 
@@ -48,6 +59,7 @@ fn dialogues_go_as_written() {
             }
         }
         assert!(dialogue.replies.is_empty(), "{name}: the client also got {:?}", dialogue.replies);
+        assert!(dialogue.messages.is_empty(), "{name}: the accounts were also asked {:?}", dialogue.messages);
         assert!(dialogue.commands.is_empty(), "{name}: the upstream was also asked {:?}", dialogue.commands);
     }
 }
@@ -169,6 +181,11 @@ struct Dialogue {
     replies: VecDeque<String>,
     /// Commands to the upstream that the script has not yet checked.
     commands: VecDeque<String>,
+    mechanisms: Mechanisms,
+    /// Messages of exchanges to the accounts that the script has not yet checked.
+    messages: VecDeque<String>,
+    /// Answers of the accounts that the script has given and the session has not yet received.
+    verdicts: VecDeque<String>,
     /// Replies of the upstream that the script has given and the session has not yet received.
     answers: VecDeque<String>,
     reader: Option<Reader>,
@@ -189,6 +206,7 @@ impl Dialogue {
             auth: Requirement::None,
             trusted: Vec::new(),
             xclient: Vec::new(),
+            sender_mismatch: SenderMismatch::Allow,
             max_message_size: 1000,
             max_recipients: 100,
         };
@@ -201,6 +219,9 @@ impl Dialogue {
             replies: VecDeque::new(),
             commands: VecDeque::new(),
             answers: VecDeque::new(),
+            mechanisms: Mechanisms::of_passwords(),
+            messages: VecDeque::new(),
+            verdicts: VecDeque::new(),
             reader: None,
             chunks: Chunks::default(),
             message: Vec::new(),
@@ -228,6 +249,15 @@ impl Dialogue {
             self.offered = offers(words);
             return Ok(());
         }
+        if let Some(names) = line.strip_prefix("mechanisms ") {
+            self.run();
+            self.mechanisms = Mechanisms::new(names.split(' ').filter_map(Mechanism::new));
+            return Ok(());
+        }
+        if let Some(answer) = line.strip_prefix("a -> ") {
+            self.verdicts.push_back(answer.to_owned());
+            return Ok(());
+        }
         if let Some(words) = line.strip_prefix("limit ") {
             return self.limit(words);
         }
@@ -253,6 +283,7 @@ impl Dialogue {
         let (queue, text) = match line.split_at_checked(5).unwrap_or((line, "")) {
             ("c <- " | "c <~ ", text) => (&mut self.replies, text),
             ("u <- ", text) => (&mut self.commands, text),
+            ("a <- ", text) => (&mut self.messages, text),
             _ => return Err("this is no line of a script".to_owned()),
         };
         let got = queue.pop_front().unwrap_or_else(|| "(nothing)".to_owned());
@@ -268,6 +299,7 @@ impl Dialogue {
             ("auth", "required") => self.options.auth = Requirement::Required,
             ("auth", "optional") => self.options.auth = Requirement::Optional,
             ("auth", "none") => self.options.auth = Requirement::None,
+            ("sender-mismatch", "refuse") => self.options.sender_mismatch = SenderMismatch::Refuse,
             ("trusted", network) => self.options.trusted = vec![network.parse().map_err(|_| "not a network")?],
             ("xclient", network) => self.options.xclient = vec![network.parse().map_err(|_| "not a network")?],
             ("size", number) => self.options.max_message_size = number.parse().map_err(|_| "not a number")?,
@@ -300,16 +332,20 @@ impl Dialogue {
             let client = "192.0.2.7".parse().unwrap();
             Session::begin(Arc::new(self.options.clone()), "id".into(), client, None, self.now)
         });
+        let rules = Rules { counts_commands: false, senders: self.store.policy.senders.clone() };
         loop {
             step = match step {
-                Step::Next(session) => session.step(&mut self.input, self.now, self.offered, false),
+                Step::Next(session) => {
+                    session.step(&mut self.input, self.now, self.offered, self.mechanisms.clone(), rules.clone())
+                }
                 Step::Read(mut session) => {
                     self.hear(&mut session);
                     let before = self.input.unused().len();
                     if before == 0 {
                         break self.step = Some(Step::Read(session));
                     }
-                    match session.step(&mut self.input, self.now, self.offered, false) {
+                    match session.step(&mut self.input, self.now, self.offered, self.mechanisms.clone(), rules.clone())
+                    {
                         // The input ends within a line, so the session has read nothing and waits for the rest.
                         Step::Read(session) if self.input.unused().len() == before => {
                             break self.step = Some(Step::Read(session));
@@ -321,13 +357,14 @@ impl Dialogue {
                     self.hear(start.session());
                     break self.step = Some(Step::StartTls(start));
                 }
-                Step::Login(login) => {
-                    let given = login.credentials();
-                    let right = self.users.iter().any(|(u, p)| *u == given.user && *p == given.password);
-                    login.answer(if right { Verified::Right { groups: Arc::default() } } else { Verified::Wrong })
+                Step::Login(mut login) => {
+                    self.hear(login.session());
+                    let verified = self.verify(login.attempt());
+                    login.answer(verified)
                 }
                 Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
                 Step::Admit(mut admit) => {
+                    self.store.give_back(&admit.session().take_deferred_charges().refunds);
                     let (asked, ledger) = admit.asked();
                     let verdicts = self.store.admit(self.now, asked, ledger);
                     admit.answer(verdicts, self.now)
@@ -394,6 +431,37 @@ impl Dialogue {
                     break self.step = Some(Step::Close(session));
                 }
             };
+        }
+    }
+
+    /// Answers in the role of the accounts: checks a password against the script's users, or takes the script's next
+    /// answer to a message of another mechanism.
+    fn verify(&mut self, attempt: &Attempt) -> Verified {
+        let right = |user: &str| Verified::Right { user: user.into(), groups: Arc::default() };
+        let exchange_message = match attempt {
+            Attempt::Password(given) => {
+                let is_right = self.users.iter().any(|(u, p)| *u == given.user && *p == given.password);
+                return if is_right { right(&given.user) } else { Verified::Wrong { reason: None } };
+            }
+            Attempt::Message(exchange, response) => {
+                let response = match response {
+                    None => "(nothing)".to_owned(),
+                    Some(response) if response.0.is_empty() => "(empty)".to_owned(),
+                    Some(response) => response.0.escape_ascii().to_string(),
+                };
+                let new = if exchange.is_new() { " new" } else { "" };
+                format!("{}{new} {}", exchange.mechanism().name(), response)
+            }
+        };
+        self.messages.push_back(exchange_message);
+        let answer = self.verdicts.pop_front().unwrap_or_default();
+        match answer.split_once(' ').unwrap_or((&answer, "")) {
+            ("challenge", text) => Verified::Challenge(unescape(text)),
+            ("right", user) => right(user),
+            ("wrong", _) => Verified::Wrong { reason: None },
+            ("malformed", _) => Verified::Malformed,
+            ("left", _) => Verified::ClientLeft,
+            _ => Verified::Unavailable,
         }
     }
 

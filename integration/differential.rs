@@ -39,9 +39,10 @@ fn ours(line: &[u8]) -> Option<Reading> {
     Some(match command::parse(line).ok()? {
         Command::Hello(hello) => reading(if hello.extended { "EHLO" } else { "HELO" }, &hello.name),
         Command::StartTls => reading("STARTTLS", ""),
-        Command::Auth { mechanism, initial } => {
-            reading("AUTH", format!("{mechanism} {}", initial.unwrap_or_default()).trim_end())
-        }
+        Command::Auth { mechanism, initial } => reading(
+            "AUTH",
+            format!("{mechanism} {}", initial.map(|response| response.0).unwrap_or_default()).trim_end(),
+        ),
         Command::Mail(mail) => {
             let mut reading = reading("MAIL", &mail.sender.to_string());
             reading.parameters.extend(mail.size.map(|size| ("SIZE", size.to_string())));

@@ -5,7 +5,7 @@
 //!     TALK=NAME cargo nextest run -E 'test(examples::)'       plays one talk
 //!     GOLDEN=write cargo nextest run -E 'test(examples::)'    writes new golden files; read their diff before a commit
 
-use crate::harness::{Outcome, Site, Upstream};
+use crate::harness::{Outcome, Site, Upstream, mmdb_of_lines};
 use crate::talk::{Talk, USERS, files, head, name_of, play, play_all};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,9 @@ const CONCURRENT_TALKS: usize = 8;
 
 /// File of `conf/examples`. Administrators who try an example put this file before the example's limits.
 const HEAD: &str = "before-limits.toml";
+
+/// Folder of the databases of locations in the examples, as on Debian.
+const DATABASES: &str = "/var/lib/GeoIP/";
 
 #[test]
 fn every_example_goes_as_written() {
@@ -43,7 +46,7 @@ fn every_example_has_a_talk_and_a_line_in_the_list() {
 fn every_example_is_valid_with_users_and_when_only_tried() {
     let before = std::fs::read_to_string(folder().join(HEAD)).unwrap();
     for path in examples() {
-        let limits = std::fs::read_to_string(&path).unwrap();
+        let limits = limits_of(&name_of(&path));
         let (site, ..) = site_for_example(&name_of(&path), &limits);
         let check = || {
             let Outcome { code, err, .. } = site.run(&["check"], "");
@@ -82,7 +85,7 @@ fn recommended_policies_stop_a_flood_and_find_a_trickle() {
 fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
     let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
     let site = Site::builder().users(&[]).build();
-    std::fs::write(site.path("weir.toml"), read(HEAD) + &read(&format!("{example}.toml"))).unwrap();
+    std::fs::write(site.path("weir.toml"), read(HEAD) + &limits_of(example)).unwrap();
     copy_beside(example, &site);
     let flood = format!("alice {speed} 1rcpt from 1700000000");
     let history = "t,sender,recipient\n1700000000,alice,bob\n";
@@ -105,6 +108,13 @@ fn examples() -> Vec<PathBuf> {
     examples
 }
 
+/// Returns the text of an example. Databases of locations are then in the site's folder, where [`copy_beside`] puts
+/// them.
+fn limits_of(example: &str) -> String {
+    let text = std::fs::read_to_string(folder().join(format!("{example}.toml"))).unwrap();
+    text.replace(DATABASES, "")
+}
+
 /// Returns a site with the limits of an example, and its upstreams `upstream` and `slow`. Every client is permitted to
 /// send, [`USERS`] can log in, and limits can route mail to `slow`.
 fn site_for_example(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
@@ -117,7 +127,7 @@ fn site_for_example(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
 }
 
 /// Copies to the site those files that the example `NAME` uses. In the folder of examples, these files are named
-/// `NAME-FILE`.
+/// `NAME-FILE`. Makes a database of locations, `FILE.mmdb`, of each file `examples/NAME-FILE.mmdb.csv`.
 fn copy_beside(example: &str, site: &Site) {
     for entry in std::fs::read_dir(folder()).unwrap() {
         let (path, file) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
@@ -126,13 +136,19 @@ fn copy_beside(example: &str, site: &Site) {
             std::fs::copy(path, site.path(&file)).unwrap();
         }
     }
+    for path in files(&talks(), "csv") {
+        let file = path.file_name().unwrap().to_string_lossy();
+        if let Some(database) = file.strip_prefix(&format!("{example}-")).and_then(|file| file.strip_suffix(".csv")) {
+            std::fs::write(site.path(database), mmdb_of_lines(&std::fs::read_to_string(&path).unwrap())).unwrap();
+        }
+    }
 }
 
 /// Plays the talk of an example, and compares its transcript with the golden file.
 fn compare(talk: &Path) -> Result<(), String> {
     let (name, script) = (name_of(talk), std::fs::read_to_string(talk).unwrap());
     let start = || {
-        let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
+        let limits = limits_of(&name);
         let (site, upstream, slow) = site_for_example(&name, &limits);
         Talk::at(site, upstream, Some(slow))
     };

@@ -181,10 +181,15 @@ fn a_message_that_no_upstream_takes_counts_as_such_and_not_as_abandoned() {
         site(&upstream, "limit = [{ name = \"l\", count = \"messages\", per = [\"sender\"], rate = \"9 / 1h\" }]\n");
     let weir = site.start();
     let counted = |result: &str| weir.metric(&format!("weir_messages_total{{result=\"{result}\"}}"));
+    // Weir counts a message after the reply.
+    let wait_for_counts = |abandoned: f64, away: f64| {
+        let is_counted = || (counted("abandoned"), counted("upstream-away")) == (abandoned, away);
+        wait_for(&format!("{abandoned} abandoned and {away} upstream-away"), || is_counted().then_some(()));
+    };
     let mut client = Client::greeted_by(&weir);
     client.begin_transaction();
     client.say("RSET", "250");
-    assert_eq!((counted("abandoned"), counted("upstream-away")), (1.0, 0.0));
+    wait_for_counts(1.0, 0.0);
     for (stage, command) in [(Stage::Rcpt, "RCPT TO:<b@example.net>"), (Stage::Data, "DATA")] {
         client.say("MAIL FROM:<a@example.org>", "250");
         if stage == Stage::Data {
@@ -197,7 +202,7 @@ fn a_message_that_no_upstream_takes_counts_as_such_and_not_as_abandoned() {
         let is_up = || weir.metric("weir_upstream_up{upstream=\"127.0.0.1\"}") == 1.0;
         wait_for("the upstream to be back", || is_up().then_some(()));
     }
-    assert_eq!((counted("abandoned"), counted("upstream-away")), (1.0, 2.0));
+    wait_for_counts(1.0, 2.0);
     assert_eq!(object(&weir, "upstream-away")["accepted"], 0);
 }
 

@@ -116,11 +116,11 @@ fn the_minimal_configuration_limits_guesses_per_address() {
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
     let (_upstream, site) = site_with_users(&[("alice", PASSWORD, "")], limits);
     let weir = site.start();
-    // The guesses run concurrently, because Weir delays each reply by a second. If Weir replies 454 because too many
+    // No more than ten guesses are at the same user, because another limit counts these. The guesses run concurrently, because Weir delays each reply by a second. If Weir replies 454 because too many
     // guesses wait, the client sends its guess again.
     std::thread::scope(|scope| {
         for n in 0..20 {
-            let guess = auth("alice", &format!("guess {n}"));
+            let guess = auth(&format!("user{}", n % 4), &format!("guess {n}"));
             let mut client = greeted(&weir, GUESSER);
             scope.spawn(move || while !client.ask(&guess).starts_with("535") {});
         }
@@ -141,7 +141,7 @@ fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
     let weir = site.start();
     for n in 1..=3 {
         let mut client = greeted(&weir, GUESSER);
-        client.send(format!("{}\r\n", auth("alice", "guess")).as_bytes());
+        client.send(format!("{}\r\n", auth("alice", &format!("guess {n}"))).as_bytes());
         wait_for("check", || (weir.metric(WRONG) == f64::from(n)).then_some(()));
     }
     let began = Instant::now();

@@ -78,6 +78,7 @@ fn users_with_an_account_share_no_budget_with_invented_ones() {
     assert_eq!(codes, ["535", "535", "535", "454", "454"], "one of its own, and two that all others share");
     assert!(log_in(&server, 1, "alice", PASSWORD).starts_with("235"));
     // Alice has her own budget, which allows two failures. Weir refuses the third attempt.
-    let codes: Vec<String> = (0..3).map(|_| log_in(&server, 2, "alice", "guess")[..3].to_owned()).collect();
+    let codes = (0..3).map(|n| log_in(&server, 2, "alice", &format!("guess {n}"))[..3].to_owned());
+    let codes: Vec<String> = codes.collect();
     assert_eq!(codes, ["535", "535", "454"]);
 }

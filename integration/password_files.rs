@@ -164,8 +164,19 @@ fn lines_of_shadow_and_passwd_files_are_read() {
     assert_eq!(can, ["plain", "lasts", "dovecot", "short"]);
     assert!(all.iter().all(|user| !may_log_in(&users, user, "wrong") && !may_log_in(&users, user, "x")));
     assert_eq!(users.groups("dovecot").join(" "), "staff students");
-    let networks = format!("alice:{hash}::::::allow_nets=192.0.2.0/24\n");
-    assert!(self::users(&networks).unwrap_err().contains("line 1: Weir cannot restrict a user to the networks"));
+    let extra = |field: &str| self::users(&format!("alice:{hash}::::::{field} groups=staff\n"));
+    let networks = extra("allow_nets=192.0.2.0/24,2001:db8::/32").unwrap().user("alice").unwrap().login_networks();
+    assert_eq!(
+        networks.unwrap().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["192.0.2.0/24", "2001:db8::/32"]
+    );
+    for (field, words) in [
+        ("allow_nets=campus", "line 1: allow_nets is a list of addresses and networks"),
+        ("allow_nets=", "line 1: allow_nets is a list of addresses and networks"),
+        ("allow_real_nets=192.0.2.0/24", "line 1: Weir cannot restrict a user to the proxies of allow_real_nets"),
+    ] {
+        assert!(extra(field).unwrap_err().contains(words), "{field}");
+    }
 }
 
 #[test]

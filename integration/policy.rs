@@ -1,10 +1,11 @@
 //! Tests of the policy language: each sentence of its description has a test. Each test is a talk: a script of SMTP
 //! clients of a running Weir, `policy/NAME.policy`, in the grammar of `talk/mod.rs`. Weir has the limits of
-//! `policy/NAME.toml` and the files `policy/NAME-FILE`.
+//! `policy/NAME.toml` and the files `policy/NAME-FILE`. A file `policy/NAME-FILE.mmdb.csv` becomes a database of
+//! locations, `FILE.mmdb`. With a file `policy/NAME-login-networks.csv`, users have these login networks.
 //!
 //!     TALK=NAME cargo nextest run -E 'test(policy::)'     plays one talk
 
-use crate::harness::{Site, Upstream};
+use crate::harness::{Site, Upstream, mmdb_of_lines};
 use crate::talk::{Talk, USERS, files, head, name_of, play, play_all, today};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -100,8 +101,18 @@ fn start(name: &str) -> Talk {
             && !file.ends_with(".toml")
             && !file.ends_with(".policy")
         {
-            std::fs::copy(entry.path(), site.path(file)).unwrap();
+            match file.strip_suffix(".csv").filter(|file| file.ends_with(".mmdb")) {
+                Some(database) => {
+                    let lines = std::fs::read_to_string(entry.path()).unwrap();
+                    std::fs::write(site.path(database), mmdb_of_lines(&lines)).unwrap();
+                }
+                None => drop(std::fs::copy(entry.path(), site.path(file)).unwrap()),
+            }
         }
+    }
+    if site.path("login-networks.csv").exists() {
+        let keys = "login-networks = \"login-networks.csv\", other-networks = \"allow\"";
+        site.edit("{ file = \"users\" }", &format!("{{ file = \"users\", {keys} }}"));
     }
     Talk::at(site, upstream, slow)
 }

@@ -1,29 +1,15 @@
 //! Tests that Weir writes no password to the log, the metrics, a file, or the process list.
 
-use crate::harness::{Client, PASSWORD, Site, Upstream, run, weir};
+use crate::harness::{Client, PASSWORD, Site, Upstream, files_under, run, traces, weir};
 use base64::Engine as _;
-use std::path::Path;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 
 /// Wrong password of the tests. Weir must keep it secret too, because it can be the user's password at another service.
 const WRONG: &str = "the-password-of-another-place";
 
 fn encoded(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
-}
-
-/// Returns the forms of a secret that the test searches for: the plain secret, and three forms in base64. The forms in
-/// base64 differ because, in AUTH, the octets before the secret shift it by 0, 1 or 2 octets.
-fn traces(secret: &str) -> Vec<String> {
-    let at = |offset: usize| {
-        let padded = encoded(&format!("{}{secret}", "x".repeat(offset)));
-        padded[(offset * 4).div_ceil(3)..padded.len() - 4].to_owned()
-    };
-    vec![secret.to_owned(), at(0), at(1), at(2)]
-}
-
-fn files_under(folder: &Path) -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
 }
 
 /// Sends right, wrong and malformed passwords by every mechanism, and also where a client should send no password.
@@ -119,6 +105,36 @@ fn passwords_and_keys_are_in_no_output_log_or_file() {
             }
         }
     }
+}
+
+#[test]
+fn a_crash_dumps_no_memory() {
+    // The shell raises the limit, so that a program which does not switch core dumps off would leave one.
+    let with_dumps = |program: &Command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -c unlimited && exec \"$@\"", "sh"]).arg(program.get_program());
+        shell.args(program.get_args());
+        for (name, value) in program.get_envs() {
+            if let Some(value) = value {
+                shell.env(name, value);
+            }
+        }
+        shell
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut crash = Command::new("sh");
+    let dumped = with_dumps(crash.args(["-c", "kill -ABRT $$"])).current_dir(folder.path()).status().unwrap();
+    assert!(dumped.core_dumped(), "the shell leaves a core dump: otherwise this test could not fail");
+
+    let upstream = Upstream::start();
+    let site = Site::builder().listener("implicit", "tls = \"implicit\"").upstream(upstream.address(), "").build();
+    let weir = crate::harness::Process::start(with_dumps(&site.serve()).current_dir(folder.path()));
+    let mut client = Client::connect_silently(weir.address("implicit"));
+    client.secure(&site.path("certificate.pem"));
+    client.expect("220");
+    client.say("EHLO client.example", "250");
+    client.log_in("alice", PASSWORD);
+    assert!(!weir.crash(rustix::process::Signal::ABORT));
 }
 
 #[test]

@@ -512,3 +512,28 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
     assert_eq!(summary("pair", Some("4.5 / 1000d"))["refused"], 2);
     assert_eq!(refusals("pair"), [(9.0, "4.5 / 1000d".into()), (9.0, "4.5 / 1000d".into())]);
 }
+
+#[test]
+fn a_limit_counts_only_while_the_other_limit_is_exceeded() {
+    let keys = "count = \"recipients\"\nper = [\"user\"]\nalgorithm = \"token-bucket\"\ncharge = \"accepted\"\n";
+    let limits = limit("tight", &format!("{keys}rate = \"1 / 1d\"\nmatch = {{ exceeded = \"many\" }}"))
+        + &limit("never", &format!("{keys}rate = \"1 / 1d\"\nmatch = {{ exceeded = \"more\" }}"))
+        + &limit("many", &format!("{keys}rate = \"2 / 1d\"\nmode = \"shadow\""))
+        + &limit("more", &format!("{keys}rate = \"9 / 1d\"\nmode = \"shadow\""));
+    let site = site_with_limits(&limits);
+    let rows: String = (0..5).map(|t| format!("{t},alice,a@example.org,r{t}@example.net\n")).collect();
+    let history = format!("t,user,sender,recipient\n{rows}");
+    let Outcome { out, err, .. } = simulate(&site, &["--json", "-"], history.as_bytes());
+    let lines = lines_of_json(&out);
+    let decisions: Vec<_> = lines.iter().filter_map(|line| line["decision"].as_str()).collect();
+    // Two recipients fill the bucket of "many", then one more passes "tight".
+    assert_eq!(decisions, ["pass", "pass", "pass", "refuse", "refuse"], "{err}");
+    let of =
+        |name: &str| lines.iter().find(|line| line["limit"] == name && line["events"].is_number()).unwrap().clone();
+    assert_eq!((of("tight")["events"].as_u64(), of("tight")["refused"].as_u64()), (Some(3), Some(2)));
+    assert_eq!(
+        (of("never")["events"].as_u64(), of("never")["unknown"] == serde_json::json!([])),
+        (Some(0), true),
+        "{out}"
+    );
+}

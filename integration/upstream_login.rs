@@ -1,6 +1,6 @@
 //! Tests of upstreams that require a login from Weir: another Weir, a Dovecot, or an upstream of the test harness.
 
-use crate::harness::{Client, Dovecot, Outcome, PASSWORD, Process, Site, Upstream};
+use crate::harness::{Client, Outcome, PASSWORD, Process, RelayingDovecot, Site, Upstream};
 
 /// Starts a second Weir that requires a login and is the upstream of the Weir under test; returns it with its site.
 fn guarded(upstream: &Upstream) -> (Site, Process) {
@@ -100,7 +100,7 @@ fn logging_in(port: u16, keys: &str) -> Site {
 mod dovecot {
     use super::*;
 
-    fn required(dovecot: &Dovecot, keys: &str) -> Site {
+    fn required(dovecot: &RelayingDovecot, keys: &str) -> Site {
         let ca = dovecot.certificate();
         logging_in(dovecot.address().port(), &format!("tls = \"required\", ca = \"{}\", {keys}", ca.display()))
     }
@@ -109,7 +109,7 @@ mod dovecot {
     fn accepts_weirs_scram_and_refuses_a_wrong_password() {
         let upstream = Upstream::start();
         let mechanisms = "plain login scram-sha-1 scram-sha-256";
-        let dovecot = Dovecot::relaying_to(upstream.address(), mechanisms, "alice", PASSWORD);
+        let dovecot = RelayingDovecot::relaying_to(upstream.address(), mechanisms, "alice", PASSWORD);
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
         site.put("password", PASSWORD);
         let weir = site.start();
@@ -142,8 +142,12 @@ mod dovecot {
     #[test]
     fn takes_a_password_from_the_environment_by_each_mechanism() {
         let upstream = Upstream::start();
-        let dovecot =
-            Dovecot::relaying_to(upstream.address(), "plain login scram-sha-256", "alice", "p\u{e4}ss w\u{f6}rd");
+        let dovecot = RelayingDovecot::relaying_to(
+            upstream.address(),
+            "plain login scram-sha-256",
+            "alice",
+            "p\u{e4}ss w\u{f6}rd",
+        );
         for (mechanism, method) in
             [("any", "SCRAM-SHA-256"), ("scram-sha-256", "SCRAM-SHA-256"), ("plain", "PLAIN"), ("login", "LOGIN")]
         {
@@ -161,7 +165,7 @@ mod dovecot {
     #[test]
     fn gets_no_weaker_login_than_the_configured_one() {
         let upstream = Upstream::start();
-        let dovecot = Dovecot::relaying_to(upstream.address(), "plain login", "alice", PASSWORD);
+        let dovecot = RelayingDovecot::relaying_to(upstream.address(), "plain login", "alice", PASSWORD);
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
         site.put("password", PASSWORD);
         let weir = site.start();

@@ -24,8 +24,13 @@
 //! | key | Name of a budget: the limit, its count and algorithm, and the owner. |
 //! | limit | Rule of `weir.toml`: the events to count, the fields of the owner (`per`), the quota, and the actions. |
 //! | listener | Address on which Weir accepts clients. |
+//! | login history | Networks, countries and EHLO names from which each user has logged in lately. |
+//! | location | Country and autonomous system of a client, which a database gives for its address. |
+//! | login networks | Networks from which a user is expected to log in. |
 //! | matcher | Conditions under which a limit applies: `match` and `except`. |
 //! | mode | `enforce`, `soft` (warns and notifies, never refuses) or `shadow` (counts; clients notice nothing). |
+//! | novelty | Whether the network, country and EHLO name of a login are new for the user. |
+//! | origin | Network, country and EHLO name of a login. |
 //! | owner | Values of the fields in `per`: the user, client or sender whose budget it is. |
 //! | override | Row of a table that gives some owners another quota. |
 //! | plan | Budgets that the limits for one request need, and the checks that are made with these budgets. |
@@ -33,6 +38,7 @@
 //! | quota | Amount that a limit allows: a rate with its burst, or a count per message or connection. |
 //! | refund | Subtraction of an earlier charge from a budget, because the charged event had no effect: the mail was not sent. |
 //! | rung, ladder | Rung: an action of a limit, and the level from which it applies. Ladder: all rungs of the limit. |
+//! | senders | Addresses as which users may send: own addresses, permits, login maps and aliases of `[senders]`. |
 //! | session | Dialogue with one client. |
 //! | slot | Permit of a limited number: for the sessions of a gauge, or for the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
@@ -46,7 +52,8 @@
 //!    sends one, performs the TLS handshake, and drives a [`session`]. The session takes octets of commands and returns
 //!    steps. [`smtp`] parses lines, commands and addresses, strictly. The reply to EHLO announces the extensions that
 //!    the upstream offers, as far as [`relay`] knows them.
-//! 2. The client logs in: the session asks for a check of the password, and [`accounts`] checks it.
+//! 2. The client logs in: the session asks for a check of the password, and [`accounts`] checks it. The [`store`]
+//!    records the login in the login history, and tells policy which properties of the login are new for the user.
 //! 3. The client says MAIL and RCPT, often several commands without waiting for replies. The session collects them
 //!    (`session/pipeline.rs`) and asks policy about all of them at once. It has also asked policy at the connection and
 //!    at the login. [`policy::Plan`] finds the limits that apply and their budgets, and [`store`] loads these budgets.
@@ -57,8 +64,9 @@
 //!    upstream gets the same envelope. Refunds and charges that follow from the answers are made before the client gets
 //!    the answers. Replies keep the order of the commands.
 //! 5. The client sends the message with DATA or BDAT. `server/message_pipe.rs` forwards the octets as they arrive, with
-//!    one `Received:` line on top, and `smtp/data.rs` examines every octet. Weir sends the final dot last, and the
-//!    client gets the upstream's answer to the final dot. Weir has no queue.
+//!    one `Received:` line on top, and `smtp/data.rs` examines every octet. `smtp/from_header/` finds the addresses in the
+//!    From header, and `session/sender_check.rs` compares them with the senders of the user. Weir sends the final dot
+//!    last, and the client gets the upstream's answer to the final dot. Weir has no queue.
 //!
 //! # Around it
 //!
@@ -83,6 +91,7 @@
 pub mod accounts;
 pub mod admin;
 mod bounded_map;
+mod certificate_pin;
 pub mod cli;
 pub mod clock;
 pub mod config;

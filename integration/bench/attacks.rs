@@ -1,5 +1,5 @@
 //! Benchmark of an honest client under attack. `cargo bench --bench attacks` runs all attacks. To run only some
-//! attacks, name them: `-- guess`, `-- hold`, `-- garbage`, `-- lines`, `-- drip`, `-- senders`, `-- distinct`.
+//! attacks, name them: `-- guess`, `-- botnet`, `-- hold`, `-- garbage`, `-- lines`, `-- drip`, `-- senders`, `-- distinct`.
 //!
 //! Weir is the real process with the limits of conf/minimal.toml. For each attack, an honest client on 127.0.0.1 logs
 //! in repeatedly within TLS, and sends one message after the other. First the client is alone for [`QUIET`]; then the
@@ -28,7 +28,7 @@ mod weir;
 use attacker::{Targets, Way};
 use harness::Site;
 use honest::{Honest, Seen};
-use report::Measured;
+use report::{Bounds, Measured, MessageBound};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
@@ -54,10 +54,13 @@ const UPSTREAM_CONNECTIONS: usize = 50;
 /// Weir's maximum of connections per client in the attack on the log. It is so low that Weir begins to refuse at once.
 const CONNECTIONS_OF_A_CLIENT: u32 = 50;
 
+/// Number of users of whom each logs in once beside the botnet: more than log in during the quiet time and the attack.
+const FRESH_USERS: usize = 400;
+
 struct Attack {
     way: Way,
-    /// Number of the security finding that reported the attack.
-    finding: u32,
+    /// Number of the security finding that reported the attack, if one did.
+    finding: Option<u32>,
     what: &'static str,
     /// Name of the events that the attacker counts.
     counts: &'static str,
@@ -65,31 +68,38 @@ struct Attack {
     least: u64,
 }
 
-const ATTACKS: [Attack; 7] = [
+const ATTACKS: [Attack; 8] = [
     Attack {
         way: Way::Guess,
-        finding: 2,
+        finding: Some(2),
         what: "2,500 connections of one host guess passwords; at most 1,000 new ones a second",
         counts: "connections ended",
         least: 20,
     },
     Attack {
+        way: Way::Botnet,
+        finding: None,
+        what: "100 hosts guess passwords, 2,000 in all a second, each password once; fresh users log in beside them",
+        counts: "guesses answered",
+        least: 10_000,
+    },
+    Attack {
         way: Way::Hold,
-        finding: 3,
+        finding: Some(3),
         what: "two hosts hold bare connections, 4,000 each if they get them; at most 1,000 new ones a second and host",
         counts: "connections ended",
         least: 1_000,
     },
     Attack {
         way: Way::Garbage,
-        finding: 4,
+        finding: Some(4),
         what: "standard error is a full pipe that nobody reads, beside 200 garbage connections a second",
         counts: "connections ended",
         least: 0,
     },
     Attack {
         way: Way::Lines,
-        finding: 5,
+        finding: Some(5),
         what: "five hosts cause lines of log: garbage for TLS (4,645 a second), two kinds of refused connections (2,500), leaving \
                during delays, guesses",
         counts: "connections ended",
@@ -97,21 +107,21 @@ const ATTACKS: [Attack; 7] = [
     },
     Attack {
         way: Way::Drip,
-        finding: 9,
+        finding: Some(9),
         what: "100 clients of one host send at 110 octets a second each; the upstream takes 50 connections",
         counts: "messages begun",
         least: 30,
     },
     Attack {
         way: Way::Senders,
-        finding: 10,
+        finding: Some(10),
         what: "MAIL and RSET with a million senders, at most 27,000 a second, beside a limit per sender",
         counts: "senders named",
         least: 500_000,
     },
     Attack {
         way: Way::Distinct,
-        finding: 10,
+        finding: Some(10),
         what: "20,000 senders with a recipient each beside a limit of distinct recipients per sender",
         counts: "senders named",
         least: 1_000,
@@ -163,6 +173,7 @@ impl Attack {
             .more(self.limits())
             .build();
         site.add_user("mallory");
+        self.add_honest_users(&site);
         site
     }
 
@@ -175,6 +186,34 @@ impl Attack {
         self.way == Way::Senders && done >= attacker::SENDERS[0]
     }
 
+    /// Returns the bounds of the honest client's times.
+    fn bounds(&self) -> Bounds {
+        match self.way {
+            Way::Botnet => {
+                Bounds { login: Duration::from_secs(2), messages: MessageBound::Time(Duration::from_millis(50)) }
+            }
+            _ => Bounds::USUAL,
+        }
+    }
+
+    /// Returns the users that log in. If a password was right a short time ago, Weir need not check it again; so a botnet
+    /// is measured beside users of whom each logs in once.
+    fn honest_users(&self) -> Vec<String> {
+        match self.way {
+            Way::Botnet => (0..FRESH_USERS).map(|n| format!("fresh-{n}")).collect(),
+            _ => vec!["alice".to_owned()],
+        }
+    }
+
+    /// Adds the users that log in, with the password hash of `alice`, so that Weir need not make hundreds of hashes.
+    fn add_honest_users(&self, site: &Site) {
+        let users = std::fs::read_to_string(site.path("users")).unwrap();
+        let hash = users.lines().find_map(|line| line.strip_prefix("alice:")).expect("alice").to_owned();
+        let names = self.honest_users();
+        let lines = names.iter().filter(|name| *name != "alice").map(|name| format!("{name}:{hash}\n"));
+        site.put("users", &(users + &lines.collect::<String>()));
+    }
+
     async fn run(&self) -> Measured {
         let most = if self.way == Way::Drip { UPSTREAM_CONNECTIONS } else { usize::MAX };
         let upstream = Upstream::with_at_most(most).await;
@@ -184,7 +223,7 @@ impl Attack {
     fn measure(&self, upstream: &Upstream) -> Measured {
         let site = self.attacked_site(upstream);
         let mut weir = Weir::start(&site, self.way == Way::Garbage);
-        let honest = Honest::new(&site, weir.address("submission"));
+        let honest = Honest::new(&site, weir.address("submission"), self.honest_users());
         let (quiet, _) = phase(&site, &weir, &honest, |ended| sleep_until(Instant::now() + QUIET, ended));
         let [submission, submissions, plain] =
             ["submission", "submissions", "plain"].map(|listener| weir.address(listener));
@@ -208,6 +247,7 @@ impl Attack {
             seconds,
             done: attacker.done(),
             least: self.least,
+            bounds: self.bounds(),
         };
         assert!(attacker.is_running(), "the attacker has ended");
         measured
@@ -309,7 +349,8 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut exceeded = 0;
     for attack in ATTACKS.iter().filter(|attack| names.is_empty() || names.contains(&attack.name())) {
-        println!("\n{} (finding {}): {}", attack.name(), attack.finding, attack.what);
+        let finding = attack.finding.map_or(String::new(), |finding| format!(" (finding {finding})"));
+        println!("\n{}{finding}: {}", attack.name(), attack.what);
         let measured = runtime.block_on(async { attack.run().await });
         exceeded += measured.print(attack.counts);
     }

@@ -76,7 +76,8 @@ fn check(line: &[u8]) {
             assert_eq!(parse(format!("{verb} {}", hello.name).as_bytes()), Ok(command.clone()));
         }
         Command::Auth { mechanism, initial } => {
-            let words: Vec<&str> = [mechanism.as_str()].into_iter().chain(initial.as_deref()).collect();
+            let words: Vec<&str> =
+                [mechanism.as_str()].into_iter().chain(initial.as_ref().map(|response| response.0.as_str())).collect();
             assert!(words.iter().all(|word| word.bytes().all(|b| b.is_ascii_graphic())));
             assert_eq!(parse(format!("AUTH {}", words.join(" ")).as_bytes()), Ok(command.clone()));
         }

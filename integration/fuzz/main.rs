@@ -14,9 +14,11 @@ mod command;
 mod config;
 mod cut;
 mod data;
+mod from_header;
 mod proxy;
 mod reply;
 mod scram;
+mod scram_server;
 
 use std::sync::OnceLock;
 
@@ -28,9 +30,11 @@ const TARGETS: &[(&str, Target)] = &[
     ("command", command::target),
     ("config", config::target),
     ("data", data::target),
+    ("from_header", from_header::target),
     ("proxy", proxy::target),
     ("reply", reply::target),
     ("scram", scram::target),
+    ("scram-server", scram_server::target),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

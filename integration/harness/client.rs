@@ -3,8 +3,8 @@
 use super::{PASSWORD, PATIENCE, Process};
 use base64::Engine as _;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -21,6 +21,29 @@ enum Stream {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
     Changing,
+}
+
+/// Certificate of a client and its key, in PEM.
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// Returns the TLS settings of a client that trusts this certificate, and shows its own, if it has one.
+pub fn client_config(certificate: &Path, identity: Option<&Identity>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots);
+    Arc::new(match identity {
+        None => config.with_no_client_auth(),
+        Some(Identity { certificate, key }) => {
+            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
+    })
 }
 
 impl Client {
@@ -203,19 +226,27 @@ impl Client {
 
     /// Performs the TLS handshake. The client trusts this certificate.
     pub fn secure(&mut self, certificate: &Path) {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        self.secure_as(certificate, None);
+    }
+
+    /// Performs the TLS handshake. The client trusts this certificate, and shows its own, if it has one.
+    pub fn secure_as(&mut self, certificate: &Path, identity: Option<&Identity>) {
+        self.secure_with(&client_config(certificate, identity));
+    }
+
+    /// Performs the TLS handshake. Clients with the same configuration resume their sessions.
+    pub fn secure_with(&mut self, config: &Arc<ClientConfig>) {
         let Stream::Plain(tcp) = std::mem::replace(&mut self.stream, Stream::Changing) else { panic!("TLS twice") };
-        let connection = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap();
+        let connection = ClientConnection::new(config.clone(), ServerName::try_from("localhost").unwrap()).unwrap();
         let mut stream = StreamOwned::new(connection, tcp);
         stream.conn.complete_io(&mut stream.sock).unwrap();
         self.stream = Stream::Tls(Box::new(stream));
+    }
+
+    /// Returns whether the TLS session is that of an earlier connection.
+    pub fn is_resumed(&self) -> bool {
+        let Stream::Tls(stream) = &self.stream else { panic!("only for TLS") };
+        stream.conn.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     fn line(&mut self) -> std::io::Result<String> {

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-pub struct Dovecot {
+pub struct RelayingDovecot {
     folder: tempfile::TempDir,
     address: SocketAddr,
     child: Child,
 }
 
-impl Dovecot {
+impl RelayingDovecot {
     /// Starts Dovecot on a free port, with STARTTLS and a certificate for localhost, these SASL mechanisms, and one
     /// user. Dovecot relays mail to `next`. Needs root.
     pub fn relaying_to(next: SocketAddr, mechanisms: &str, user: &str, password: &str) -> Self {
@@ -83,7 +83,7 @@ impl Dovecot {
     }
 }
 
-impl Drop for Dovecot {
+impl Drop for RelayingDovecot {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let output = std::fs::read_to_string(self.path("output")).unwrap_or_default();

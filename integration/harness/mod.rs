@@ -5,20 +5,26 @@ mod client;
 mod command;
 mod disk;
 mod dovecot;
+mod dovecot_auth;
+mod mmdb;
 mod name_server;
 mod postfix;
 mod process;
 mod site;
+mod traces;
 mod upstream;
 
-pub use client::Client;
+pub use client::{Client, Identity, client_config};
 pub use command::{Outcome, Running, run, succeed, weir};
 pub use disk::Disk;
-pub use dovecot::Dovecot;
+pub use dovecot::RelayingDovecot;
+pub use dovecot_auth::DovecotAuth;
+pub use mmdb::{Value, asn, country, mmdb, mmdb_of_lines, text};
 pub use name_server::NameServer;
 pub use postfix::Postfix;
 pub use process::{Process, field, free_port, get};
 pub use site::{PASSWORD, Site, SiteBuilder};
+pub use traces::{files_under, traces};
 pub use upstream::{Fault, Stage, Upstream};
 
 use std::sync::atomic::{AtomicBool, Ordering};

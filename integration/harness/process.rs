@@ -5,6 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -123,6 +124,12 @@ impl Process {
     /// Waits for the end of the process; returns the exit code.
     pub fn wait(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
+    }
+
+    /// Sends a signal that crashes the process; returns whether the system wrote a core dump.
+    pub fn crash(mut self, signal: Signal) -> bool {
+        self.signal(signal);
+        self.child.wait().unwrap().core_dumped()
     }
 
     /// Kills the process with SIGKILL.

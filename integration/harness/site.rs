@@ -23,6 +23,7 @@ pub struct SiteBuilder {
     listeners: String,
     upstreams: Vec<String>,
     tls: String,
+    accounts: String,
     state: String,
     more: String,
     users: Option<String>,
@@ -35,6 +36,7 @@ impl Site {
             listeners: String::new(),
             upstreams: Vec::new(),
             tls: "certificate = \"certificate.pem\", key = \"key.pem\"".to_owned(),
+            accounts: "file = \"users\"".to_owned(),
             state: "path = \"state.db\"".to_owned(),
             more: String::new(),
             users: None,
@@ -156,6 +158,12 @@ impl SiteBuilder {
         self
     }
 
+    /// Replaces the keys of `[accounts]`.
+    pub fn accounts(mut self, keys: &str) -> Self {
+        self.accounts = keys.to_owned();
+        self
+    }
+
     /// Replaces the keys of `[state]`.
     pub fn state(mut self, keys: &str) -> Self {
         self.state = keys.to_owned();
@@ -194,9 +202,9 @@ impl SiteBuilder {
             tables => format!("upstream = [{}]\n", tables.join(", ")),
         };
         let config = format!(
-            "hostname = \"weir.example\"\ntls = {{ {} }}\naccounts = {{ file = \"users\" }}\nstate = {{ {} }}\n\
+            "hostname = \"weir.example\"\ntls = {{ {} }}\naccounts = {{ {} }}\nstate = {{ {} }}\n\
              admin = {{ address = \"127.0.0.1:0\" }}\n{}{upstreams}{}",
-            self.tls, self.state, self.listeners, self.more
+            self.tls, self.accounts, self.state, self.listeners, self.more
         );
         std::fs::write(site.path("weir.toml"), config).unwrap();
         match self.users {

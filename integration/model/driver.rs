@@ -13,10 +13,12 @@ use weir::policy::budgets::SessionCounters;
 use weir::policy::exception::{By, Suspension, Term};
 use weir::policy::{budgets, exception, request};
 use weir::session::{
-    Answer, Delayed, MessageOutcome, Options, Request, Requirement, Security, Session, Step, Verified,
+    Answer, Delayed, MessageOutcome, Options, Request, Requirement, Rules, Security, SenderMismatch, Session, Step,
+    Verified,
 };
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::Input;
+use weir::smtp::mechanism::Mechanisms;
 use weir::smtp::reply::Reply;
 use weir::smtp::sasl::{self, Credentials};
 use weir::store::{self, Durability, OnFailure, SessionSlots, Store};
@@ -159,6 +161,7 @@ impl World {
             auth: Requirement::Optional,
             trusted: Vec::new(),
             xclient: Vec::new(),
+            sender_mismatch: SenderMismatch::Allow,
             max_message_size: 1000,
             max_recipients: 100,
         };
@@ -202,7 +205,10 @@ impl World {
 
     async fn step(&mut self, live: &mut LiveSession, step: Step) -> Stage {
         Stage::Step(match step {
-            Step::Next(session) => session.step(&mut live.input, self.time(), Extensions::default(), false),
+            Step::Next(session) => {
+                let (time, mechanisms) = (self.time(), Mechanisms::of_passwords());
+                session.step(&mut live.input, time, Extensions::default(), mechanisms, Rules::default())
+            }
             Step::Read(session) => self.client_acts(live, session).await,
             Step::Admit(mut admit) => {
                 self.settle(live, admit.session()).await;
@@ -230,9 +236,10 @@ impl World {
                     _ => Some(true),
                 };
                 live.needs = live.client.verified(right);
+                let user = login.attempt().user().unwrap_or_default().into();
                 login.answer(match right {
-                    Some(true) => Verified::Right { groups: Arc::default() },
-                    Some(false) => Verified::Wrong,
+                    Some(true) => Verified::Right { user, groups: Arc::default() },
+                    Some(false) => Verified::Wrong { reason: None },
                     None => Verified::Unavailable,
                 })
             }

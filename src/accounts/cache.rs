@@ -4,7 +4,6 @@
 //! cannot find a password faster from the entry than from the users file. After a change of the password, the entry no
 //! longer matches.
 
-use super::users_file::User;
 use crate::bounded_map::BoundedMap;
 use ring::hmac;
 use std::borrow::Cow;
@@ -40,28 +39,33 @@ impl LoginCache {
     }
 
     /// Returns whether one of these forms of the password was right a short time ago for this user with the present
-    /// hash. The check takes the same time for a user without an entry.
-    pub fn contains(&self, user: &User, passwords: &[Cow<'_, str>], now: Instant) -> bool {
+    /// `hash`. The check takes the same time for a user without an entry.
+    pub fn contains(&self, user: &str, hash: &str, passwords: &[Cow<'_, str>], now: Instant) -> bool {
         let Some(key) = &self.key else { return false };
-        let entry = self.lock().get(&user.name).copied();
+        let entry = self.lock().get(user).copied();
         let fresh = entry.filter(|entry| is_fresh(entry, now));
         let tag = fresh.map(|entry| entry.tag);
         let tag = tag.as_ref().map_or(&[0; 32][..], AsRef::as_ref);
         // `verify` compares in constant time.
-        let is_right = |password: &Cow<'_, str>| hmac::verify(key, &message(user, password), tag).is_ok();
+        let is_right = |password: &Cow<'_, str>| hmac::verify(key, &message(user, password, hash), tag).is_ok();
         passwords.iter().filter(|password| is_right(password)).count() > 0
     }
 
     /// Remembers that this password was right for this user.
-    pub fn insert(&self, user: &User, password: &str, now: Instant) {
+    pub fn insert(&self, user: &str, hash: &str, password: &str, now: Instant) {
         let Some(key) = &self.key else { return };
-        let entry = Entry { tag: hmac::sign(key, &message(user, password)), checked: now };
+        let entry = Entry { tag: hmac::sign(key, &message(user, password, hash)), checked: now };
         let mut entries = self.lock();
         // The search for old entries takes little time compared with the password check before it.
         if entries.is_full() {
             entries.retain(|entry| is_fresh(entry, now));
         }
-        entries.insert(user.name.clone(), entry, |entry| entry.checked);
+        entries.insert(user.to_owned(), entry, |entry| entry.checked);
+    }
+
+    /// Forgets the password of this user.
+    pub fn remove(&self, user: &str) {
+        self.lock().remove(&user.to_owned());
     }
 
     fn lock(&self) -> MutexGuard<'_, BoundedMap<String, Entry, MAX_ENTRIES>> {
@@ -74,13 +78,14 @@ fn is_fresh(entry: &Entry, now: Instant) -> bool {
 }
 
 /// Returns the message to sign. No part contains a NUL, so no two logins have the same message.
-fn message(user: &User, password: &str) -> Vec<u8> {
-    [&user.name, password, user.hash_text()].join("\0").into_bytes()
+fn message(user: &str, password: &str, hash: &str) -> Vec<u8> {
+    [user, password, hash].join("\0").into_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounts::users_file::User;
 
     const HASH: &str = "$argon2id$v=19$m=8,t=1,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
@@ -91,11 +96,13 @@ mod tests {
     #[test]
     fn a_password_is_remembered_for_minutes_for_its_user_and_hash_alone() {
         let (cache, alice, now) = (LoginCache::new(), user("alice"), Instant::now());
-        let contains = |user: &User, password: &'static str, now| cache.contains(user, &[password.into()], now);
+        let contains = |user: &User, password: &'static str, now| {
+            cache.contains(&user.name, user.hash_text(), &[password.into()], now)
+        };
         assert!(!contains(&alice, "sesame", now));
-        cache.insert(&alice, "sesame", now);
+        cache.insert(&alice.name, HASH, "sesame", now);
         assert!(contains(&alice, "sesame", now));
-        assert!(cache.contains(&alice, &["other".into(), "sesame".into()], now));
+        assert!(cache.contains("alice", HASH, &["other".into(), "sesame".into()], now));
         assert!(
             !contains(&alice, "Sesame", now) && !contains(&alice, "", now) && !contains(&user("bob"), "sesame", now)
         );
@@ -113,13 +120,13 @@ mod tests {
     fn entries_are_bounded_and_the_oldest_goes_first() {
         let (cache, now) = (LoginCache::new(), Instant::now());
         for n in 0..=MAX_ENTRIES {
-            cache.insert(&user(&format!("u{n}")), "sesame", now + Duration::from_micros(n as u64));
+            cache.insert(&format!("u{n}"), HASH, "sesame", now + Duration::from_micros(n as u64));
         }
         assert_eq!(cache.lock().len(), MAX_ENTRIES);
-        let contains = |name: &str| cache.contains(&user(name), &["sesame".into()], now);
+        let contains = |name: &str| cache.contains(name, HASH, &["sesame".into()], now);
         assert!(!contains("u0") && contains("u1") && contains(&format!("u{MAX_ENTRIES}")));
         // Expired entries are removed to make room for new ones.
-        cache.insert(&user("late"), "sesame", now + REMEMBERED * 2);
+        cache.insert("late", HASH, "sesame", now + REMEMBERED * 2);
         assert_eq!(cache.lock().len(), 1);
     }
 }

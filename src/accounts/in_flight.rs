@@ -6,6 +6,7 @@
 use crate::smtp::sasl::{Credentials, Verified};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
@@ -23,7 +24,7 @@ pub struct InFlight {
 }
 
 /// The role of a login.
-pub enum Joined {
+enum Joined {
     /// No equal login is in progress: the caller has to check this login.
     First(Check),
     /// An equal login is being checked. The channel closes without a result if that check is dropped.
@@ -38,7 +39,7 @@ pub struct Check {
 }
 
 impl InFlight {
-    pub fn join(self: &Arc<Self>, network: &str, credentials: &Credentials) -> Joined {
+    fn join(self: &Arc<Self>, network: &str, credentials: &Credentials) -> Joined {
         match self.lock().entry((network.into(), credentials.clone())) {
             Entry::Occupied(entry) => Joined::Again(entry.get().clone()),
             Entry::Vacant(entry) => {
@@ -48,6 +49,33 @@ impl InFlight {
                 Joined::First(Check { in_flight: self.clone(), key, outcome })
             }
         }
+    }
+
+    /// Returns the check of a login, if no equal login is in progress. Otherwise waits for the result of that login, and
+    /// returns it as the error. `left` completes when the client no longer waits.
+    pub async fn first(
+        self: &Arc<Self>,
+        network: &str,
+        credentials: &Credentials,
+        mut left: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Check, Verified> {
+        loop {
+            let mut outcome = match self.join(network, credentials) {
+                Joined::First(first) => return Ok(first),
+                Joined::Again(outcome) => outcome,
+            };
+            tokio::select! {
+                known = outcome.wait_for(Option::is_some) => if let Ok(verified) = known {
+                    return Err(verified.clone().unwrap_or(Verified::Unavailable));
+                },
+                () = &mut left => return Err(Verified::ClientLeft),
+            }
+        }
+    }
+
+    /// Returns whether an equal login is in progress.
+    pub fn contains(&self, network: &str, credentials: &Credentials) -> bool {
+        self.lock().contains_key(&(network.into(), credentials.clone()))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Outcome>> {

@@ -1,4 +1,4 @@
-//! Fair queue for password checks: a few checks run at once, and client networks take turns.
+//! Fair queue for checks of logins: a few checks run at once, and client networks take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,20 @@ use tokio::sync::oneshot;
 /// take turns. So up to 16 users behind one address can wait for their login at the same time.
 pub const MAX_WAITING_PER_NETWORK: usize = 16;
 
-/// Queue of password checks, shared by all sessions.
+/// Queue of checks, shared by all sessions.
 pub struct Turns {
+    /// Maximum number of checks of one network that run at once.
+    max_per_network: usize,
     /// The lock is confined to this file, and never held across `.await`.
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// Number of checks that can begin now.
     free: usize,
+    /// Number of running checks by network.
+    running: HashMap<Box<str>, usize>,
     /// The waiting checks by network, oldest first. A queue that becomes empty is removed.
     waiting: HashMap<Box<str>, VecDeque<Waiting>>,
     /// The networks in `waiting`, each network once. The first network has the next turn.
@@ -30,7 +35,10 @@ struct Waiting {
 }
 
 /// Permit for one check. Dropping it ends the turn.
-pub struct Turn(Arc<Turns>);
+pub struct Turn {
+    turns: Arc<Turns>,
+    network: Box<str>,
+}
 
 /// Error: too many checks of this network wait already.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,18 +54,23 @@ struct QueueEntry {
 impl Turns {
     /// Creates a queue that lets `at_once` checks run at the same time.
     pub fn new(at_once: usize) -> Arc<Self> {
-        let state = State { free: at_once, waiting: HashMap::new(), order: VecDeque::new(), next_id: 0 };
-        Arc::new(Self { state: Mutex::new(state) })
+        Self::with_maximum_per_network(at_once, at_once)
+    }
+
+    /// Creates a queue that lets `at_once` checks run at the same time, of one network at most `max_per_network`. It is
+    /// for checks whose length the client determines.
+    pub fn with_maximum_per_network(at_once: usize, max_per_network: usize) -> Arc<Self> {
+        let state = State { free: at_once, ..State::default() };
+        Arc::new(Self { max_per_network, state: Mutex::new(state) })
     }
 
     /// Waits for a turn. A check whose future is dropped during the wait leaves the queue.
     pub async fn acquire(self: &Arc<Self>, network: &str) -> Result<Turn, QueueFull> {
         let (entry, granted) = {
             let mut state = self.lock();
-            // A check waits only while no turn is free.
-            if state.free > 0 {
-                state.free -= 1;
-                return Ok(Turn(self.clone()));
+            // A check waits only while no turn is free, or while its network has all turns that it may have.
+            if state.free > 0 && state.running_of(network) < self.max_per_network {
+                return Ok(self.begin(&mut state, network));
             }
             let (id, granted) = state.enqueue(network)?;
             (QueueEntry { turns: self.clone(), network: network.into(), id }, granted)
@@ -83,17 +96,22 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a turn that has ended to the next check.
-    fn pass_on(self: &Arc<Self>) {
+    fn begin(self: &Arc<Self>, state: &mut State, network: &str) -> Turn {
+        state.free -= 1;
+        *state.running.entry(network.into()).or_default() += 1;
+        Turn { turns: self.clone(), network: network.into() }
+    }
+
+    /// Ends a turn of this network, and gives it to the next check.
+    fn pass_on(self: &Arc<Self>, network: &str) {
         let mut state = self.lock();
-        match state.dequeue() {
-            Some(next) => {
-                drop(state);
-                // If the client of that check has just left, `send` drops the turn, and so the turn passes to the check
-                // after it.
-                let _ = next.send(Turn(self.clone()));
-            }
-            None => state.free += 1,
+        state.end(network);
+        if let Some((network, next)) = state.dequeue(self.max_per_network) {
+            let turn = self.begin(&mut state, &network);
+            drop(state);
+            // If the client of that check has just left, `send` drops the turn, and so the turn passes to the check
+            // after it.
+            let _ = next.send(turn);
         }
     }
 }
@@ -114,18 +132,33 @@ impl State {
         Ok((id, receiver))
     }
 
-    /// Removes and returns the oldest check of the network that has the next turn. Moves the network to the end of
-    /// `order`.
-    fn dequeue(&mut self) -> Option<oneshot::Sender<Turn>> {
-        let network = self.order.pop_front()?;
+    fn running_of(&self, network: &str) -> usize {
+        self.running.get(network).copied().unwrap_or_default()
+    }
+
+    fn end(&mut self, network: &str) {
+        self.free += 1;
+        if let Some(running) = self.running.get_mut(network) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(network);
+            }
+        }
+    }
+
+    /// Removes and returns the oldest check of the network that has the next turn, with the network. Moves the network
+    /// to the end of `order`.
+    fn dequeue(&mut self, max_per_network: usize) -> Option<(Box<str>, oneshot::Sender<Turn>)> {
+        let at = self.order.iter().position(|network| self.running_of(network) < max_per_network)?;
+        let network = self.order.remove(at)?;
         let queue = self.waiting.get_mut(&network)?;
         let next = queue.pop_front()?;
         if queue.is_empty() {
             self.waiting.remove(&network);
         } else {
-            self.order.push_back(network);
+            self.order.push_back(network.clone());
         }
-        Some(next.granted)
+        Some((network, next.granted))
     }
 
     fn remove(&mut self, network: &str, id: u64) {
@@ -140,7 +173,7 @@ impl State {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.pass_on();
+        self.turns.pass_on(&self.network);
     }
 }
 
@@ -211,6 +244,26 @@ mod tests {
         assert!(ran[5..].iter().all(|network| *network == "guesser"));
         let state = turns.lock();
         assert_eq!((state.free, state.waiting.len(), state.order.len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_network_has_its_maximum_of_turns_and_leaves_the_others_to_others() {
+        let turns = Turns::with_maximum_per_network(3, 2);
+        let slow = [at_once(&turns, "slow").unwrap(), at_once(&turns, "slow").unwrap()];
+        let mut third = waits(&turns, "slow");
+        // The third turn is free for another network, and its end gives no turn to the slow network.
+        drop(at_once(&turns, "honest").unwrap());
+        assert!(poll(&mut third).is_pending());
+        let honest = at_once(&turns, "honest").unwrap();
+        let [first, _second] = slow;
+        drop(first);
+        let Poll::Ready(Ok(_third)) = poll(&mut third) else { panic!("the turn is lost") };
+        drop(honest);
+        let (free, running) = {
+            let state = turns.lock();
+            (state.free, state.running_of("slow"))
+        };
+        assert_eq!((free, running), (1, 2));
     }
 
     #[test]

@@ -5,10 +5,13 @@ mod edit;
 mod line;
 
 use super::file_metadata::FileMetadata;
+pub use super::password_hash::Scheme;
 use super::password_hash::StoredHash;
 use crate::smtp::sasl::Credentials;
+use crate::smtp::scram_server::StoredKeys;
 pub use edit::EditError;
-pub use line::User;
+pub use line::{User, parse_groups};
+use ring::hmac;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -27,6 +30,16 @@ pub struct Users {
     index: HashMap<String, usize>,
     /// Indices in `lines` of the users that have a password.
     with_password: Vec<usize>,
+    /// Indices in `lines` of the users that have keys for SCRAM-SHA-256.
+    with_scram: Vec<usize>,
+}
+
+/// How many of the users that can log in have keys for SCRAM-SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScramUsers {
+    None,
+    Some,
+    All,
 }
 
 #[derive(Debug)]
@@ -115,6 +128,45 @@ impl Users {
         }
     }
 
+    /// Returns the keys of a user for a login by SCRAM-SHA-256, and whether the login can succeed. It cannot for a user
+    /// that does not exist, is disabled, or has no such keys. In the first and the last case the keys are decoys, whose
+    /// salt depends on the name and the `secret`. So the exchange does not tell which users exist. Returns `None` if no
+    /// user has such keys.
+    pub fn scram_keys(&self, name: &str, secret: &hmac::Key) -> Option<(StoredKeys, bool)> {
+        let user = self.user(name);
+        if let Some((user, keys)) = user.and_then(|user| Some((user, user.hash().scram_sha_256()?))) {
+            return Some((keys, !user.is_disabled()));
+        }
+        // The keys of one user, always the same for a name, so that decoys have the iteration counts of real keys.
+        let name = name.to_lowercase();
+        let choice = hmac::sign(secret, name.as_bytes());
+        let number = choice.as_ref().iter().take(4).fold(0, |number, octet| number << 8 | usize::from(*octet));
+        let chosen = number.checked_rem(self.with_scram.len())?;
+        match self.with_scram.get(chosen).map(|at| &self.lines[*at]) {
+            Some(Line::User(user)) => Some((user.hash().scram_sha_256()?.decoy(&name, secret), false)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether users have keys for SCRAM-SHA-256.
+    pub fn scram_users(&self) -> ScramUsers {
+        let can_log_in = |user: &&User| user.has_password() && !user.is_disabled();
+        let has_keys = |user: &&User| user.hash().scram_sha_256().is_some();
+        let (with, without): (Vec<&User>, Vec<&User>) = self.iter().filter(can_log_in).partition(has_keys);
+        match (with.is_empty(), without.is_empty()) {
+            (true, _) => ScramUsers::None,
+            (false, false) => ScramUsers::Some,
+            (false, true) => ScramUsers::All,
+        }
+    }
+
+    /// Returns a text that changes when another password becomes right for this user: the stored hash, and whether the
+    /// user may log in. Empty if there is no such user.
+    pub fn state_of(&self, name: &str) -> String {
+        let state = |user: &User| format!("{}:{}", user.is_disabled(), user.hash_text());
+        self.user(name).map(state).unwrap_or_default()
+    }
+
     /// Returns whether there is a user of this name, disabled or not.
     pub fn contains(&self, name: &str) -> bool {
         self.user(name).is_some()
@@ -138,6 +190,9 @@ impl Users {
         let before = self.index.insert(user.name.to_lowercase(), self.lines.len());
         if user.has_password() {
             self.with_password.push(self.lines.len());
+        }
+        if user.hash().scram_sha_256().is_some() {
+            self.with_scram.push(self.lines.len());
         }
         self.lines.push(Line::User(user));
         before.is_none()
@@ -202,6 +257,47 @@ mod tests {
         let bcrypt = "$2y$05$abcdefghijklmnopqrstuuabcdefghijklmnopqrstuvwxyzabcde";
         assert_eq!(scheme(&format!("daemon:*\nalice:{bcrypt}\n")), "bcrypt");
         assert_eq!(scheme(&format!("alice:{bcrypt}\nbob:{{PLAIN}}sesame\n")), "bcrypt plain");
+    }
+
+    #[test]
+    fn a_user_without_scram_keys_gets_decoys_that_stay_the_same() {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, b"secret");
+        let line = |name: &str, count: u32| {
+            let keys = StoredKeys::derive("sesame", name.as_bytes(), count.try_into().unwrap());
+            format!("{name}:{{SCRAM-SHA-256}}{}\n", keys.to_text())
+        };
+        let parse = |text: &str| Users::parse(Path::new("users"), text).unwrap();
+        let plain = "carol:{PLAIN}sesame\n";
+        let users = parse(&(line("alice", 4096) + &line("bob", 5000) + plain));
+        let keys = |name: &str| users.scram_keys(name, &secret).unwrap();
+        assert_eq!(keys("ALICE"), (StoredKeys::derive("sesame", b"alice", 4096.try_into().unwrap()), true));
+        let mut counts = std::collections::BTreeSet::new();
+        for name in ["carol", "dave"].into_iter().map(str::to_owned).chain((0..30).map(|n| format!("nobody{n}"))) {
+            let (decoy, can_log_in) = keys(&name);
+            assert_eq!((&decoy, can_log_in), (&keys(&name.to_uppercase()).0, false));
+            counts.insert(decoy.to_text().split(',').next().unwrap().to_owned());
+            assert!(![keys("alice").0, keys("bob").0].contains(&decoy));
+        }
+        assert_eq!(Vec::from_iter(counts), ["4096", "5000"]);
+        let disabled = parse(&line("alice", 4096).replace("alice:", "alice:!"));
+        assert!(!disabled.scram_keys("alice", &secret).unwrap().1);
+        assert!(parse(plain).scram_keys("carol", &secret).is_none());
+    }
+
+    #[test]
+    fn only_users_that_can_log_in_count_for_scram() {
+        let scram = "{SCRAM-SHA-256}4096,c2FsdA==,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=,\
+            AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+        for (text, expected) in [
+            (String::new(), ScramUsers::None),
+            ("bob:{PLAIN}x\n".to_owned(), ScramUsers::None),
+            (format!("alice:{scram}\n"), ScramUsers::All),
+            (format!("alice:{scram}\nbob:{{PLAIN}}x\n"), ScramUsers::Some),
+            (format!("alice:{scram}\nbob:!{{PLAIN}}x\ndaemon:*\n"), ScramUsers::All),
+            (format!("alice:!{scram}\nbob:{{PLAIN}}x\n"), ScramUsers::None),
+        ] {
+            assert_eq!(Users::parse(Path::new("users"), &text).unwrap().scram_users(), expected, "{text}");
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Reload of the users file by the running server: reads the file again when it has changed and is complete.
 
 use super::file_metadata::FileMetadata;
-use super::users_file::{ReadError, Users};
+use super::users_file::{ReadError, ScramUsers, Users};
 use crate::clock;
 use crate::time::Timestamp;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ const SETTLED_EMPTY: Duration = Duration::from_secs(10);
 /// The users file, watched.
 pub struct WatchedUsers {
     path: PathBuf,
+    /// How many users have keys for SCRAM-SHA-256 ([`ScramUsers`]). It is known without the lock, since every reply to
+    /// EHLO depends on it.
+    scram_users: AtomicU8,
     /// The lock is held to check for changes and to read the file. Only threads that are allowed to block take the
     /// lock.
     watched: Mutex<Watched>,
@@ -56,7 +60,15 @@ impl WatchedUsers {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let (users, read) = Users::read(path)?;
         let watched = Watched { users: Arc::new(users), read, unsettled: None, former: None };
-        Ok(Self { path: path.to_owned(), watched: Mutex::new(watched) })
+        let scram_users = AtomicU8::new(watched.users.scram_users() as u8);
+        Ok(Self { path: path.to_owned(), scram_users, watched: Mutex::new(watched) })
+    }
+
+    /// Returns how many users had keys for SCRAM-SHA-256 when the file was last read. Does not block.
+    pub fn scram_users(&self) -> ScramUsers {
+        let known = [ScramUsers::None, ScramUsers::Some, ScramUsers::All];
+        let number = self.scram_users.load(Ordering::Relaxed);
+        known.into_iter().find(|users| *users as u8 == number).unwrap_or(ScramUsers::None)
     }
 
     /// Returns the present users. Reads the file again if it was replaced, or if it was rewritten in place and has then
@@ -71,8 +83,13 @@ impl WatchedUsers {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = FileMetadata::of(&self.path);
         if seen != watched.read {
-            watched.read_again(&self.path, seen, Instant::now());
+            self.read_again(&mut watched, seen, Instant::now());
         }
+    }
+
+    fn read_again(&self, watched: &mut Watched, seen: FileMetadata, instant: Instant) {
+        watched.read_again(&self.path, seen, instant);
+        self.scram_users.store(watched.users.scram_users() as u8, Ordering::Relaxed);
     }
 
     /// Returns the users at a given time. `now` and `instant` are the same moment: `now` by the wall clock, `instant`
@@ -92,7 +109,7 @@ impl WatchedUsers {
             let needed = if seen.is_empty() { SETTLED_EMPTY } else { SETTLED };
             match watched.read.is_same_file(&seen) && age.is_some_and(|age| age < needed) {
                 true => watched.unsettled = Some((seen, since)),
-                false => watched.read_again(&self.path, seen, instant),
+                false => self.read_again(&mut watched, seen, instant),
             }
         }
         let former = watched.former.as_ref().map(|(users, _)| users.clone());

@@ -13,6 +13,8 @@ pub struct ControlHandlers {
     /// `POST /test`: describes what each limit would do in a session. The body of the request describes this session in
     /// JSON.
     pub test: BodyHandler,
+    /// Path and handler of the request for the login history of the user that the body of the request names in JSON.
+    pub logins: (&'static str, BodyHandler),
     /// Paths and handlers of the requests about exceptions from the limits. The body of these requests is JSON.
     pub exceptions: Vec<(&'static str, BodyHandler)>,
 }
@@ -49,7 +51,7 @@ impl ControlHandlers {
     /// Returns the routes of these requests, for the Unix socket.
     pub fn router(self) -> Router {
         let reload = Arc::new(self.reload);
-        let handlers = self.exceptions.into_iter().chain([("/test", self.test)]);
+        let handlers = self.exceptions.into_iter().chain([("/test", self.test), self.logins]);
         let router = Router::new().route("/reload", post(move || async move { answer(reload().await) }));
         handlers.fold(router, |router, (path, handler)| {
             let handler = Arc::new(handler);

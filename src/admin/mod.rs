@@ -3,6 +3,7 @@
 
 pub mod exceptions;
 mod handlers;
+pub mod logins;
 mod serve;
 mod socket;
 

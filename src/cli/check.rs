@@ -1,6 +1,7 @@
-//! `weir check`: reports the problems of a configuration; with `--online` also connects to the upstreams.
+//! `weir check`: reports the problems of a configuration; with `--online` also connects to Dovecot and the upstreams.
 
 use super::{CommandError, counted, draw, exit, read_config, refused};
+use crate::accounts::dovecot;
 use crate::clock;
 use crate::explain::{explain, explain_each};
 use crate::metrics::Metrics;
@@ -25,7 +26,9 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
         return super::print(&explain(&config));
     }
     if online {
-        return probe_upstreams(&config.relay);
+        let dovecot = config.accounts.as_ref().and_then(|accounts| accounts.dovecot.as_ref());
+        let probed = dovecot.map_or(Ok(()), probe_dovecot);
+        return probe_upstreams(&config.relay).and(probed);
     }
     let limits = config.policy.limit_count();
     let listeners = config.listeners.len();
@@ -37,6 +40,19 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     super::print(&format!("{}: good: {listeners}, {limits}\n{notices}", path.display()))
 }
 
+/// Connects to Dovecot, and says by which mechanisms its users can log in.
+fn probe_dovecot(address: &dovecot::Address) -> Result<(), CommandError> {
+    let mechanisms = runtime()?.block_on(dovecot::probe(address));
+    let mechanisms =
+        mechanisms.map_err(|why| CommandError::new(exit::UNAVAILABLE, format!("Dovecot {address}: {why}")))?;
+    super::print(&format!("Dovecot {address} answers\n  logins: {}\n", mechanisms.listed()))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| CommandError::new(exit::OS, error))
+}
+
 /// Opens a connection to each upstream, logs in and reads its capabilities, as Weir does before it relays a message.
 fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     let metrics = Metrics::new().map_err(|error| CommandError::new(exit::OS, error))?;
@@ -45,8 +61,7 @@ fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     let upstreams = options.upstreams.iter().map(|upstream| UpstreamOptions { enabled: true, ..upstream.clone() });
     let all_enabled = relay::Options { upstreams: upstreams.collect(), ..options.clone() };
     let relay = Relay::new(&all_enabled, &metrics).map_err(|error| CommandError::new(exit::CONFIG, error))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::new(exit::OS, error))?;
+    let runtime = runtime()?;
     let mut failures = Vec::new();
     for upstream in relay.upstreams() {
         let name = upstream.describe();

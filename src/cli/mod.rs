@@ -7,6 +7,7 @@ mod demo;
 mod exceptions;
 mod history;
 mod import;
+mod logins;
 mod manual;
 mod password;
 mod rehearse;
@@ -89,6 +90,9 @@ enum Command {
     /// List the grants and suspensions in force, or the audit trail
     #[command(after_help = "Example:\n  weir exceptions --audit --last 20")]
     Exceptions(exceptions::List),
+    /// Print the login history of a user: from which networks, since when, with which client
+    #[command(after_help = "Example:\n  weir logins alice")]
+    Logins(logins::Arguments),
     /// Test what each limit would do to a message, and why; nothing is sent or charged
     #[command(after_help = concat!(
         "Exit code: 0 if everything passes, 1 if anything would be refused.\n\n",
@@ -254,6 +258,7 @@ pub fn run() -> ExitCode {
         Command::Release(release) => exceptions::release(&release),
         Command::Reset(reset) => exceptions::reset(&reset),
         Command::Exceptions(list) => exceptions::list(&list),
+        Command::Logins(arguments) => logins::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::History(arguments) => history::run(&arguments),

@@ -1,10 +1,10 @@
 //! `weir test`: prints what each limit would do to a message, and why.
 
 use super::{CommandError, ConfigArgument, control_client, exit, print, read_config};
-use crate::accounts::users_file::Users;
+use crate::accounts::users_file::{User, Users};
 use crate::clock;
 use crate::config::Config;
-use crate::policy::request::Stage;
+use crate::policy::request::{Novelty, Stage};
 use crate::rehearse::test_message::{self, Account, TestMessage};
 use crate::rehearse::{self, live};
 use crate::time::Moment;
@@ -60,6 +60,15 @@ struct TestMessageArguments {
     /// The connection is encrypted
     #[arg(long)]
     tls: bool,
+    /// Whether the client's network is new for the user; default: unknown, or with --live as the login history says
+    #[arg(long, value_name = "true|false")]
+    new_network: Option<bool>,
+    /// Whether the client's country is new for the user
+    #[arg(long, value_name = "true|false")]
+    new_country: Option<bool>,
+    /// Whether the client's name in EHLO is new for the user
+    #[arg(long, value_name = "true|false")]
+    new_helo: Option<bool>,
     /// The time of the session, such as 2026-03-01T10:00, in the time zone of the configuration unless it has an offset;
     /// default: now
     #[arg(long, value_name = "TIME", value_parser = test_message::time)]
@@ -68,8 +77,11 @@ struct TestMessageArguments {
 
 impl From<&TestMessageArguments> for TestMessage {
     fn from(arguments: &TestMessageArguments) -> Self {
-        let TestMessageArguments { client, user, groups, sender, recipients, size, stage, helo, listener, tls, at } =
-            arguments;
+        let TestMessageArguments {
+            client, user, groups, sender, recipients, size, stage, helo, listener, tls, at, ..
+        } = arguments;
+        let (network, country) = (arguments.new_network, arguments.new_country);
+        let novelty = Novelty { network, country, helo: arguments.new_helo };
         Self {
             client: *client,
             user: user.clone(),
@@ -82,6 +94,7 @@ impl From<&TestMessageArguments> for TestMessage {
             helo: helo.clone(),
             listener: listener.clone(),
             tls: *tls,
+            novelty,
             at: *at,
         }
     }
@@ -113,10 +126,12 @@ fn play(
 /// Looks up the account of a user in the users file.
 fn account(config: &Config, user: Option<&str>) -> Account {
     let (Some(options), Some(user)) = (&config.accounts, user) else { return Account::Unchecked };
-    match Users::read(&options.file) {
-        Ok((users, _)) => {
-            users.user(user).map_or(Account::Missing, |user| Account::known(user.is_disabled(), user.groups()))
-        }
+    let Some(file) = &options.file else { return Account::Unchecked };
+    // A user who is not in the file is perhaps a user of Dovecot.
+    let missing = if options.dovecot.is_some() { Account::Unchecked } else { Account::Missing };
+    let known = |user: &User| Account::known(user.is_disabled(), user.groups(), user.login_networks());
+    match Users::read(file) {
+        Ok((users, _)) => users.user(user).map_or(missing, known),
         Err(error) => Account::Unreadable(error.to_string()),
     }
 }

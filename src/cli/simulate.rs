@@ -2,9 +2,11 @@
 
 use super::{CommandError, ConfigArgument, complain, exit, read_config, written};
 use crate::accounts;
-use crate::accounts::users_file::Users;
+use crate::accounts::users_file::{User, Users};
 use crate::config::Config;
-use crate::simulate::{BadRows, Flood, Groups, History, MissingUser, ReadError, ReplayError, Simulation};
+use crate::simulate::{
+    AccountFacts, Accounts, BadRows, Flood, History, MissingUser, ReadError, ReplayError, Simulation,
+};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -35,7 +37,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let Config { policy, accounts, .. } = read_config(&arguments.config.config)?;
-    let mut simulation = Simulation::new(policy, accounts.and_then(groups), arguments.flood.clone());
+    let mut simulation = Simulation::new(policy, accounts.and_then(accounts_of_users), arguments.flood.clone());
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     if let Some(path) = &arguments.plot {
@@ -78,10 +80,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
 }
 
-/// Reads the groups of all users from the users file. If the file cannot be read, prints a message and returns `None`.
-fn groups(accounts: accounts::Options) -> Option<Groups> {
-    match Users::read(&accounts.file) {
-        Ok((users, _)) => Some(Box::new(move |user| users.groups(user))),
+/// Reads the accounts of all users from the users file. Returns `None` if there is no users file. If the file cannot be
+/// read, prints a message and returns `None`.
+fn accounts_of_users(accounts: accounts::Options) -> Option<Accounts> {
+    let account = |user: &User| AccountFacts { groups: user.shared_groups(), login_networks: user.login_networks() };
+    match Users::read(accounts.file.as_deref()?) {
+        Ok((users, _)) => Some(Box::new(move |user| users.user(user).map(account).unwrap_or_default())),
         Err(error) => {
             complain(&format!("the groups of users are not known: {error}\n"));
             None

@@ -13,7 +13,7 @@ pub enum Command {
     /// Describe the state file: its size, and the number of budgets of each limit
     #[command(after_help = "Example:\n  weir state info")]
     Info(ConfigArgument),
-    /// Write all budgets, grants and suspensions to standard output as lines of JSON; Weir may be running
+    /// Write all budgets, grants, suspensions and the login history to standard output as lines of JSON; Weir may be running
     #[command(after_help = "Example:\n  weir state dump > state.jsonl")]
     Dump(ConfigArgument),
     /// Load a dump from standard input, all lines or none; Weir must not be running
@@ -47,7 +47,12 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
         },
         Command::Load(_) => {
             let loaded = dump::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
-            let all = [(loaded.budgets, "budget"), (loaded.exceptions, "exception"), (loaded.records, "record")];
+            let all = [
+                (loaded.budgets, "budget"),
+                (loaded.exceptions, "exception"),
+                (loaded.records, "record"),
+                (loaded.logins, "login"),
+            ];
             let all = all.iter().filter(|(count, noun)| *count > 0 || *noun == "budget");
             let words: Vec<String> = all.map(|(count, noun)| counted(*count, noun)).collect();
             print(&format!("{}: {} loaded\n", path.display(), words.join(", ")))
@@ -87,6 +92,7 @@ fn description(path: &Path, info: &Info) -> String {
     let (grants, suspensions) = (info.grants.len() as u64, info.suspensions.len() as u64);
     let (grants, suspensions) = (counted(grants, "grant"), counted(suspensions, "suspension"));
     let _ = writeln!(text, "exceptions: {grants}, {suspensions}; audit: {}", counted(info.records as u64, "record"));
+    let _ = writeln!(text, "login history: {}", counted(info.logins, "network"));
     text
 }
 

@@ -1,7 +1,7 @@
 //! `weir user`: manages the users who may log in.
 
 use super::{CommandError, ConfigArgument, exit, password, print, read_config};
-use crate::accounts::users_file::{EditError, User, Users};
+use crate::accounts::users_file::{EditError, Scheme, User, Users};
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,8 @@ pub enum Command {
         /// A group of the user, for limits; may be repeated
         #[arg(long, value_name = "GROUP")]
         group: Vec<String>,
+        #[command(flatten)]
+        hashed: Hashed,
     },
     /// Replace a user's groups; without groups, remove the user from all
     #[command(after_help = "Example:\n  weir user groups alice staff newsletter")]
@@ -27,7 +29,12 @@ pub enum Command {
     },
     /// Change a user's password; it is prompted for, or read from standard input
     #[command(after_help = "Example:\n  weir user passwd alice")]
-    Passwd(Named),
+    Passwd {
+        #[command(flatten)]
+        named: Named,
+        #[command(flatten)]
+        hashed: Hashed,
+    },
     /// List all users, with their groups
     #[command(after_help = "Example:\n  weir user list")]
     List(ConfigArgument),
@@ -43,6 +50,13 @@ pub enum Command {
 }
 
 #[derive(Args)]
+pub struct Hashed {
+    /// Store keys for a login by SCRAM-SHA-256 rather than a hash of the password
+    #[arg(long)]
+    scram: bool,
+}
+
+#[derive(Args)]
 pub struct Named {
     #[command(flatten)]
     config: ConfigArgument,
@@ -55,7 +69,7 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
         Command::List(config) => (config, ""),
         Command::Add { named, .. }
         | Command::Groups { named, .. }
-        | Command::Passwd(named)
+        | Command::Passwd { named, .. }
         | Command::Delete(named)
         | Command::Disable(named)
         | Command::Enable(named) => (&named.config, named.name.as_str()),
@@ -63,9 +77,19 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
     let path = users_file(config)?;
     let (done, what) = match command {
         Command::List(_) => return list(&path),
-        Command::Add { group, .. } => (Users::add(&path, name, &password::read()?, group), "added"),
+        Command::Add { group, hashed, .. } => {
+            let scheme = if hashed.scram { Scheme::Scram } else { Scheme::Argon2 };
+            (Users::add_hashed(&path, name, &password::read()?, scheme, group), "added")
+        }
         Command::Groups { groups, .. } => (Users::set_groups(&path, name, groups), "has other groups"),
-        Command::Passwd(_) => (Users::set_password(&path, name, &password::read()?), "has a new password"),
+        Command::Passwd { hashed, .. } => {
+            let password = password::read()?;
+            let done = match hashed.scram {
+                true => Users::set_password_hashed(&path, name, &password, Scheme::Scram),
+                false => Users::set_password(&path, name, &password),
+            };
+            (done, "has a new password")
+        }
         Command::Delete(_) => (Users::delete(&path, name), "deleted"),
         Command::Disable(_) => (Users::set_disabled(&path, name, true), "disabled"),
         Command::Enable(_) => (Users::set_disabled(&path, name, false), "enabled"),
@@ -89,9 +113,11 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
 
 fn users_file(config: &ConfigArgument) -> Result<PathBuf, CommandError> {
     let config = read_config(&config.config)?;
-    config.accounts.map(|accounts| accounts.file).ok_or_else(|| {
+    let has_accounts = config.accounts.is_some();
+    config.accounts.and_then(|accounts| accounts.file).ok_or_else(|| {
         let path = config.problems.path.display();
-        CommandError::new(exit::CONFIG, format!("{path} has no [accounts], so there is no users file"))
+        let why = if has_accounts { "[accounts] without \"file\"" } else { "no [accounts]" };
+        CommandError::new(exit::CONFIG, format!("{path} has {why}, so there is no users file"))
     })
 }
 

@@ -31,7 +31,7 @@ pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Places>) -> Opti
         s.finish();
     }
     s.finish();
-    Some(Options { default: default?, also })
+    Some(Options { default: default?, also, authorities: Vec::new() })
 }
 
 fn pair(s: &mut Section<'_>, folder: &Path, places: &mut Vec<Places>) -> Option<Paths> {

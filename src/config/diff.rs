@@ -4,11 +4,17 @@ use super::Setting;
 use std::collections::BTreeMap;
 
 /// Sections and top-level keys that a reload applies, including all keys and sub-tables of these sections.
-const RELOADED: [&str; 9] =
-    ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
+const RELOADED: [&str; 11] =
+    ["limit", "list", "addresses", "senders", "location", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
 
 /// Keys that a reload applies, although it does not apply the other keys of the same section.
-const RELOADED_KEYS: [(&str, &str); 1] = [("state", "max-new-budgets")];
+const RELOADED_KEYS: [(&str, &str); 5] = [
+    ("state", "max-new-budgets"),
+    ("accounts", "login-networks"),
+    ("accounts", "other-networks"),
+    ("accounts", "login-history"),
+    ("accounts", "known-after"),
+];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;

@@ -4,10 +4,14 @@
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::service_user::{Obstacle, ServiceUser};
 use super::{Config, certificates};
+use crate::accounts::certificate_users::CertificateUsers;
+use crate::accounts::users_file::{ScramUsers, Users};
 use crate::time::Timestamp;
 use crate::{accounts, relay, server};
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +24,8 @@ impl Config {
             found.extend(certificates::check(tls, &self.places.certificates, now));
         }
         self.check_users(found);
+        self.check_certificate_users(found);
+        self.check_dovecot(found);
         self.check_upstreams(now, found);
         self.check_state(found);
         self.check_secrets(found);
@@ -42,17 +48,111 @@ impl Config {
         }
     }
 
-    /// Reads the users file. Warns if a limit names a user or a group that is not in this file.
+    /// Reads the users file. Warns if a limit names a user or a group that is not in this file, unless there is another
+    /// source of users, too.
     fn check_users(&self, found: &mut Vec<Diagnostic>) {
-        let users = self.accounts.as_ref().map(|accounts| accounts::users_file::Users::read(&accounts.file));
+        let users = self.users_file().map(|file| Users::read(file));
         match users.transpose() {
             Ok(read) => {
-                let nobody = accounts::users_file::Users::default();
+                let nobody = Users::default();
                 let users = read.as_ref().map_or(&nobody, |(users, _)| users);
-                found.extend(self.references.check(users, &self.policy.normalizer));
+                self.check_scram(users, found);
+                if !self.has_other_sources() {
+                    found.extend(self.references.check(users, &self.policy.normalizer));
+                }
+                found.extend(self.login_without_address(users));
             }
-            Err(why) => found.push(problem(Severity::Error, &self.places.users, why.to_string(), None)),
+            Err(why) => found.push(problem(Severity::Error, &self.places.accounts.file, why.to_string(), None)),
         }
+    }
+
+    /// Warns if the configuration offers SCRAM-SHA-256 to users who cannot log in by it.
+    fn check_scram(&self, users: &Users, found: &mut Vec<Diagnostic>) {
+        let is_offered = self.accounts.as_ref().and_then(|accounts| accounts.scram) == Some(true);
+        if !is_offered || self.users_file().is_none() {
+            return;
+        }
+        let (message, help) = match users.scram_users() {
+            ScramUsers::All => return,
+            ScramUsers::None => {
+                ("scram: it is not offered, since no user has keys for it", "weir user passwd --scram NAME")
+            }
+            ScramUsers::Some => (
+                "scram: some users have no keys for it, and cannot log in with programs that prefer it",
+                "weir user passwd --scram NAME, for each of them; or leave scram out",
+            ),
+        };
+        found.push(problem(Severity::Warning, &self.places.accounts.scram, message.to_owned(), Some(help)));
+    }
+
+    /// Reads the files of client certificates and their authorities. Warns of certificates of users who are not in the
+    /// users file.
+    fn check_certificate_users(&self, found: &mut Vec<Diagnostic>) {
+        for file in &self.places.authorities {
+            if let Err(why) = server::client_authorities::authorities(&file.value) {
+                found.push(problem(Severity::Error, &file.span, why.to_string(), None));
+            }
+        }
+        let Some(path) = self.accounts.as_ref().and_then(|accounts| accounts.certificates.as_ref()) else { return };
+        let place = &self.places.accounts.certificates;
+        let allowed = match CertificateUsers::read(path) {
+            Ok(allowed) => allowed,
+            Err(why) => return found.push(problem(Severity::Error, place, why.to_string(), None)),
+        };
+        let Some(Ok((users, _))) = self.users_file().map(|file| Users::read(file)) else { return };
+        if self.has_other_sources() {
+            return;
+        }
+        let unknown: BTreeSet<&str> = allowed.users().filter(|name| !users.contains(name)).collect();
+        for name in unknown {
+            let message = format!("certificates file {}: there is no user \"{name}\"", path.display());
+            let help = "add a line with this name to the users file; with \"*\" as its hash the user has no password";
+            found.push(problem(Severity::Warning, place, message, Some(help)));
+        }
+    }
+
+    /// Returns whether there are sources of users other than the users file.
+    fn has_other_sources(&self) -> bool {
+        self.accounts.as_ref().is_some_and(|accounts| accounts.dovecot.is_some() || accounts.upstream)
+    }
+
+    fn users_file(&self) -> Option<&PathBuf> {
+        self.accounts.as_ref()?.file.as_ref()
+    }
+
+    /// Warns if Dovecot's socket does not exist. Dovecot perhaps makes it later.
+    fn check_dovecot(&self, found: &mut Vec<Diagnostic>) {
+        let Some(accounts::dovecot::Address::Unix(path)) = self.dovecot() else { return };
+        let is_socket = std::fs::metadata(path).map(|metadata| metadata.file_type().is_socket());
+        let (message, help) = match is_socket {
+            Ok(true) => return,
+            Ok(false) => {
+                (format!("{} is no socket", path.display()), "name the unix_listener of Dovecot's service auth")
+            }
+            Err(error) => {
+                let help =
+                    "nobody can log in by Dovecot until it makes this socket (unix_listener of its service auth)";
+                (format!("Dovecot's socket {}: {error}", path.display()), help)
+            }
+        };
+        found.push(problem(Severity::Warning, &self.places.accounts.dovecot, message, Some(help)));
+    }
+
+    fn dovecot(&self) -> Option<&accounts::dovecot::Address> {
+        self.accounts.as_ref()?.dovecot.as_ref()
+    }
+
+    /// Returns a warning if senders are checked, and a user has no address, because the login has no domain.
+    fn login_without_address(&self, users: &accounts::users_file::Users) -> Option<Diagnostic> {
+        let place = self.places.checks_senders.as_ref()?;
+        let policy = &self.policy;
+        if !policy.senders.is_of_logins_alone() || !policy.normalizer.is_default_domain(None) {
+            return None;
+        }
+        let user = users.iter().find(|user| !user.name.contains('@'))?;
+        let message = format!("no address belongs to the user \"{}\", whose login has no domain", user.name);
+        let help = "add default-domain to [addresses], or say in [senders] as which addresses users may send";
+        Some(problem(Severity::Warning, place, message, Some(help)))
     }
 
     fn check_upstreams(&self, now: Timestamp, found: &mut Vec<Diagnostic>) {
@@ -113,7 +213,7 @@ impl Config {
     fn secrets(&self) -> Vec<(&PathBuf, &Range<usize>)> {
         let keys = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.key);
         let keys = keys.zip(self.places.certificates.iter().map(|(_, key)| key));
-        let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
+        let users = self.users_file().map(|file| (file, &self.places.accounts.file));
         let upstreams = self.relay.upstreams.iter().zip(&self.places.upstreams);
         let secrets = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
@@ -129,7 +229,10 @@ impl Config {
         let authorities = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.tls.ca.as_ref()?, place)));
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.certificate, place)));
         let watched = self.watched.iter().map(|(path, _)| (path, &(0..0)));
-        certificates.chain(authorities).chain(shown).chain(watched).collect()
+        let of_clients = self.places.authorities.iter().map(|file| (&file.value, &file.span));
+        let users = self.accounts.iter().filter_map(|accounts| accounts.certificates.as_ref());
+        let users = users.map(|path| (path, &self.places.accounts.certificates));
+        certificates.chain(authorities).chain(shown).chain(of_clients).chain(users).chain(watched).collect()
     }
 
     /// Warns of files that the user of the service cannot read, and of a state file that this user cannot write. Root,
@@ -145,6 +248,13 @@ impl Config {
             let help = format!("{}; {owner}", obstacle.help(&user));
             found.push(problem(Severity::Warning, span, message, Some(&help)));
             closed.push(obstacle);
+        }
+        if let Some(accounts::dovecot::Address::Unix(path)) = self.dovecot()
+            && (user.cannot_write(path) || user.obstacle(path).is_some())
+        {
+            let message = format!("the user {} cannot connect to {}", user.name, path.display());
+            let help = "give its group the unix_listener in Dovecot: mode = 0660, group = GROUP";
+            found.push(problem(Severity::Warning, &self.places.accounts.dovecot, message, Some(help)));
         }
         if user.cannot_write(&self.state.path) {
             let message = format!("the user {} cannot write {}", user.name, self.state.path.display());

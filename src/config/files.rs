@@ -22,13 +22,7 @@ impl Files {
     /// Returns the path and the text of a file, without its byte order mark. The file must be UTF-8 and at most 64 MiB
     /// long. An error message begins with the path.
     pub fn read(&mut self, name: &str) -> Result<(PathBuf, String), String> {
-        let path = self.folder.join(name);
-        // A file that cannot be read is watched for changes, too: it may be corrected later.
-        if !self.read.iter().any(|(known, _)| *known == path) {
-            // Take the metadata before reading the text. If the file changes between these two steps, the next check
-            // notices the change.
-            self.read.push((path.clone(), FileMetadata::of(&path)));
-        }
+        let (path, _) = self.watch(name);
         match text(&path) {
             Ok(text) => Ok((path, text)),
             Err(Unreadable::Whole(why)) => Err(format!("{}: {why}", path.display())),
@@ -36,7 +30,31 @@ impl Files {
         }
     }
 
-    /// Returns each file for which `read` was called, without repetitions. The metadata of a file was taken before the
+    /// Returns the octets of a file that is watched already: at most 512 MiB. The error message does not name the file.
+    pub fn octets(&self, path: &Path) -> Result<Vec<u8>, String> {
+        octets(path, MAX_BINARY_FILE)
+    }
+
+    /// Returns the path of a file.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Watches a file for changes. Returns the path of the file, and the metadata that it had when it was first watched.
+    pub fn watch(&mut self, name: &str) -> (PathBuf, FileMetadata) {
+        let path = self.path(name);
+        // A file that cannot be read is watched for changes, too: it may be corrected later.
+        if let Some((_, metadata)) = self.read.iter().find(|(known, _)| *known == path) {
+            return (path, *metadata);
+        }
+        // Take the metadata before the file is read. If the file changes between these two steps, the next check
+        // notices the change.
+        let metadata = FileMetadata::of(&path);
+        self.read.push((path.clone(), metadata));
+        (path, metadata)
+    }
+
+    /// Returns each file that was read or watched, without repetitions. The metadata of a file was taken before the
     /// file was read for the first time.
     pub fn into_watched(self) -> Vec<(PathBuf, FileMetadata)> {
         self.read
@@ -105,25 +123,16 @@ pub const TOO_LONG: &str = "it is longer than 1000 octets";
 /// Maximum file size in octets: a list of a million addresses needs about half of this size.
 const MAX_FILE: u64 = 64 << 20;
 
+/// Maximum size of a binary file in octets: several times the size of the largest usual database of locations.
+const MAX_BINARY_FILE: u64 = 512 << 20;
+
 enum Unreadable {
     Whole(String),
     Line(usize, &'static str),
 }
 
 fn text(path: &Path) -> Result<String, Unreadable> {
-    let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => Unreadable::Whole("there is no such file".to_owned()),
-        _ => Unreadable::Whole(error.to_string()),
-    };
-    // Opening a named pipe would block until another process opens the pipe for writing.
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(Unreadable::Whole("it is no regular file".to_owned()));
-    }
-    let mut content = Vec::new();
-    File::open(path).map_err(failed)?.take(MAX_FILE + 1).read_to_end(&mut content).map_err(failed)?;
-    if content.len() as u64 > MAX_FILE {
-        return Err(Unreadable::Whole("it is larger than 64 MiB".to_owned()));
-    }
+    let mut content = octets(path, MAX_FILE).map_err(Unreadable::Whole)?;
     // Windows editors write a byte order mark.
     if content.starts_with(b"\xef\xbb\xbf") {
         content.drain(..3);
@@ -132,6 +141,23 @@ fn text(path: &Path) -> Result<String, Unreadable> {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         Unreadable::Line(1 + before.iter().filter(|b| **b == b'\n').count(), "this is not UTF-8")
     })
+}
+
+fn octets(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => "there is no such file".to_owned(),
+        _ => error.to_string(),
+    };
+    // Opening a named pipe would block until another process opens the pipe for writing.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    let too_large = || format!("it is larger than {} MiB", most >> 20);
+    let size = usize::try_from(metadata.len().min(most)).map_err(|_| too_large())?;
+    let mut content = Vec::with_capacity(size);
+    File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut content).map_err(failed)?;
+    if content.len() as u64 > most { Err(too_large()) } else { Ok(content) }
 }
 
 #[cfg(test)]

@@ -2,11 +2,13 @@
 
 use super::section::{Placed, Section};
 use super::values::{choice, count, network, octets, socket_address, text, timeout};
-use super::{certificates, exposure};
+use super::{accounts, certificates, exposure};
 use crate::server;
-use crate::session::{self, Requirement, Security};
+use crate::session::{self, Requirement, Security, SenderMismatch};
 use ipnet::IpNet;
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeValue;
@@ -16,6 +18,8 @@ pub struct Shared {
     pub hostname: String,
     pub max_message_size: u64,
     pub max_recipients: usize,
+    /// Default of the listeners.
+    pub sender_mismatch: SenderMismatch,
     pub upstream_timeout: Duration,
     pub upstream_data_timeout: Duration,
 }
@@ -23,6 +27,9 @@ pub struct Shared {
 /// Default maximum number of concurrent connections from one client. The mail programs behind one address open fewer
 /// connections. The number is so low that only dozens of hosts together can use up all connections of Weir.
 const CONNECTIONS_PER_CLIENT: usize = 100;
+
+const SENDER_MISMATCHES: [(&str, SenderMismatch); 3] =
+    [("allow", SenderMismatch::Allow), ("warn", SenderMismatch::Warn), ("refuse", SenderMismatch::Refuse)];
 
 /// Reads `[session]`.
 pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
@@ -59,6 +66,7 @@ pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared
         hostname,
         max_message_size: max_message_size(&mut s),
         max_recipients: s.value("max-recipients", "1000", count(1..=100_000)),
+        sender_mismatch: s.value("sender-mismatch", "\"allow\"", choice(&SENDER_MISMATCHES)),
         upstream_timeout: s.value("upstream-timeout", "\"20s\"", upstream_timeout),
         upstream_data_timeout: s.value("upstream-data-timeout", "\"2m\"", upstream_timeout),
     };
@@ -84,40 +92,83 @@ fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     if too_long { Err("at most 4m is allowed, as clients wait for 5 minutes".to_owned()) } else { Ok(duration) }
 }
 
-/// Reads all listeners. Also returns the names of all listeners in lower case, including the names of listeners with
-/// errors.
+/// All listeners.
+#[derive(Default)]
+pub struct Listeners {
+    pub all: Vec<server::ListenerOptions>,
+    /// The names of all listeners in lower case, including the names of listeners with errors.
+    pub names: Vec<String>,
+    /// The files of the authorities that issue clients' certificates.
+    pub authorities: Vec<Placed<PathBuf>>,
+    /// Position at which a listener says that it checks senders, if any does.
+    pub checks_senders: Option<Range<usize>>,
+}
+
+/// Reads all listeners.
 pub fn listeners(
     root: &mut Section<'_>,
+    folder: &Path,
     shared: &Shared,
     has_certificate: bool,
-    has_accounts: bool,
-) -> (Vec<server::ListenerOptions>, Vec<String>) {
+    accounts: Option<&accounts::Accounts>,
+) -> Listeners {
     let named = root.named("listener");
     if !root.has("listener") {
         let help = "add [listener.submission] with address = \"[::]:587\"";
         root.error_unless(&["listener"], &root.span(), "there is no listener", Some(help));
     }
     let names = named.iter().map(|(name, _)| name.value.to_ascii_lowercase()).collect();
-    let mut listeners = Vec::new();
-    for (name, section) in named {
+    let mut listeners = Listeners { names, ..Listeners::default() };
+    for (name, mut section) in named {
         let (tls, auth) = (section.path("tls"), section.path("auth"));
-        let Some(listener) = listener(&name, section, shared) else { continue };
+        let authorities = authorities(&mut section, folder);
+        let Some(mut listener) = listener(&name, section, shared, accounts, &mut listeners.checks_senders) else {
+            continue;
+        };
+        if let Some(authorities) = authorities {
+            check_authorities(root, &authorities, &listener, accounts);
+            listener.client_certificates = Some(authorities.value.as_path().into());
+            listeners.authorities.push(authorities);
+        }
         if listener.session.tls != Security::None && !has_certificate {
             let help = "add [tls] with certificate and key, or say tls = \"none\"";
             let message = format!("listener \"{}\" needs a certificate", name.value);
             root.error_unless(&["tls", &tls], &name.span, message, Some(help));
         }
-        if listener.session.auth != Requirement::None && !has_accounts {
+        if listener.session.auth != Requirement::None && accounts.is_none() {
             let help = "add [accounts] with file = \"users\", or say auth = \"none\"";
             let message = format!("listener \"{}\" asks for logins, and there are no accounts", name.value);
             root.error_unless(&["accounts", &auth], &name.span, message, Some(help));
         }
-        for other in &listeners {
+        for other in &listeners.all {
             check_pair(root, &name, &listener, other);
         }
-        listeners.push(listener);
+        listeners.all.push(listener);
     }
-    (listeners, names)
+    listeners
+}
+
+/// Reads the name of the file of the authorities that issue clients' certificates.
+fn authorities(s: &mut Section<'_>, folder: &Path) -> Option<Placed<PathBuf>> {
+    let Placed { value, span } = s.optional("client-certificates", text)?;
+    Some(Placed { value: folder.join(value), span })
+}
+
+/// Checks that clients can log in with the certificates that the listener asks for.
+fn check_authorities(
+    root: &Section<'_>,
+    authorities: &Placed<PathBuf>,
+    listener: &server::ListenerOptions,
+    accounts: Option<&accounts::Accounts>,
+) {
+    if listener.session.tls == Security::None || listener.session.auth == Requirement::None {
+        let help = "set tls and auth, or leave client-certificates out";
+        let message = "client-certificates needs tls and auth: clients log in with their certificates, over TLS";
+        root.error(&authorities.span, message, Some(help));
+    } else if accounts.is_some_and(|accounts| accounts.options.certificates.is_none()) {
+        let help = "add certificates = \"certificates\" to [accounts]: a file with lines \"subject:NAME user\"";
+        root.error(&authorities.span, "client-certificates: no user has a certificate", Some(help));
+    }
 }
 
 /// Checks that a listener has an address and a name that no other listener has.
@@ -150,7 +201,13 @@ pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0 && (one == other || has_all(one, other) || has_all(other, one))
 }
 
-fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<server::ListenerOptions> {
+fn listener(
+    name: &Placed<&str>,
+    mut s: Section<'_>,
+    shared: &Shared,
+    accounts: Option<&accounts::Accounts>,
+    checks_senders: &mut Option<Range<usize>>,
+) -> Option<server::ListenerOptions> {
     let address = s.required("address", "\"[::]:587\"", |value| socket_address(&text(value)?));
     let securities = [("none", Security::None), ("starttls", Security::StartTls), ("implicit", Security::Implicit)];
     let requirements =
@@ -162,7 +219,13 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
         let (tls, auth, trusted, xclient, proxies) = (&tls, &auth, &trusted, &xclient, &proxies);
         exposure::Listener { address, tls, auth, trusted, xclient, proxies }.warn(&s);
     }
+    let has_users = auth.value != Requirement::None || !xclient.value.is_empty();
+    let sender_mismatch = sender_mismatch(&mut s, shared, has_users);
+    if has_users && sender_mismatch.value != SenderMismatch::Allow {
+        checks_senders.get_or_insert(sender_mismatch.span);
+    }
     let session = session::Options {
+        sender_mismatch: sender_mismatch.value,
         name: name.value.into(),
         hostname: shared.hostname.clone(),
         tls: tls.value,
@@ -172,9 +235,25 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
         max_message_size: shared.max_message_size,
         max_recipients: shared.max_recipients,
     };
+    let sources = accounts.map(|accounts| &*accounts.sources).unwrap_or_default();
+    let accounts = accounts::list(&mut s, "accounts", sources, sources).value.into();
     s.finish();
     let (name, address, proxies) = (name.value.into(), address?.value, proxies.value.into());
-    Some(server::ListenerOptions { name, address, proxies, session: Arc::new(session) })
+    let session = Arc::new(session);
+    Some(server::ListenerOptions { name, address, proxies, client_certificates: None, session, accounts })
+}
+
+/// Reads the consequence of a sender as which the user may not send. `has_users`: clients of the listener can have a
+/// user.
+fn sender_mismatch(s: &mut Section<'_>, shared: &Shared, has_users: bool) -> Placed<SenderMismatch> {
+    let default = SENDER_MISMATCHES.iter().find(|(_, value)| *value == shared.sender_mismatch);
+    let default = default.map_or_else(String::new, |(word, _)| format!("\"{word}\""));
+    let mismatch = s.placed("sender-mismatch", &default, choice(&SENDER_MISMATCHES));
+    if s.has("sender-mismatch") && mismatch.value != SenderMismatch::Allow && !has_users {
+        let message = "sender-mismatch has no effect: this listener has no logins";
+        s.warn_unless(&["auth", "xclient"], &mismatch.span, message, None);
+    }
+    mismatch
 }
 
 /// Reads a list of networks, by default none.

@@ -1,6 +1,7 @@
 //! Configuration: reads `weir.toml` into the `Options` of each module. An error names its position in the file; all
 //! errors of the file are reported together.
 
+mod accounts;
 mod addresses;
 mod admin;
 mod certificates;
@@ -13,12 +14,16 @@ mod files;
 mod limit;
 mod list;
 mod listeners;
+mod location;
+mod login_history;
+mod login_networks;
 mod mail_loop;
 mod notify;
 mod overrides;
 mod redact;
 pub mod reference;
 mod section;
+mod senders;
 mod service_user;
 mod source;
 mod synonyms;
@@ -32,15 +37,17 @@ use files::Files;
 use crate::accounts::file_metadata::FileMetadata;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
-use crate::{accounts, log, relay, server, store};
+use crate::{log, relay, server, store};
 pub use diff::needs_restart;
+pub use location::KnownDatabases;
 use section::{Placed, Section};
 pub use source::Setting;
 use source::Source;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
 use values::{choice, count, host_name, text};
 
@@ -50,7 +57,7 @@ pub struct Config {
     pub listeners: Vec<server::ListenerOptions>,
     pub tls: Option<server::tls::Options>,
     pub relay: relay::Options,
-    pub accounts: Option<accounts::Options>,
+    pub accounts: Option<crate::accounts::Options>,
     pub state: store::Options,
     pub admin: crate::admin::Options,
     pub policy: Policy,
@@ -62,6 +69,8 @@ pub struct Config {
     /// The files whose changes cause a reload of the configuration: `weir.toml`, lists and override tables. The
     /// metadata of each file was taken before the file was read.
     pub watched: Vec<(PathBuf, FileMetadata)>,
+    /// The databases of locations in `policy`, for [`read_again`].
+    pub databases: KnownDatabases,
     /// The users and groups that limits name; they are checked against the users file later.
     references: limit::References,
     places: Places,
@@ -74,7 +83,12 @@ struct Places {
     /// first.
     certificates: Vec<(Range<usize>, Range<usize>)>,
     upstreams: Vec<Range<usize>>,
-    users: Range<usize>,
+    /// Keys of `[accounts]`.
+    accounts: accounts::Places,
+    /// The files of `client-certificates` of all listeners.
+    authorities: Vec<Placed<PathBuf>>,
+    /// Position at which a listener says that it checks senders, if any does.
+    checks_senders: Option<Range<usize>>,
     state: Range<usize>,
     /// Position of the key `path` of `[state]`.
     state_path: Range<usize>,
@@ -96,13 +110,18 @@ pub enum ConfigError {
 
 /// Reads a configuration file. Relative paths in the file are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
+    read_again(path, &KnownDatabases::default())
+}
+
+/// Reads a configuration file again. Databases of locations that have not changed are taken from `former`.
+pub fn read_again(path: &Path, former: &KnownDatabases) -> Result<Config, ConfigError> {
     // Take the metadata before reading the file. If the file changes between these two steps, the next check notices
     // the change.
     let file = (path.to_owned(), FileMetadata::of(path));
     let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
     match String::from_utf8(bytes) {
         Ok(text) => {
-            let mut config = parse(path, text)?;
+            let mut config = parse_again(path, text, former)?;
             config.watched.push(file);
             Ok(config)
         }
@@ -132,12 +151,16 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
 /// Parses the text of a configuration file, and reads the lists that the text names. `path` names the file in messages;
 /// relative paths in the text are relative to the folder of `path`.
 pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
+    parse_again(path, text, &KnownDatabases::default())
+}
+
+fn parse_again(path: &Path, text: String, former: &KnownDatabases) -> Result<Config, ConfigError> {
     let (document, syntax) = DeTable::parse_recoverable(&text);
     let source = Source::new(&text);
     syntax::report(&source, &text, &syntax);
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     // After a syntax error, the keys are not read, because other errors could be mere consequences of the syntax error.
-    let draft = syntax.is_empty().then(|| Reader { folder }.read(Section::root(&document, &source)));
+    let draft = syntax.is_empty().then(|| Reader { folder }.read(Section::root(&document, &source), former));
     let (found, settings) = source.into_findings();
     let problems = Diagnostics { path: path.to_owned(), text: text.clone(), found };
     match draft {
@@ -193,16 +216,33 @@ struct Reader {
 impl Reader {
     /// Reads the whole file, and reports errors to the source of `root`. If the file has errors, the result is
     /// incomplete.
-    fn read(&self, mut root: Section<'_>) -> Config {
+    fn read(&self, mut root: Section<'_>, former: &KnownDatabases) -> Config {
         let hostname = own_name(&mut root);
         let help_url = delay::help_url(&mut root);
         let zone = addresses::zone(&mut root);
         let mut places = Places::default();
         let (server, shared) = listeners::session(root.section("session"), hostname);
-        let tls = certificates::read(root.section("tls"), &self.folder, &mut places.certificates);
-        let accounts = self.accounts(root.section("accounts"), &mut places);
-        let (listeners, listener_names) = listeners::listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
+        let mut tls = certificates::read(root.section("tls"), &self.folder, &mut places.certificates);
+        let mut section = root.section("accounts");
+        let login_networks = login_networks::keys(&mut section);
+        let login_history = login_history::read(&mut section);
+        let accounts = accounts::read(section, &self.folder);
+        let listeners::Listeners { all: listeners, names: listener_names, authorities, checks_senders } =
+            listeners::listeners(&mut root, &self.folder, &shared, tls.is_some(), accounts.as_ref());
+        places.checks_senders = checks_senders;
+        if let Some(tls) = &mut tls {
+            let files: BTreeSet<_> = authorities.iter().map(|file| file.value.clone()).collect();
+            tls.authorities = files.into_iter().collect();
+        }
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
+        if let Some(accounts) = &accounts {
+            accounts.check(&root, &upstreams, !authorities.is_empty());
+        }
+        places.authorities = authorities;
+        let accounts = accounts.map(|accounts| {
+            places.accounts = accounts.places;
+            accounts.options
+        });
         let dns = upstream::dns(root.section("dns"), shared.upstream_timeout);
         let mut relay = relay::Options {
             hostname: shared.hostname,
@@ -222,6 +262,7 @@ impl Reader {
         let normalizer = addresses::normalizer(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
+        let located = location::read(root.section("location"), &mut files, former);
         let lateness = delay::lateness(root.section("delay"));
         let notifications = notify::notifications(root.named("notify"));
         let mut context = limit::Context {
@@ -232,20 +273,34 @@ impl Reader {
             listeners: listener_names,
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
+            has_login_networks: login_networks.has_table(),
+            exceedable: Vec::new(),
+            counting: HashSet::new(),
+            is_nameless: false,
             upstreams: &relay.upstreams,
             notifications: &notifications,
+            located: located.configured,
             lateness,
             help_url: help_url.clone(),
             compiled: limit::Compiled::default(),
             references: limit::References::default(),
             odd_patterns: BTreeMap::new(),
         };
+        let senders = senders::read(root.section("senders"), &mut context);
         let limits = limit::limits(root.tables("limit"), &mut context);
-        let references = context.references;
+        let (mut references, has_xclient) = (context.references, context.has_xclient);
+        let login_networks = login_networks.read(&root, &mut files, &normalizer, &mut references);
+        if has_xclient {
+            // A user that a proxy names needs no account.
+            references.users.clear();
+        }
         notifications.warn_of_unused(&root);
         places.notifications = notifications.used();
         let mut policy = Policy::new(limits, normalizer, zone);
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
+        (policy.locations, policy.login_networks) = (located.locations, login_networks.into());
+        policy.login_history = login_history;
+        policy.senders = Arc::new(senders);
         relay.routed = policy.routes().cloned().collect();
         root.finish();
         let problems = Diagnostics { path: PathBuf::new(), text: String::new(), found: Vec::new() };
@@ -263,20 +318,10 @@ impl Reader {
             problems,
             settings,
             watched,
+            databases: located.known,
             references,
             places,
         }
-    }
-
-    fn accounts(&self, mut s: Section<'_>, places: &mut Places) -> Option<accounts::Options> {
-        if !s.exists() {
-            return None;
-        }
-        let file = s.required("file", "\"users\"", text);
-        s.finish();
-        let file = file?;
-        places.users = file.span;
-        Some(accounts::Options { file: self.folder.join(file.value) })
     }
 
     fn state(&self, mut s: Section<'_>, places: &mut Places) -> (store::Options, MaxNewBudgets) {

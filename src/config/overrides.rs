@@ -26,7 +26,7 @@ pub struct Override {
 }
 
 /// The columns whose patterns can decide which row applies.
-pub const MATCH_FIELDS: [&str; 10] = [
+pub const MATCH_FIELDS: [&str; 12] = [
     "user",
     "user-domain",
     "group",
@@ -37,6 +37,8 @@ pub const MATCH_FIELDS: [&str; 10] = [
     "recipient-domain",
     "helo",
     "listener",
+    "country",
+    "asn",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ impl Overrides {
 
 /// Returns the values of one line. Each line is parsed alone, so that an unclosed quote does not make the next lines
 /// part of its value.
-fn values(line: &str) -> Result<StringRecord, String> {
+pub(super) fn values(line: &str) -> Result<StringRecord, String> {
     match line {
         _ if line.len() > MAX_ITEM => return Err(TOO_LONG.to_owned()),
         // The CSV reader would treat a carriage return as the end of a line.

@@ -178,9 +178,21 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Returns the value of a key if it is valid. Reports no error and records nothing: the key is read again later.
+    pub fn peek<T>(&self, key: &str, read: impl FnOnce(&DeValue<'a>) -> Result<T, String>) -> Option<T> {
+        read(self.table?.get(key)?.get_ref()).ok()
+    }
+
     /// Returns whether the file has the key, with a valid or an invalid value.
     pub fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
+    }
+
+    /// Returns whether the table at `key`, or a table of the list at `key`, has the key `inner`.
+    pub fn has_within(&self, key: &str, inner: &str) -> bool {
+        let has = |value: &DeValue<'_>| value.as_table().is_some_and(|table| table.contains_key(inner));
+        let Some(value) = self.table.and_then(|table| table.get(key)).map(Spanned::get_ref) else { return false };
+        has(value) || value.as_array().is_some_and(|items| items.iter().any(|item| has(item.get_ref())))
     }
 
     pub fn is_list(&self, key: &str) -> bool {

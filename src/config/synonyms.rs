@@ -3,7 +3,7 @@
 
 /// Words of Weir's configuration. Each word has a list of the words that other programs use instead, in lower case and
 /// with hyphens.
-const SYNONYMS: [(&str, &[&str]); 23] = [
+const SYNONYMS: [(&str, &[&str]); 25] = [
     (
         "client",
         &[
@@ -32,6 +32,8 @@ const SYNONYMS: [(&str, &[&str]); 23] = [
     ("recipient", &["rcpt", "to", "rcpt-to", "recipient-address", "local-part"]),
     ("sender-domain", &["sender-address-domain", "from-domain", "domain", "domains"]),
     ("recipient-domain", &["rcpt-domain", "to-domain"]),
+    ("country", &["countries", "country-code", "geo", "geoip", "geoip-country", "iso-code"]),
+    ("asn", &["as", "as-number", "autonomous-system", "autonomous-system-number", "asnum"]),
     ("helo", &["ehlo", "helo-name", "sender-helo-name"]),
     ("recipients", &["rcpt", "rcpts", "per-rcpt"]),
     ("messages", &["mail", "mails", "email", "emails", "msgs", "per-mail"]),

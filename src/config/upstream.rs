@@ -303,7 +303,7 @@ fn to_u16(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-fn host_and_port(text: &str) -> Result<(String, u16), String> {
+pub fn host_and_port(text: &str) -> Result<(String, u16), String> {
     let bad = || format!("\"{text}\" is not a host and port: write \"smtp.example.org:25\" or \"[2001:db8::1]:25\"");
     let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
     if !host.is_ascii() {

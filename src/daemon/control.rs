@@ -1,12 +1,14 @@
-//! Handlers of administrators' commands: reload, test, exceptions.
+//! Handlers of administrators' commands: reload, test, login history, exceptions.
 
 use super::reloader::ReloadHandle;
 use crate::accounts::Accounts;
 use crate::admin::exceptions::{self, ExceptionCommand};
-use crate::admin::{BodyHandler, ControlHandlers, Outcome, OutcomeFuture};
+use crate::admin::logins::LoginsRequest;
+use crate::admin::{self, BodyHandler, ControlHandlers, Outcome, OutcomeFuture};
 use crate::clock;
+use crate::policy::request::Facts;
 use crate::rehearse::live::{self, AnswerError, Posted};
-use crate::rehearse::test_message::Account;
+use crate::rehearse::test_message::{Account, TestMessage};
 use crate::server::Server;
 use crate::session;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
         let handler = of_server(server, move |server, body| {
             Box::pin(async move {
                 let accounts = match &server.accounts {
-                    Some(accounts) if command.is_checked() => Some(all(accounts).await),
+                    Some(accounts) if command.is_checked() => all(accounts).await,
                     _ => None,
                 };
                 command.answer(&server.store, &accounts, &body).await
@@ -39,12 +41,29 @@ pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions)
         (command.path(), handler)
     };
     let exceptions = ExceptionCommand::ALL.into_iter().map(exception).collect();
-    ControlHandlers { reload: Box::new(reload), test, exceptions }
+    let logins = of_server(server, |server, body| Box::pin(async move { logins(&server, &body).await }));
+    let logins = (admin::logins::PATH, logins);
+    ControlHandlers { reload: Box::new(reload), test, logins, exceptions }
 }
 
-/// Returns all accounts, with what commands on exceptions check.
-async fn all(accounts: &Accounts) -> Vec<exceptions::Account> {
-    accounts.names().await.into_iter().map(|(name, groups)| exceptions::Account { name, groups }).collect()
+/// Returns all accounts, with what commands on exceptions check. Returns `None` if a source of accounts does not tell
+/// which users it has.
+async fn all(accounts: &Accounts) -> Option<Vec<exceptions::Account>> {
+    let names = accounts.names().await?;
+    Some(names.into_iter().map(|(name, groups)| exceptions::Account { name, groups }).collect())
+}
+
+/// Answers `weir logins`.
+async fn logins(server: &Server, body: &str) -> Outcome {
+    let request = match LoginsRequest::parse(body) {
+        Ok(request) => request,
+        Err(why) => return why.into(),
+    };
+    let has_account = match &server.accounts {
+        Some(accounts) => accounts.has(&request.user).await,
+        None => false,
+    };
+    request.answer(&server.store, has_account).await
 }
 
 /// Answers `weir test --live`.
@@ -60,10 +79,26 @@ async fn rehearse(server: &Server, sessions: &Sessions, body: &str) -> Result<St
     let mut posted = Posted::parse(body)?;
     if let (Some(user), Some(accounts)) = (&posted.test_message.user, &server.accounts) {
         let user = accounts.user(user).await;
+        let missing = if accounts.knows_all_users() { Account::Missing } else { Account::Unchecked };
         posted.test_message.account =
-            user.map_or(Account::Missing, |user| Account::known(user.is_disabled(), user.groups()));
+            user.map_or(missing, |user| Account::known(user.is_disabled(), user.groups(), user.login_networks()));
     }
+    add_novelty(server, &mut posted.test_message).await;
     live::answer(&server.store, sessions, &posted, clock::now()).await
+}
+
+/// Completes the novelty of a test message with the login history.
+async fn add_novelty(server: &Server, test_message: &mut TestMessage) {
+    let facts = Facts {
+        client: Some(test_message.client),
+        user: test_message.user.as_deref().map(Into::into),
+        helo: test_message.helo.as_deref().map(Into::into),
+        ..Facts::default()
+    };
+    let (known, given) = (server.store.novelty(clock::now(), &facts).await, &mut test_message.novelty);
+    given.network = given.network.or(known.network);
+    given.country = given.country.or(known.country);
+    given.helo = given.helo.or(known.helo);
 }
 
 /// Wraps a handler that needs the server. After the server is dropped, the handler answers that Weir is stopping.

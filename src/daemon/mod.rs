@@ -2,6 +2,7 @@
 
 mod administration;
 mod control;
+mod core_dumps;
 mod error;
 mod limit_metrics;
 mod open_files;
@@ -36,6 +37,7 @@ use tokio::time::MissedTickBehavior;
 
 /// Serves until a signal to stop.
 pub fn run(mut config: Config) -> Result<(), StartError> {
+    core_dumps::disable();
     open_files::fit(&mut config, open_files::raise());
     let runtime = tokio::runtime::Runtime::new().map_err(StartError::system)?;
     let served = runtime.block_on(serve(config));
@@ -83,13 +85,18 @@ impl Daemon {
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
         let limits = config.policy.limit_count();
-        let (path, settings, watched) =
-            (config.problems.path.clone(), take(&mut config.settings), take(&mut config.watched));
+        let (path, settings, watched, databases) = (
+            config.problems.path.clone(),
+            take(&mut config.settings),
+            take(&mut config.watched),
+            take(&mut config.databases),
+        );
         let server = Arc::new(open(config)?);
         let bound = bind(listeners, sockets)?;
         let listeners = addresses(&bound)?;
         let (stop, stopping) = watch::channel(false);
-        let (reload_handle, reloading) = Reloader::new(server.clone(), path, settings, watched).start(stopping.clone());
+        let (reload_handle, reloading) =
+            Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
         let handlers = control::handlers(&reload_handle, &server, sessions);
         let administration = Administration::start(&admin_options, public, handlers, &stopping).await?;

@@ -1,5 +1,6 @@
 //! Limit of open files. Weir raises the limit to the hard limit, and lowers `max-connections` to fit into the limit.
 
+use crate::accounts::dovecot;
 use crate::admin;
 use crate::config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,7 +29,9 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     let idle = config.relay.upstreams.iter().map(|upstream| upstream.pool.max_idle.min(most) as u64).sum::<u64>();
     // Two administration listeners: TCP and the Unix socket.
     let administration = 2 * (1 + admin::MAX_CONNECTIONS as u64);
-    let others = RESERVE + administration + config.listeners.len() as u64 + idle;
+    let has_dovecot = config.accounts.as_ref().is_some_and(|accounts| accounts.dovecot.is_some());
+    let accounts = if has_dovecot { dovecot::MAX_CONNECTIONS as u64 } else { 0 };
+    let others = RESERVE + administration + config.listeners.len() as u64 + idle + accounts;
     let server = &mut config.server;
     let configured = server.max_connections;
     let needed = others.saturating_add((configured as u64).saturating_mul(FILES_PER_SESSION));

@@ -5,7 +5,7 @@ use super::systemd;
 use crate::accounts::file_metadata::FileMetadata;
 use crate::admin::Outcome;
 use crate::clock;
-use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};
+use crate::config::{self, Config, ConfigError, Diagnostics, KnownDatabases, Setting, Severity};
 use crate::log::LoggedState;
 use crate::policy::Policy;
 use crate::relay::UnusableError;
@@ -32,6 +32,8 @@ pub struct Reloader {
     began_with: Vec<Setting>,
     /// Files of the last configuration read, with their state at that time.
     watched: Vec<(PathBuf, FileMetadata)>,
+    /// Databases of locations of the configuration in force.
+    databases: KnownDatabases,
     /// Diagnostics of the configuration file while the file is bad. They are logged once, not at each attempt to read
     /// the file.
     error: LoggedState<Option<String>>,
@@ -81,8 +83,10 @@ impl Reloader {
         path: PathBuf,
         settings: Vec<Setting>,
         watched: Vec<(PathBuf, FileMetadata)>,
+        databases: KnownDatabases,
     ) -> Self {
-        Self { server, path, began_with: settings, watched, error: LoggedState::default(), former: Vec::new() }
+        let (error, former) = (LoggedState::default(), Vec::new());
+        Self { server, path, began_with: settings, watched, databases, error, former }
     }
 
     /// Spawns the task. When `stopping` becomes true, the task finishes a reload that is in progress, and ends.
@@ -127,8 +131,8 @@ impl Reloader {
         if trigger != Trigger::WasBad {
             systemd::reloading();
         }
-        let (path, watched) = (self.path.clone(), self.watched.clone());
-        let reading = spawn_blocking(move || (current_files(&watched), read(&path))).await;
+        let (path, watched, databases) = (self.path.clone(), self.watched.clone(), self.databases.clone());
+        let reading = spawn_blocking(move || (current_files(&watched), read(&path, &databases))).await;
         let outcome = match reading {
             Ok((_, Ok((config, problems)))) => self.take(config, &problems),
             Ok((files, Err(bad))) => {
@@ -153,12 +157,12 @@ impl Reloader {
     /// Puts the new configuration in force, except for settings that need a restart. `problems`: diagnostics of the
     /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
-        let Config { policy, relay, settings, watched, .. } = config;
+        let Config { policy, relay, settings, watched, databases, .. } = config;
         let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
         self.former.push(former);
-        self.watched = watched;
+        (self.watched, self.databases) = (watched, databases);
         self.error.changes_to(None);
         self.server.metrics.service.config_taken(clock::now());
         self.server.metrics.service.reloads.with_label_values(&["taken"]).inc();
@@ -223,8 +227,8 @@ fn current_files(files: &[(PathBuf, FileMetadata)]) -> Vec<(PathBuf, FileMetadat
 }
 
 /// Reads a configuration, and checks the files that it names. Blocks.
-fn read(path: &Path) -> Result<(Config, Diagnostics), Bad> {
-    match config::read(path) {
+fn read(path: &Path, databases: &KnownDatabases) -> Result<(Config, Diagnostics), Bad> {
+    match config::read_again(path, databases) {
         Ok(config) => {
             let problems = config.check_files(clock::now());
             Ok((config, problems))

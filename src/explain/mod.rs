@@ -251,6 +251,7 @@ fn condition(setting: &Setting) -> String {
     match (setting.key, setting.value.as_deref()) {
         (key, Some("true")) => key.to_owned(),
         (key, Some("false")) => format!("not {key}"),
+        ("exceeded", _) => format!("events while {} is exceeded", values(setting).join(" or ")),
         (key, _) => format!("{key} {}", values(setting).join(" or ")),
     }
 }

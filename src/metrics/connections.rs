@@ -1,7 +1,7 @@
 //! Metrics of client connections and logins.
 
 use super::builder::Builder;
-use prometheus::{Error, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 /// Metrics of client connections and logins.
 pub struct ConnectionMetrics {
@@ -19,13 +19,15 @@ pub struct ConnectionMetrics {
     pub evicted: IntCounterVec,
     /// Logins, by result.
     pub logins: IntCounterVec,
+    /// Errors of Dovecot as a source of accounts.
+    pub dovecot_errors: IntCounter,
 }
 
 impl ConnectionMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         let logins = build.counters("weir_logins_total", "Logins", &["result"])?;
         // Create the counters with the value 0, so that Prometheus sees the first login with each result as a change.
-        for result in ["right", "wrong", "busy"] {
+        for result in ["right", "wrong", "busy", "other-network"] {
             logins.with_label_values(&[result]);
         }
         Ok(Self {
@@ -43,6 +45,7 @@ impl ConnectionMetrics {
                 &["listener"],
             )?,
             logins,
+            dovecot_errors: build.counter("weir_dovecot_errors_total", "Logins that Dovecot did not answer")?,
         })
     }
 }

@@ -10,6 +10,8 @@ pub struct MailMetrics {
     pub messages: IntCounterVec,
     /// Recipients, by result: accepted by the upstream in a delivered message, or refused by the upstream.
     pub recipients: IntCounterVec,
+    /// Senders as which a user may not send, by listener, part of the message, and consequence.
+    pub sender_mismatches: IntCounterVec,
     /// Octets of delivered messages.
     pub size: Histogram,
     /// Seconds from MAIL to the reply to the message, for delivered messages.
@@ -29,6 +31,11 @@ impl MailMetrics {
                 "weir_recipients_total",
                 "Recipients, delivered to or refused by the upstream",
                 &["result"],
+            )?,
+            sender_mismatches: build.counters(
+                "weir_sender_mismatches_total",
+                "Senders, of an envelope or a From header, as which the user may not send",
+                &["listener", "part", "action"],
             )?,
             size: build.histogram(
                 "weir_message_size_bytes",

@@ -5,7 +5,7 @@
 //! it.
 //!
 //! Modules, in the order of a decision: [`address`] normalizes addresses. [`request`] contains the events and facts of
-//! a session. [`limit`] contains the limits of `weir.toml`. [`matching`] determines to which events a limit applies.
+//! a session. [`location`] finds the country of a client. [`limit`] contains the limits of `weir.toml`. [`matching`] determines to which events a limit applies.
 //! [`exception`] contains grants and suspensions. `plan` finds limits and budgets. [`budgets`] contains the keys and
 //! states of budgets. `decision` measures and charges each event. [`verdict`] contains the result of a decision.
 
@@ -15,6 +15,9 @@ mod decision;
 pub mod exception;
 mod in_memory;
 pub mod limit;
+pub mod location;
+mod login_history;
+pub mod login_networks;
 pub mod matching;
 mod name_search;
 mod plan;
@@ -23,15 +26,20 @@ pub mod verdict;
 
 pub use decision::{Evaluation, Explained, decide, explain};
 pub use in_memory::InMemoryStore;
+pub use login_history::LoginHistory;
 pub use name_search::NameSearch;
-pub use plan::{NewBudget, Plan};
+pub use plan::{ConditionalCheck, NewBudget, Plan};
 
 use address::AddressNormalizer;
 use budgets::{Budget, Key};
 use exception::Exceptions;
+use ipnet::IpNet;
 use limit::{Action, Count, Limit, Mode, Rung};
-use matching::Zone;
+use location::Locations;
+use login_networks::LoginNetworks;
+use matching::{Senders, Zone};
 use plan::MatcherSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,14 +50,21 @@ pub struct Policy {
     pub exceptions: Arc<Exceptions>,
     /// Normalizer of addresses and logins.
     pub normalizer: AddressNormalizer,
+    /// Addresses as which users may send.
+    pub senders: Arc<Senders>,
     /// Time zone of `time` conditions.
     pub zone: Zone,
     pub lateness: Lateness,
     pub max_new_budgets: MaxNewBudgets,
+    pub locations: Locations,
+    pub login_networks: Arc<LoginNetworks>,
+    pub login_history: LoginHistory,
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
     /// True if any enforced limit can delay replies.
     delays: bool,
+    /// True if a condition of any limit needs the novelty of a login.
+    uses_novelty: bool,
     matcher_set: Arc<MatcherSet>,
 }
 
@@ -89,7 +104,22 @@ impl Policy {
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
-        Self { limits: limits.into(), normalizer, zone, delays, matcher_set: Arc::new(matcher_set), ..Self::default() }
+        let uses_novelty = limits.iter().any(|limit| limit.matcher.needs_novelty());
+        let (limits, matcher_set) = (limits.into(), Arc::new(matcher_set));
+        let senders = Arc::new(Senders::new(&normalizer));
+        Self { limits, normalizer, senders, zone, delays, uses_novelty, matcher_set, ..Self::default() }
+    }
+
+    /// Returns whether the client is in a login network of a user. `own`: the login networks that the user's account
+    /// itself names. `None`: the user has no login networks, and may log in from anywhere.
+    pub fn registered_network(
+        &self,
+        client: IpAddr,
+        user: &str,
+        groups: &[Box<str>],
+        own: Option<&[IpNet]>,
+    ) -> Option<bool> {
+        self.login_networks.contain(client, &self.normalizer.user(user), groups, own)
     }
 
     /// Returns the name of the limit at this index. If the limit has several rates, the name includes the rate.
@@ -115,6 +145,11 @@ impl Policy {
             Action::Route(upstream) => Some(upstream),
             _ => None,
         })
+    }
+
+    /// Returns whether any limit needs the novelty of logins.
+    pub fn uses_novelty(&self) -> bool {
+        self.uses_novelty
     }
 
     /// Returns whether any limit counts this quantity.

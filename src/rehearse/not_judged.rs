@@ -48,6 +48,10 @@ impl Report<'_> {
         let given = |name: &str| match name {
             // A client sends its EHLO name only after the stage of the connection.
             "helo" if event.stage > Stage::Connect => self.test_message.helo.is_none().then_some("--helo"),
+            // In the running Weir, what the history does not tell is unknown in a real session, too.
+            "new-network" if !self.is_live => Some("--new-network"),
+            "new-country" if !self.is_live => Some("--new-country"),
+            "new-helo" if !self.is_live => Some("--new-helo"),
             "listener" => (!self.setup.knows_listener()).then_some("--listener"),
             _ => None,
         };

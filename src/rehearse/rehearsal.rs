@@ -1,17 +1,19 @@
 //! Rehearsal: plays a test message with a real session, on copies of budgets. Accounts and upstream accept everything.
 
 use super::commands::{Command, commands};
-use super::test_message::TestMessage;
+use super::test_message::{Account, TestMessage};
 use crate::policy::budgets::{Key, SessionCounters};
 use crate::policy::limit::Count;
 use crate::policy::request::{Event, PolicyRequest, Stage};
 use crate::policy::verdict::Verdict;
 use crate::policy::{Explained, InMemoryStore, Policy};
 use crate::session::{
-    Answer, Body, MessageOutcome, Options, Record, Relay, Request, Requirement, Security, Session, Step, Tls, Verified,
+    Admit, Answer, Body, LoginPlace, MessageOutcome, Mismatch, Options, Record, Relay, Request, Requirement, Rules,
+    Security, SenderMismatch, Session, Step, Tls, Verified,
 };
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::Input;
+use crate::smtp::mechanism::Mechanisms;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::sync::Arc;
@@ -66,6 +68,7 @@ impl<'a> Setup<'a> {
                 auth: Requirement::Optional,
                 trusted: Vec::new(),
                 xclient: Vec::new(),
+                sender_mismatch: SenderMismatch::Allow,
                 max_message_size: u64::MAX,
                 max_recipients: usize::MAX,
             },
@@ -89,6 +92,8 @@ pub struct Rehearsal {
     pub events: Vec<RehearsedEvent>,
     /// Refusals by the listener, not by a limit.
     pub refused_by_listener: Vec<String>,
+    /// Senders as which the user may not send, and which the listener does not refuse.
+    pub mismatches: Vec<Mismatch>,
     /// Keys that were not in the store; their budgets were assumed to be empty.
     pub missing: Vec<Key>,
 }
@@ -164,7 +169,8 @@ struct Player<'a> {
 
 impl Player<'_> {
     fn play(&mut self, mut step: Step) {
-        let counts_commands = self.setup.policy.counts(Count::Commands);
+        let (policy, counts) = (self.setup.policy, self.setup.policy.counts(Count::Commands));
+        let rules = Rules { counts_commands: counts, senders: policy.senders.clone() };
         let offered = Extensions { eight_bit_mime: true, smtp_utf8: true, ..Extensions::default() };
         let mut input = Input::default();
         loop {
@@ -177,12 +183,28 @@ impl Player<'_> {
                     self.now = now.after(self.pace.interval());
                     Step::Next(session)
                 }
-                Step::Next(session) | Step::Pause(session) => session.step(&mut input, now, offered, counts_commands),
+                Step::Next(session) | Step::Pause(session) => {
+                    session.step(&mut input, now, offered, Mechanisms::of_passwords(), rules.clone())
+                }
                 Step::StartTls(start) => start.established(tls(), &mut input, now),
                 Step::Admit(mut admit) => {
                     self.apply_refunds(admit.session());
+                    let is_registered = self.registered_network(&admit);
+                    let is_after_password = admit.login_place().is_some_and(|place| place.groups.is_some());
+                    let refuses_others = self.setup.policy.login_networks.refuses_others;
+                    if is_after_password && is_registered == Some(false) && refuses_others {
+                        step = admit.refuse_network();
+                        continue;
+                    }
+                    admit.set_registered_network(is_registered);
+                    if let Some(client) = admit.client_to_locate() {
+                        admit.set_location(self.setup.policy.locations.find(client));
+                    }
                     if admit.claimed_user().is_some() {
                         admit.set_has_account(true);
+                    }
+                    if admit.login_facts().is_some() {
+                        admit.set_novelty(self.test_message.novelty);
                     }
                     let (request, counters) = admit.asked();
                     let verdicts = self.admit(request.clone(), counters);
@@ -192,7 +214,10 @@ impl Player<'_> {
                     self.now = now.after(delayed.time());
                     delayed.elapsed()
                 }
-                Step::Login(login) => login.answer(Verified::Right { groups: self.groups() }),
+                Step::Login(login) => {
+                    let user = login.attempt().user().unwrap_or_default().into();
+                    login.answer(Verified::Right { user, groups: self.groups() })
+                }
                 Step::Relay(relay) => accept(relay),
                 Step::Body(_) if !self.test_message.reaches(Stage::End) => return,
                 Step::Body(body) => self.end(body),
@@ -205,6 +230,16 @@ impl Player<'_> {
                 }
             };
         }
+    }
+
+    /// Returns whether the client is in a login network of the user who logs in.
+    fn registered_network(&self, admit: &Admit) -> Option<bool> {
+        let LoginPlace { user, .. } = admit.login_place()?;
+        let own = match &self.test_message.account {
+            Account::Known { login_networks, .. } => login_networks.as_deref(),
+            _ => None,
+        };
+        self.setup.policy.registered_network(admit.client(), user, &self.groups(), own)
     }
 
     fn groups(&self) -> Arc<[Box<str>]> {
@@ -222,11 +257,15 @@ impl Player<'_> {
 
     /// Reads the reply to the client's last command. Returns whether the command is accepted.
     fn hear(&mut self, session: &mut Session) -> bool {
-        let refusal = session.take_records().into_iter().find_map(|record| match record {
-            // The upstream refuses nothing.
-            Record::Refused { refused, .. } => Some(line(&refused.reply)),
-            _ => None,
-        });
+        let mut refusal = None;
+        for record in session.take_records() {
+            match record {
+                // The upstream refuses nothing.
+                Record::Refused { refused, .. } => refusal = refusal.or(Some(line(&refused.reply))),
+                Record::SenderMismatch { mismatch, refused: None, .. } => self.rehearsal.mismatches.push(mismatch),
+                _ => {}
+            }
+        }
         let by_limit = refusal.as_deref().unwrap_or_default();
         let output = String::from_utf8_lossy(&session.take_output()).into_owned();
         let negative: Vec<&str> = output.lines().filter(|reply| reply.starts_with(['4', '5'])).collect();

@@ -135,7 +135,14 @@ impl Report<'_> {
             };
             format!("if all commands arrive at the same instant (PIPELINING), {what} is refused{others}: {reply}")
         });
-        self.test_message.doubt().into_iter().chain(not_judged).chain(at_once).collect()
+        let mismatches = self.mismatches().into_iter().map(|text| format!("sender mismatch, which only warns: {text}"));
+        self.test_message.doubt().into_iter().chain(mismatches).chain(not_judged).chain(at_once).collect()
+    }
+
+    /// Returns the senders as which the user may not send, and which the listener does not refuse.
+    fn mismatches(&self) -> Vec<String> {
+        let user = self.test_message.user.as_deref().unwrap_or_default();
+        self.rehearsal.mismatches.iter().map(|mismatch| mismatch.text(user)).collect()
     }
 
     pub fn json(&self) -> Value {
@@ -145,8 +152,9 @@ impl Report<'_> {
         let not_judged: Vec<Value> = not_judged.collect();
         let at_once = self.refused_at_once.iter().map(|(what, reply)| json!({ "what": what, "reply": reply }));
         let at_once: Vec<Value> = at_once.collect();
+        let mismatches = self.mismatches();
         json!({ "at": self.setup.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
-            "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "groups": self.test_message.all_groups(),
+            "sender-mismatches": mismatches, "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "groups": self.test_message.all_groups(),
             "note": self.test_message.doubt(), "not-judged": not_judged, "refused-at-once": at_once, "acts": events })
     }
 

@@ -1,11 +1,13 @@
 //! Test message for `weir test`: description of a session from options or JSON, parsed and checked.
 
-use crate::policy::request::{NULL_SENDER, Stage};
+use crate::policy::request::{NULL_SENDER, Novelty, Stage};
 use crate::smtp::address::{Path, parse_path};
 use crate::smtp::sasl::is_user_name;
 use crate::time::{Moment, Units, parse_amount, parse_moment};
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Session with one message, up to a stage.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +34,8 @@ pub struct TestMessage {
     pub listener: Option<String>,
     /// Whether the connection is encrypted.
     pub tls: bool,
+    /// Novelty of the login for the user.
+    pub novelty: Novelty,
     /// Time of the session; `None`: now. A time without an offset is in the configuration's time zone.
     pub at: Option<Moment>,
 }
@@ -45,6 +49,8 @@ pub enum Account {
     Known {
         is_disabled: bool,
         groups: Vec<String>,
+        /// Login networks that the account itself names.
+        login_networks: Option<Arc<[IpNet]>>,
     },
     Missing,
     /// The users file cannot be read, for this reason.
@@ -52,8 +58,8 @@ pub enum Account {
 }
 
 impl Account {
-    pub fn known(is_disabled: bool, groups: &[Box<str>]) -> Self {
-        Self::Known { is_disabled, groups: groups.iter().map(ToString::to_string).collect() }
+    pub fn known(is_disabled: bool, groups: &[Box<str>], login_networks: Option<Arc<[IpNet]>>) -> Self {
+        Self::Known { is_disabled, groups: groups.iter().map(ToString::to_string).collect(), login_networks }
     }
 }
 
@@ -71,6 +77,9 @@ impl TestMessage {
             Self { user: None, groups, .. } if !groups.is_empty() => needs("--group", "--user: groups are of users"),
             Self { sender: None, recipients, .. } if !recipients.is_empty() => needs("--rcpt-to", "--mail-from"),
             Self { sender: None, size: Some(_), .. } => needs("--size", "--mail-from, which declares it"),
+            Self { user: None, novelty, .. } if *novelty != Novelty::default() => {
+                needs("--new-network, --new-country or --new-helo", "--user: the history is of users")
+            }
             Self { user: None, stage: Some(Stage::Auth), .. } => needs(&stage, "--user"),
             Self { sender: None, .. } if goes_to(Stage::Mail) => needs(&stage, "--mail-from"),
             Self { recipients, .. } if recipients.is_empty() && goes_to(Stage::Rcpt) => needs(&stage, "--rcpt-to"),
@@ -112,7 +121,8 @@ impl TestMessage {
     pub fn to_json(&self) -> Value {
         json!({ "client": self.client.to_string(), "user": self.user, "group": self.groups, "mail-from": self.sender,
             "rcpt-to": self.recipients, "size": self.size, "stage": self.stage.map(Stage::name), "helo": self.helo,
-            "listener": self.listener, "tls": self.tls, "at": self.at.map(|at| at.to_string()) })
+            "listener": self.listener, "tls": self.tls, "new-network": self.novelty.network,
+            "new-country": self.novelty.country, "new-helo": self.novelty.helo, "at": self.at.map(|at| at.to_string()) })
     }
 
     /// Parses the JSON of [`TestMessage::to_json`], or JSON of another client. Returns an error that names the bad
@@ -124,7 +134,6 @@ impl TestMessage {
             return Err(format!("there is no \"{unknown}\"; known: {}", KEYS.join(", ")));
         }
         let facts = Fields(&object);
-        let tls = facts.0.get("tls").filter(|tls| !tls.is_null()).map_or(Some(false), Value::as_bool);
         let test_message = Self {
             client: facts.one("client", client)?.ok_or("there is no client")?,
             user: facts.one("user", user)?,
@@ -136,7 +145,12 @@ impl TestMessage {
             stage: facts.one("stage", stage)?,
             helo: facts.one("helo", name)?,
             listener: facts.one("listener", name)?,
-            tls: tls.ok_or_else(|| format!("tls is {}: write true or false", facts.0["tls"]))?,
+            tls: facts.flag("tls")?.unwrap_or(false),
+            novelty: Novelty {
+                network: facts.flag("new-network")?,
+                country: facts.flag("new-country")?,
+                helo: facts.flag("new-helo")?,
+            },
             at: facts.one("at", time)?,
         };
         test_message.check().map(|()| test_message)
@@ -144,8 +158,23 @@ impl TestMessage {
 }
 
 /// Known keys. The last key, `as`, selects the form of the answer (see [`super::live`]).
-const KEYS: [&str; 12] =
-    ["client", "user", "group", "mail-from", "rcpt-to", "size", "stage", "helo", "listener", "tls", "at", "as"];
+const KEYS: [&str; 15] = [
+    "client",
+    "user",
+    "group",
+    "mail-from",
+    "rcpt-to",
+    "size",
+    "stage",
+    "helo",
+    "listener",
+    "tls",
+    "new-network",
+    "new-country",
+    "new-helo",
+    "at",
+    "as",
+];
 
 /// JSON object of a test message.
 struct Fields<'a>(&'a Map<String, Value>);
@@ -159,6 +188,14 @@ impl Fields<'_> {
             Some(other) => return Err(format!("{key} is {other}: write a text")),
         };
         read(&text).map(Some).map_err(|why| format!("{key}: {why}"))
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>, String> {
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(format!("{key} is {other}: write true or false")),
+        }
     }
 
     fn all<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
@@ -250,6 +287,7 @@ mod tests {
             helo: Some("client.example".into()),
             listener: Some("submission".into()),
             tls: true,
+            novelty: Novelty { network: Some(true), country: None, helo: Some(false) },
             at: Some(Moment::Exact(Timestamp::from_micros(1_700_000_000_000_001))),
         };
         assert_eq!(TestMessage::from_json(&test_message.to_json().to_string()), Ok(test_message.clone()));
@@ -265,8 +303,11 @@ mod tests {
             (test_message.all_groups(), test_message.doubt()),
             (vec!["Staff".to_owned(), "boat".to_owned()], None)
         );
-        test_message.account =
-            Account::Known { is_disabled: false, groups: vec!["crew".to_owned(), "staff".to_owned()] };
+        test_message.account = Account::Known {
+            is_disabled: false,
+            groups: vec!["crew".to_owned(), "staff".to_owned()],
+            login_networks: None,
+        };
         assert_eq!(test_message.all_groups(), ["crew", "staff", "boat"]);
         assert_eq!(test_message.doubt(), None);
         test_message.account = Account::Missing;

@@ -4,7 +4,7 @@ use crate::policy::address::AddressNormalizer;
 use crate::policy::limit::{Algorithm, Charge, Count, Limit, Mode, Quota};
 use crate::policy::matching::{Field, Zone};
 use crate::policy::request::Stage;
-use crate::session::{Options, Requirement, Security};
+use crate::session::{Options, Requirement, Security, SenderMismatch};
 use crate::time::{Units, parse_rate};
 
 fn limit(name: &str, count: Count, rate: &str) -> Limit {
@@ -20,6 +20,7 @@ fn listener(tls: Security, auth: Requirement) -> Options {
         auth,
         trusted: Vec::new(),
         xclient: Vec::new(),
+        sender_mismatch: SenderMismatch::Allow,
         max_message_size: 1000,
         max_recipients: 2,
     }

@@ -40,8 +40,13 @@ pub enum RelayError {
     Login(Reply, String),
     /// The upstream needs the client's own login, but Weir did not keep the client's password.
     PasswordUnknown,
-    /// The upstream refused the client's own login; the client gets this reply.
-    ClientLogin(Reply),
+    /// The upstream refused the client's own login.
+    ClientLogin {
+        /// The reply that the client gets to its mail.
+        reply: Reply,
+        /// True if the cause is the user name or the password, as far as the upstream tells.
+        is_wrong: bool,
+    },
     /// The upstream refused or violated the SCRAM exchange.
     Scram(scram::Error),
     /// The upstream refused XCLIENT with this reply; clients must not see it.
@@ -69,22 +74,26 @@ impl RelayError {
     /// Returns whether the error is a refusal by the upstream that perhaps concerns only the client that was announced
     /// or logged in.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Xclient(_) | Self::Refused(_) | Self::Login(..) | Self::ClientLogin(_))
+        matches!(self, Self::Xclient(_) | Self::Refused(_) | Self::Login(..) | Self::ClientLogin { .. })
     }
 
     /// Turns a permanent refusal of a login into [`RelayError::ClientLogin`], whose reply is sent to the client.
     /// Returns other errors unchanged.
     pub fn into_client_login(self) -> Self {
-        let words = match &self {
+        let (words, is_wrong) = match &self {
             error if !error.is_refused_login() => return self,
-            Self::Login(reply, _) => reply.to_string(),
-            Self::Scram(error) => error.to_string(),
+            Self::Login(reply, _) => (reply.to_string(), !NOT_WRONG.contains(&reply.code())),
+            Self::Scram(error) => (error.to_string(), true),
             _ => return self,
         };
         let text = format!("5.7.8 The mail server behind this one does not take your login: {words}");
-        Self::ClientLogin(Reply::new(550, text))
+        Self::ClientLogin { reply: Reply::new(550, text), is_wrong }
     }
 }
+
+/// Codes of replies to AUTH by which an upstream refuses the command or the mechanism, whatever the password (RFC 4954
+/// §4, §6, RFC 5248).
+const NOT_WRONG: [u16; 7] = [500, 502, 503, 504, 530, 534, 538];
 
 impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,7 +117,7 @@ impl fmt::Display for RelayError {
             Self::PasswordUnknown => {
                 f.write_str("it wants the client's login since this client logged in: it has to come again")
             }
-            Self::ClientLogin(reply) => write!(f, "it refuses the client's login: {reply}"),
+            Self::ClientLogin { reply, .. } => write!(f, "it refuses the client's login: {reply}"),
             Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
             Self::Tls(error) => write!(f, "TLS: {}", explain(error)),
             Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),
@@ -124,15 +133,21 @@ mod tests {
     fn a_client_is_told_that_its_login_is_refused_by_any_mechanism() {
         let scram = |error| RelayError::Scram(error).into_client_login();
         let login = |code| RelayError::Login(Reply::new(code, "no"), String::new()).into_client_login();
-        for (error, words) in [
-            (scram(scram::Error::Refused("invalid-proof".to_owned())), "your login: it reports \"invalid-proof\""),
-            (login(535), "your login: 535 no"),
+        let refused = scram::Error::Refused("invalid-proof".to_owned());
+        for (error, words, is_wrong) in [
+            (scram(refused), "your login: it reports \"invalid-proof\"", true),
+            (login(535), "your login: 535 no", true),
+            (login(538), "your login: 538 no", false),
         ] {
-            assert!(matches!(&error, RelayError::ClientLogin(_)) && error.to_string().ends_with(words), "{error}");
+            assert!(error.to_string().ends_with(words), "{error}");
+            assert!(
+                matches!(&error, RelayError::ClientLogin { is_wrong: wrong, .. } if *wrong == is_wrong),
+                "{error:?}"
+            );
         }
         // After these errors the login can still succeed later, or at another address.
         for error in [scram(scram::Error::Signature), login(454), RelayError::Timeout.into_client_login()] {
-            assert!(!matches!(error, RelayError::ClientLogin(_)), "{error}");
+            assert!(!matches!(error, RelayError::ClientLogin { .. }), "{error}");
         }
     }
 }

@@ -2,8 +2,7 @@
 //! each connection, so that a new secret needs no restart.
 
 use crate::smtp::sasl::{Bearer, Credentials, MAX_TOKEN};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use crate::smtp::scram;
 use std::fmt;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
@@ -76,10 +75,6 @@ pub struct SecretError {
 /// Maximum octets that are read from a file: a byte order mark, a secret and the end of its line.
 const MAX_FILE: u64 = MAX_TOKEN as u64 + 5;
 
-/// Number of random octets in a nonce: the same number as in the example of RFC 5802. It is a multiple of 3, so that
-/// the base64 form of the octets needs no padding.
-const NONCE: usize = 18;
-
 impl Fixed {
     /// Returns the path of the file with the secret; `None` if the secret is in an environment variable.
     pub fn file(&self) -> Option<&PathBuf> {
@@ -122,9 +117,9 @@ impl Secret {
 
 /// Returns a random nonce.
 pub fn nonce() -> Result<String, getrandom::Error> {
-    let mut random = [0; NONCE];
+    let mut random = [0; scram::NONCE];
     getrandom::fill(&mut random)?;
-    Ok(STANDARD.encode(random))
+    Ok(scram::nonce(&random))
 }
 
 impl SecretSource {

@@ -5,11 +5,12 @@
 //! [`upstream`] keeps a pool of idle connections. It opens new connections to addresses from [`dns`], with [`tls`] and
 //! [`login`]. [`connection_slots`] limits the number of connections in use. [`client_identity`] tells the upstream who
 //! the [`client`] is, if configured. A [`transaction`] is one message; it uses one [`connection`], which sends the
-//! commands. [`error`] has the errors of an upstream, and [`config_error`] has the errors in its configuration.
+//! commands. [`client_login`] checks a client's password at an upstream. [`error`] has the errors of an upstream, and [`config_error`] has the errors in its configuration.
 
 mod back_off;
 mod client;
 mod client_identity;
+mod client_login;
 mod config_error;
 mod connection;
 mod connection_slots;
@@ -27,6 +28,7 @@ mod upstream_list;
 
 pub use client::{Client, LoggedIn};
 pub use client_identity::Announce;
+pub use client_login::ClientLogin;
 pub use config_error::ConfigError;
 pub use connection::envelope;
 pub use dns::Resolver;

@@ -35,6 +35,8 @@ pub struct Certificate {
 #[derive(Debug)]
 pub enum CertificateError {
     Certificate(PathBuf, String),
+    /// A file of the authorities that issue clients' certificates.
+    Authorities(PathBuf, String),
     Key(PathBuf, String),
     Mismatch(Paths),
     /// The certificate names no host, so it would be sent to no client.
@@ -47,6 +49,7 @@ impl fmt::Display for CertificateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Certificate(path, why) => write!(f, "certificate {}: {why}", path.display()),
+            Self::Authorities(path, why) => write!(f, "client-certificates {}: {why}", path.display()),
             Self::Key(path, why) => write!(f, "key {}: {why}", path.display()),
             Self::Mismatch(Paths { certificate, key }) => {
                 let (certificate, key) = (certificate.display(), key.display());
@@ -112,7 +115,7 @@ fn end(certificate: &EndEntityCert<'_>) -> Option<Timestamp> {
     }
 }
 
-fn explain(error: pem::Error) -> String {
+pub fn explain(error: pem::Error) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),
         pem::Error::NoItemsFound => "there is none in it".to_owned(),

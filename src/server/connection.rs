@@ -3,6 +3,7 @@
 
 mod answers;
 
+use super::client_authorities::Verifier;
 use super::connection_limits::{ConnectionPermit, Standing};
 use super::log_throttle::Permit;
 use super::message_pipe::{Parts, slowest};
@@ -12,13 +13,15 @@ use super::session_id::session_id;
 use super::session_log::SessionLog;
 use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
+use crate::accounts::{Accounts, ClientCertificate, Exchange};
 use crate::clock;
 use crate::policy::limit::Count;
 use crate::relay::{self, LoggedIn};
-use crate::session::{MessageOutcome, Record, Security, Session, StartTls, Step, Tls};
+use crate::session::{MessageOutcome, Record, Requirement, Rules, Security, Session, StartTls, Step, Tls};
 use crate::smtp::line::Input;
+use crate::smtp::mechanism::Mechanisms;
 use crate::store::SessionSlots;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -43,6 +46,12 @@ pub struct Connection {
     /// User name of the last login on this connection, together with the client's credentials if an upstream needs
     /// them.
     login: Option<(Arc<str>, LoggedIn)>,
+    /// Certificate with which the client can log in.
+    certificate: Option<Box<ClientCertificate>>,
+    /// SASL exchange in progress.
+    exchange: Option<Box<Exchange>>,
+    /// Address of Weir to which the client has connected.
+    local: Option<SocketAddr>,
     /// State of a message that comes in pieces (BDAT).
     parts: Option<Box<Parts>>,
     /// Entries that count this session in limits "N at once". They are removed when the connection ends, for any
@@ -72,6 +81,7 @@ impl Connection {
         // Replies are small, and the client waits for them.
         let _ = tcp.set_nodelay(true);
         let login_by = since + server.options.login_timeout;
+        let local = tcp.local_addr().ok();
         Self {
             slots: Vec::new(),
             server,
@@ -85,6 +95,9 @@ impl Connection {
             upstream_since: None,
             via: None,
             login: None,
+            certificate: None,
+            exchange: None,
+            local,
             parts: None,
             stop,
             permit,
@@ -101,8 +114,11 @@ impl Connection {
                 Err(Gone) => return,
             }
         }
-        self.server.relay.learn_extensions().await;
         let options = self.listener.session.clone();
+        self.server.relay.learn_extensions().await;
+        if let Some(accounts) = self.server.accounts.as_ref().filter(|_| options.auth != Requirement::None) {
+            Box::pin(accounts.learn_mechanisms(&self.listener.accounts)).await;
+        }
         let mut step = Session::begin(options, self.id.clone(), self.peer, tls, clock::now());
         loop {
             step = match step {
@@ -123,8 +139,22 @@ impl Connection {
     }
 
     fn step(&mut self, session: Session) -> Step {
-        let counts_commands = self.server.store.counts(Count::Commands);
-        session.step(&mut self.input, clock::now(), self.server.relay.offered(), counts_commands)
+        let policy = self.server.store.policy();
+        let rules = Rules { counts_commands: policy.counts(Count::Commands), senders: policy.senders.clone() };
+        let mechanisms = self.mechanisms(&session);
+        session.step(&mut self.input, clock::now(), self.server.relay.offered(), mechanisms, rules)
+    }
+
+    /// Returns the mechanisms by which the client can log in.
+    fn mechanisms(&self, session: &Session) -> Mechanisms {
+        let Some(accounts) = &self.server.accounts else { return Mechanisms::default() };
+        let needs_passwords = self.server.relay.wants_credentials();
+        let mechanisms = accounts.mechanisms(&self.listener.accounts, needs_passwords);
+        // The certificate is that of the peer, and not of a client that the peer names by XCLIENT.
+        match !needs_passwords && self.certificate.is_some() && !session.is_proxied() {
+            true => Accounts::with_certificates(&mechanisms),
+            false => mechanisms,
+        }
     }
 
     /// Sends the session's output, then waits for input from the client.
@@ -134,6 +164,9 @@ impl Connection {
         }
         self.input.shrink();
         self.release_upstream(&session);
+        if let Some(exchange) = self.exchange.take_if(|_| !session.in_exchange()) {
+            Box::pin(exchange.cancel()).await;
+        }
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
         // Check the login timeout here, too. Weir never waits for a client that always has input ready, so such a
@@ -145,7 +178,9 @@ impl Connection {
         // A command must be complete within one timeout, even if its octets come slowly.
         let within_line = self.input.is_within_line();
         let began = Instant::now();
-        let timeout = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
+        // A client in an exchange occupies a connection of the accounts, so it must answer a challenge soon.
+        let is_urgent = within_line || self.exchange.is_some();
+        let timeout = if is_urgent { timeouts.command_timeout } else { timeouts.idle_timeout };
         let parts_by = self.parts.as_ref().map(|parts| parts.deadline(timeouts));
         let message_by = self.upstream_since.map(|since| since + timeouts.message_timeout);
         let overdue = || match message_by {
@@ -248,6 +283,12 @@ impl Connection {
         if records.iter().any(|record| matches!(record, Record::ClientNamed { .. })) {
             self.login_by = Instant::now() + self.server.options.login_timeout;
         }
+        for record in &records {
+            if let Record::LoggedIn { origin, .. } = record {
+                let (tls, mechanism) = (origin.tls.as_deref(), origin.mechanism.as_deref());
+                self.server.store.record_login(clock::now(), &origin.facts, tls, mechanism);
+            }
+        }
         let user = session.user().map(AsRef::as_ref);
         let log = SessionLog {
             metrics: &self.server.metrics,
@@ -255,8 +296,10 @@ impl Connection {
             log_throttle: &self.server.log_throttle,
             is_stranger: user.is_none() && !self.listener.session.trusts(client),
             session: &self.id,
+            listener: &self.listener.name,
             client,
             user,
+            location: session.location(),
             via: self.via.as_deref(),
         };
         records.iter().for_each(|record| log.report(record, is_sent));
@@ -275,18 +318,39 @@ impl Connection {
     /// Performs the TLS handshake.
     async fn secure(&mut self) -> Result<Tls, Gone> {
         let Some(certificates) = &self.server.certificates else { return Err(Gone) };
+        let (acceptor, verifier) = certificates.acceptor(self.listener.client_certificates.as_deref());
         // The login comes after the handshake, so the time of the handshake is part of the login timeout.
         let timeout = self.server.options.command_timeout;
         let left = self.login_by.saturating_duration_since(Instant::now());
         let timeout = if self.listener.session.must_log_in(self.peer) { left.min(timeout) } else { timeout };
         let secured = tokio::select! {
-            secured = self.client.secure(certificates.acceptor(), timeout) => secured,
+            secured = self.client.secure(acceptor, timeout) => secured,
             () = self.stop.may_end(false) => return Err(Gone),
         };
+        if let (Ok(_), Some(verifier)) = (&secured, verifier) {
+            self.certificate = self.verify_certificate(&verifier).await;
+        }
         secured.map_err(|error| {
             self.log_failed_handshake(&error);
             Gone
         })
+    }
+
+    /// Returns the certificate that the client has sent, if the client can log in with it. Logs why it cannot, with the
+    /// pin, which an administrator can put into the certificates file.
+    async fn verify_certificate(&mut self, verifier: &Verifier) -> Option<Box<ClientCertificate>> {
+        let (certificate, why) = verifier.verify(self.client.certificates(), clock::now())?;
+        let accounts = self.server.accounts.as_ref()?;
+        if accounts.log_in_by(&self.listener.accounts, &certificate, None).await.is_some() {
+            return Some(Box::new(certificate));
+        }
+        let message = "client certificate not used";
+        if let Some(Permit { suppressed }) = self.server.log_throttle.permit(message, self.peer) {
+            let reason = why.unwrap_or_else(|| "no user has it".to_owned());
+            let (session, listener) = (&*self.id, &*self.listener.name);
+            tracing::info!(session, listener, client = %self.peer, pin = %certificate.pin, reason, suppressed, "{message}");
+        }
+        None
     }
 
     fn log_failed_handshake(&self, error: &std::io::Error) {

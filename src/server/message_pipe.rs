@@ -7,6 +7,7 @@ use crate::clock;
 use crate::relay::{self, RelayError};
 use crate::session::{Body, Chunk, MessageOutcome, Session};
 use crate::smtp::data::{Chunks, Piece, Reader};
+use crate::smtp::from_header::FromReader;
 use crate::smtp::line::Input;
 use crate::smtp::message_id::MessageId;
 use crate::smtp::trace::Hops;
@@ -39,6 +40,8 @@ struct Transfer {
     hops: Hops,
     /// For the log.
     message_id: MessageId,
+    /// Present if the session checks the From header.
+    from: Option<FromReader>,
     /// True if the message's first line would continue the `Received:` line. If so, Weir reads and discards the rest of
     /// the message.
     is_continuation: bool,
@@ -60,7 +63,8 @@ impl MessagePipe<'_> {
     /// the wait for the reply, because the upstream has perhaps accepted the message already.
     pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
-        let mut transfer = match self.begin(&body.received(clock::now())).await {
+        let checks_from = body.session().checks_from_header();
+        let mut transfer = match self.begin(&body.received(clock::now()), checks_from).await {
             Ok(transfer) => transfer,
             Err(outcome) => return (self.cut_off(outcome), 0),
         };
@@ -109,7 +113,7 @@ impl MessagePipe<'_> {
         let former = parts.take().filter(|_| !chunk.is_first());
         let mut parts_now = match former {
             Some(former) => former,
-            None => match self.begin(&chunk.received(clock::now())).await {
+            None => match self.begin(&chunk.received(clock::now()), chunk.session().checks_from_header()).await {
                 Ok(transfer) => Box::new(Parts { transfer, chunks: Chunks::default() }),
                 Err(outcome) => return (Some(self.cut_off(outcome)), 0),
             },
@@ -157,7 +161,7 @@ impl MessagePipe<'_> {
         Ok(())
     }
 
-    async fn begin(&mut self, received: &str) -> Result<Transfer, MessageOutcome> {
+    async fn begin(&mut self, received: &str, checks_from: bool) -> Result<Transfer, MessageOutcome> {
         let (began, by) = (Instant::now(), self.message_by);
         let mut transfer = Transfer {
             began,
@@ -165,6 +169,7 @@ impl MessagePipe<'_> {
             by,
             hops: Hops::default(),
             message_id: MessageId::default(),
+            from: checks_from.then(FromReader::default),
             is_continuation: false,
             lost: None,
         };
@@ -190,9 +195,14 @@ impl MessagePipe<'_> {
         }
     }
 
-    /// Ends a complete message of `size` octets: asks policy, then sends the last line to the upstream.
+    /// Ends a complete message of `size` octets: checks its From header, asks policy, then sends the last line to the
+    /// upstream.
     async fn end(&mut self, transfer: &mut Transfer, session: &mut Session, size: u64) -> MessageOutcome {
         if !transfer.failed() {
+            let from = transfer.from.as_ref().map(FromReader::header);
+            if let Some(Err(outcome)) = from.map(|from| session.check_from_header(&from)) {
+                return self.cut_off(outcome);
+            }
             let (asked, counters) = session.end_request(size);
             let admitted = self.server.store.admit(clock::now(), &asked, counters).await.unwrap_or_default();
             if let Err(outcome) = session.apply_end_verdict(admitted.verdicts.into_iter().next()) {
@@ -262,6 +272,9 @@ impl Transfer {
     ) -> Result<(), MessageOutcome> {
         self.hops.read(octets);
         self.message_id.read(octets);
+        if let Some(from) = &mut self.from {
+            from.read(octets);
+        }
         if self.is_refused() {
             *upstream = None;
         } else if self.lost.is_none() && !octets.is_empty() {

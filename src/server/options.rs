@@ -1,8 +1,10 @@
 //! Options of the listeners and of all connections.
 
+use crate::accounts::Source;
 use crate::session;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,11 @@ pub struct ListenerOptions {
     pub address: SocketAddr,
     /// Networks whose connections begin with a PROXY header. Weir does not accept a header from other addresses.
     pub proxies: Arc<[IpNet]>,
+    /// File of the authorities that issue the certificates of clients; `None`: clients are not asked for a certificate.
+    pub client_certificates: Option<Arc<Path>>,
     pub session: Arc<session::Options>,
+    /// Sources of accounts, in the order in which they are asked.
+    pub accounts: Arc<[Source]>,
 }
 
 impl ListenerOptions {

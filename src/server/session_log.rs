@@ -7,9 +7,9 @@ use crate::metrics::Metrics;
 use crate::policy::exception;
 use crate::policy::exception::{Suspension, Term};
 use crate::policy::limit::{Mode, Quota};
-use crate::policy::request::Stage;
+use crate::policy::request::{Country, Location, Stage};
 use crate::policy::verdict::{LimitHit, Notice};
-use crate::session::{Delivery, MessageOutcome, Record, Refused, RefusedBy};
+use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy};
 use crate::smtp::reply::Reply;
 use crate::time::{format_amount, format_duration, format_wait};
 use std::net::IpAddr;
@@ -24,8 +24,11 @@ pub struct SessionLog<'a> {
     /// True if the client has not logged in and is not trusted.
     pub is_stranger: bool,
     pub session: &'a str,
+    /// Name of the listener.
+    pub listener: &'a str,
     pub client: IpAddr,
     pub user: Option<&'a str>,
+    pub location: Location,
     /// Name of the upstream that was last asked.
     pub via: Option<&'a str>,
 }
@@ -35,13 +38,21 @@ impl SessionLog<'_> {
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
-            Record::LoggedIn { user } => {
+            Record::LoggedIn { user, claimed, .. } => {
                 let Some(Permit { suppressed }) = self.permit("logged in") else { return };
-                tracing::info!(session, %client, user, suppressed, "logged in");
+                let (country, asn) = self.location();
+                tracing::info!(session, %client, country, asn, user, claimed, suppressed, "logged in");
             }
-            Record::WrongPassword { user } => {
-                let Some(Permit { suppressed }) = self.permit("wrong password") else { return };
-                tracing::warn!(session, %client, user, suppressed, "wrong password");
+            Record::WrongPassword { user, reason } => self.wrong_password(user.as_deref(), *reason),
+            Record::LoginBrokenOff { user } => {
+                self.metrics.connections.logins.with_label_values(&["wrong"]).inc();
+                self.wrong_password(user.as_deref(), Some("broken off by the client"));
+            }
+            Record::OtherNetwork { user } => {
+                self.metrics.connections.logins.with_label_values(&["other-network"]).inc();
+                let Some(Permit { suppressed }) = self.permit("login from another network") else { return };
+                let (country, asn) = self.location();
+                tracing::warn!(session, %client, country, asn, user, suppressed, "login from another network");
             }
             Record::ClientNamed { peer } => {
                 let Some(Permit { suppressed }) = self.permit("client named by XCLIENT") else { return };
@@ -50,6 +61,9 @@ impl SessionLog<'_> {
             Record::Unrecorded { refusals, limit_hits } => {
                 self.unrecorded_refusals(*refusals);
                 self.unrecorded_hits(*limit_hits);
+            }
+            Record::SenderMismatch { mismatch, refused, is_logged } => {
+                self.sender_mismatch(mismatch, refused.as_ref(), *is_logged);
             }
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
             Record::LimitExceeded { hit, stage, is_logged, is_counted } => {
@@ -68,6 +82,17 @@ impl SessionLog<'_> {
             Record::Suspended(suspension) => self.suspended(suspension),
             Record::Message(delivery) => self.message(delivery, told),
         }
+    }
+
+    /// Returns the country and the autonomous system of the client, if a database knows them.
+    fn location(&self) -> (Option<&str>, Option<String>) {
+        (self.location.country.as_ref().map(Country::as_str), self.location.asn.map(|asn| asn.to_string()))
+    }
+
+    fn wrong_password(&self, user: Option<&str>, reason: Option<&str>) {
+        let Self { session, client, .. } = self;
+        let Some(Permit { suppressed }) = self.permit("wrong password") else { return };
+        tracing::warn!(session, %client, user, reason, suppressed, "wrong password");
     }
 
     /// Returns a permit if the throttle permits a line with this message.
@@ -173,6 +198,23 @@ impl SessionLog<'_> {
         );
     }
 
+    /// Logs and counts a sender as which the user may not send. `refused`: the reply and its reference.
+    fn sender_mismatch(&self, mismatch: &Mismatch, refused: Option<&(Reply, String)>, is_logged: bool) {
+        let Self { metrics, session, listener, client, user, .. } = self;
+        let (part, action) = (mismatch.part.name(), if refused.is_some() { "refuse" } else { "warn" });
+        metrics.mail.sender_mismatches.with_label_values(&[*listener, part, action]).inc();
+        let Some(Permit { suppressed }) = self.permit_if(is_logged, "sender mismatch") else { return };
+        let (from, address) = (mismatch.from.as_deref(), mismatch.address());
+        let found = match &mismatch.reason {
+            MismatchReason::Address(_) => None,
+            MismatchReason::NoAddress => Some("no address"),
+            MismatchReason::Malformed => Some("malformed"),
+            MismatchReason::TooLong => Some("too long"),
+        };
+        let (reply, reference) = (refused.map(|(reply, _)| reply.code()), refused.map(|(_, reference)| reference));
+        tracing::warn!(session, listener, %client, user, part, address, found, from, action, reply, reference, suppressed, "sender mismatch");
+    }
+
     /// Logs an exceeded limit that did not refuse.
     fn limit_exceeded(&self, hit: &LimitHit, stage: Stage, is_logged: bool) {
         let Self { session, client, user, .. } = self;
@@ -231,6 +273,7 @@ impl SessionLog<'_> {
             MessageOutcome::TooLarge | MessageOutcome::Endless => ("too-large", None),
             MessageOutcome::OverLimit(_) => ("over-limit", None),
             MessageOutcome::Suspended(_) => ("suspended", None),
+            MessageOutcome::SenderMismatch(_) => ("sender-mismatch", None),
             MessageOutcome::Undecided => ("undecided", None),
             MessageOutcome::Ambiguous(_) => ("ambiguous", None),
             MessageOutcome::Loop => ("loop", None),
@@ -251,6 +294,8 @@ impl SessionLog<'_> {
         let permit =
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
+        let mechanism = mechanism.as_deref();
+        let (country, asn) = self.location();
         let (reply, duration) = (reply.as_ref().map(Reply::code), duration.as_secs_f64());
         let (to, more_recipients) = recipient_list(recipients);
         let helo = helo.as_deref();
@@ -258,7 +303,7 @@ impl SessionLog<'_> {
         // The key `told` is logged only if it is false: then the client did not get the reply, and will send the
         // message again.
         let told = Some(false).filter(|_| !told);
-        tracing::info!(session, %client, user, auth = mechanism, helo, tls, from, to, more_recipients, message_id, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
+        tracing::info!(session, %client, country, asn, user, auth = mechanism, helo, tls, from, to, more_recipients, message_id, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
     }
 }
 

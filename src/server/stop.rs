@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 /// Signal to a connection that it should end.
+#[derive(Clone)]
 pub struct Stop {
     /// If true, sessions outside a transaction end.
     pub drain: watch::Receiver<bool>,

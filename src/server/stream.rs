@@ -3,6 +3,7 @@
 use crate::session;
 use crate::smtp::line::Input;
 use rustls::ProtocolVersion;
+use rustls::pki_types::CertificateDer;
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -102,6 +103,14 @@ impl Client {
         let cipher = name.replacen("TLS13_", "TLS_", 1);
         self.0 = Stream::Tls(Box::new(stream));
         Ok(session::Tls { version, cipher })
+    }
+
+    /// Returns the certificates that the client sent in the TLS handshake, its own certificate first.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        match &self.0 {
+            Stream::Tls(tls) => tls.get_ref().1.peer_certificates().unwrap_or_default(),
+            Stream::Plain(_) | Stream::Closed => &[],
+        }
     }
 
     /// Closes the connection so that the last reply arrives even if the client is still sending. The client has

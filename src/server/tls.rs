@@ -2,6 +2,7 @@
 
 use super::certificate::{Certificate, CertificateError, Paths};
 use super::certificate_chooser::CertificateChooser;
+use super::client_authorities::{ClientAuthorities, Verifier};
 use crate::accounts::file_metadata::FileMetadata;
 use crate::clock;
 use crate::log::LoggedState;
@@ -11,6 +12,7 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
@@ -23,6 +25,8 @@ pub struct Options {
     /// Certificates for clients whose server name is one of the certificate's names. If several certificates have the
     /// name, Weir uses the first of them.
     pub also: Vec<Paths>,
+    /// Files of the authorities that issue clients' certificates, each once.
+    pub authorities: Vec<PathBuf>,
 }
 
 /// All certificates in use.
@@ -30,6 +34,8 @@ pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<CertificateChooser>,
+    /// Authorities of the listeners that ask clients for a certificate.
+    authorities: Vec<ClientAuthorities>,
     /// The lock is held while the files are read. Only threads that are allowed to block take the lock.
     read: Mutex<LastRead>,
     /// Metric of the end of each certificate's validity, by file.
@@ -76,11 +82,21 @@ impl Certificates {
         let read = Mutex::new(LastRead { states, keys });
         let chooser = Arc::new(CertificateChooser::new(&certificates));
         let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
-        Ok(Self { options, acceptor, chooser, read, expiry, error: LoggedState::default() })
+        let authorities = options.authorities.iter().map(|path| ClientAuthorities::read(path, chooser.clone()));
+        let authorities = authorities.collect::<Result<_, _>>()?;
+        Ok(Self { options, acceptor, chooser, authorities, read, expiry, error: LoggedState::default() })
     }
 
-    pub fn acceptor(&self) -> TlsAcceptor {
-        self.acceptor.clone()
+    /// Returns the acceptor for a listener. If the listener asks clients for a certificate of the authorities in this
+    /// file, also returns the verifier of these certificates.
+    pub fn acceptor(&self, authorities: Option<&Path>) -> (TlsAcceptor, Option<Verifier>) {
+        match self.authorities.iter().find(|known| Some(known.path()) == authorities) {
+            Some(known) => {
+                let handshake = known.handshake();
+                (handshake.acceptor, Some(handshake.verifier))
+            }
+            None => (self.acceptor.clone(), None),
+        }
     }
 
     /// Reads all certificates again. If a certificate is bad, logs the error and keeps all former certificates.
@@ -90,6 +106,7 @@ impl Certificates {
             // Log the error again, because an administrator who reloads looks for it in the log.
             let was_bad = self.error.changes_to(None);
             self.read_again(&mut read, self.options.files(), was_bad);
+            self.authorities.iter().for_each(|authorities| authorities.refresh(true));
         };
         let _ = tokio::task::spawn_blocking(reload).await;
     }
@@ -106,6 +123,7 @@ impl Certificates {
     /// Reads all certificates again if a file has changed since all files were good. Reads bad files again at each
     /// check, because the key file is perhaps written later, or perhaps becomes readable.
     fn refresh(&self) {
+        self.authorities.iter().for_each(|authorities| authorities.refresh(false));
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
         match files == read.states {
@@ -205,7 +223,10 @@ mod tests {
         };
         let mut pairs = names.iter().enumerate().map(pair);
         let expiry = IntGaugeVec::new(prometheus::Opts::new("e", "e"), &["certificate"]).unwrap();
-        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() }, expiry)
+        Certificates::read(
+            Options { default: pairs.next().unwrap(), also: pairs.collect(), authorities: Vec::new() },
+            expiry,
+        )
     }
 
     fn shown(certificates: &Certificates, name: Option<&str>) -> Arc<CertifiedKey> {

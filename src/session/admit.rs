@@ -1,16 +1,19 @@
 //! Questions of a session to policy, and the session's next step after each verdict.
 
+use super::exchange::Attempt;
 use super::pending_command::PendingCommand;
-use super::record::Record;
+use super::record::{LoginOrigin, Record};
 use super::replies::undecided;
+use super::state::State;
 use super::step::{Admit, Delayed, Login, Purpose, Session, Step};
 use crate::policy::budgets::{RefundWhen, RefundableCharge, SessionCounters};
-use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
+use crate::policy::request::{Event, Facts, Location, Novelty, PolicyRequest, Stage};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::command::Command;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::Credentials;
 use crate::time::Timestamp;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,14 +23,47 @@ impl Admit {
         (&self.asked, &mut self.session.0.session_counters)
     }
 
-    /// Returns the user name with which the client tries to log in, if the question is about a login.
+    /// Returns the user name with which the client tries to log in, if the question is about a login and the
+    /// mechanism names the user.
     pub fn claimed_user(&self) -> Option<&str> {
-        if let Purpose::Auth(credentials) = &self.purpose { Some(&credentials.user) } else { None }
+        if let Purpose::Auth(attempt) = &self.purpose { attempt.user() } else { None }
     }
 
     /// Tells policy whether the claimed user has an account.
     pub fn set_has_account(&mut self, has_account: bool) {
         self.asked.facts.has_account = has_account;
+    }
+
+    /// Returns the address of the client if the session does not know the location of this address yet.
+    pub fn client_to_locate(&self) -> Option<IpAddr> {
+        let State { client, location, .. } = &*self.session.0;
+        location.is_none_or(|(of, _)| of != *client).then_some(*client)
+    }
+
+    /// Tells the session and policy the location of the client.
+    pub fn set_location(&mut self, location: Location) {
+        self.session.0.location = Some((self.session.0.client, location));
+        self.asked.facts.location = location;
+    }
+
+    /// Returns the password that the client wants to try, if the question is about such a login.
+    pub fn password(&self) -> Option<&Credentials> {
+        if let Purpose::Auth(Attempt::Password(credentials)) = &self.purpose { Some(credentials) } else { None }
+    }
+
+    /// Tells policy whether the client has sent the same wrong password a short time ago.
+    pub fn set_repeated_password(&mut self, is_repeated: bool) {
+        self.asked.facts.is_repeated_password = is_repeated;
+    }
+
+    /// Returns the facts of the question if it is about a login: before the password check, or after it.
+    pub fn login_facts(&self) -> Option<&Facts> {
+        matches!(self.purpose, Purpose::Auth(_) | Purpose::Login { .. }).then_some(&self.asked.facts)
+    }
+
+    /// Tells policy which properties of the login are new for the user.
+    pub fn set_novelty(&mut self, novelty: Novelty) {
+        self.asked.facts.novelty = novelty;
     }
 
     /// Returns whether the question is about a client that is new in this session. If there was a former client, limits
@@ -60,13 +96,13 @@ impl Admit {
         // refundable.
         let is_kept = |charged: &RefundableCharge| charged.until != RefundWhen::Heard;
         verdicts.iter_mut().for_each(|verdict| verdict.charges.retain(is_kept));
-        let Self { session, purpose, .. } = self;
+        let Self { session, purpose, asked } = self;
         match purpose {
             Purpose::Batch => session.apply_batch_verdicts(verdicts, now),
             Purpose::Connect => session.apply_connect_verdict(verdicts.pop()),
             Purpose::Command(command) => session.apply_command_verdict(command, verdicts.pop()),
-            Purpose::Auth(credentials) => session.apply_auth_verdict(credentials, verdicts.pop()),
-            Purpose::Login { user, groups } => session.apply_login_verdict(user, groups, verdicts.pop()),
+            Purpose::Auth(attempt) => session.apply_auth_verdict(attempt, verdicts.pop()),
+            Purpose::Login { user, groups } => session.apply_login_verdict((user, groups), asked.facts, verdicts.pop()),
         }
     }
 }
@@ -132,14 +168,14 @@ impl Session {
         self.ask_policy(facts, vec![Event::Command], Purpose::Command(command))
     }
 
-    /// Asks policy whether this login is permitted to try its password.
-    pub(super) fn ask_auth(self, credentials: Credentials) -> Step {
-        let user = Some(credentials.user.as_str().into());
+    /// Asks policy whether this login may be tried.
+    pub(super) fn ask_auth(self, attempt: Attempt) -> Step {
+        let user = attempt.user().map(Arc::from);
         let facts = Facts { user, ..self.0.facts(None) };
-        self.ask_policy(facts, vec![Event::Auth], Purpose::Auth(credentials))
+        self.ask_policy(facts, vec![Event::Auth], Purpose::Auth(attempt))
     }
 
-    /// Asks policy whether this user, who gave the right password, is permitted to log in.
+    /// Asks policy whether this user, whose login is right, is permitted to log in.
     pub(super) fn ask_login(self, user: Arc<str>, groups: Arc<[Box<str>]>) -> Step {
         let facts = Facts {
             user: Some(user.clone()),
@@ -196,9 +232,9 @@ impl Session {
         }
     }
 
-    fn apply_auth_verdict(mut self, credentials: Credentials, verdict: Option<Verdict>) -> Step {
+    fn apply_auth_verdict(mut self, attempt: Attempt, verdict: Option<Verdict>) -> Step {
         match self.check_verdict(verdict, Stage::Auth) {
-            Ok(verdict) => Login::begin(self, credentials, verdict.charges),
+            Ok(verdict) => Login::begin(self, attempt, verdict.charges),
             Err(reply) => {
                 self.0.reply(&reply);
                 Step::Pause(self)
@@ -206,13 +242,22 @@ impl Session {
         }
     }
 
-    fn apply_login_verdict(mut self, user: Arc<str>, groups: Arc<[Box<str>]>, verdict: Option<Verdict>) -> Step {
+    fn apply_login_verdict(
+        mut self,
+        (user, groups): (Arc<str>, Arc<[Box<str>]>),
+        facts: Facts,
+        verdict: Option<Verdict>,
+    ) -> Step {
         let checked = self.check_verdict(verdict, Stage::Auth);
         let state = &mut *self.0;
         match checked {
             Ok(_) => {
                 state.reply(&Reply::new(235, "2.7.0 Authentication succeeded"));
-                state.records.push(Record::LoggedIn { user: user.to_string() });
+                let claimed = state.claimed_user.take().filter(|claimed| **claimed != *user);
+                state.novelty = facts.novelty;
+                let tls = state.tls.as_ref().map(|tls| tls.version.clone());
+                let origin = Box::new(LoginOrigin { facts, tls, mechanism: state.mechanism.clone() });
+                state.records.push(Record::LoggedIn { user: user.to_string(), claimed, origin });
                 (state.user, state.groups) = (Some(user), groups);
                 Step::Next(self)
             }

@@ -191,7 +191,7 @@ impl State {
                 message_id,
                 helo: self.hello.as_ref().map(|hello| hello.name.clone()),
                 tls: self.tls.as_ref().map(|tls| tls.version.clone()),
-                mechanism: self.mechanism.filter(|_| self.user.is_some()),
+                mechanism: self.mechanism.clone().filter(|_| self.user.is_some()),
                 size,
                 reply,
                 outcome,
@@ -250,7 +250,9 @@ impl State {
             MessageOutcome::Ambiguous(ambiguity) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", ambiguity.name()))), true)
             }
-            MessageOutcome::OverLimit(_) | MessageOutcome::Suspended(_) => (None, false),
+            MessageOutcome::OverLimit(_) | MessageOutcome::Suspended(_) | MessageOutcome::SenderMismatch(_) => {
+                (None, false)
+            }
             MessageOutcome::Undecided => (Some(undecided()), false),
             MessageOutcome::Away(_) => (Some(upstream_away(id, None)), false),
             MessageOutcome::ClientGone | MessageOutcome::LostBefore | MessageOutcome::Abandoned => (None, true),
@@ -361,6 +363,7 @@ impl Session {
                 let from = state.sender();
                 (Some(state.suspended((**suspended).clone(), Stage::End, from, None)), false)
             }
+            MessageOutcome::SenderMismatch(mismatch) => (Some(state.refuse_sender((**mismatch).clone())), false),
             outcome => state.final_reply(outcome),
         };
         if reply.as_ref().is_some_and(Reply::is_positive) {

@@ -5,6 +5,7 @@ use super::record::Record;
 use super::replies::{no_hello, within_transaction};
 use super::state::State;
 use super::step::{GroupLookup, Session, StartTls, Step};
+use crate::policy::request::Novelty;
 use crate::smtp::command::Hello;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::Input;
@@ -33,8 +34,8 @@ impl StartTls {
         state.tls = Some(tls);
         state.hello = None;
         state.user = None;
-        state.groups = Arc::default();
-        (state.client, state.helo) = (state.peer, None);
+        (state.groups, state.registered_network, state.novelty) = (Arc::default(), None, Novelty::default());
+        (state.client, state.is_proxied, state.helo) = (state.peer, false, None);
         state.next_route = None;
         state.now = now;
         Step::Next(session)
@@ -70,6 +71,7 @@ impl Session {
             state.refuse(&within_transaction());
         } else {
             let is_another = named.address != Attribute::Absent;
+            state.is_proxied = true;
             // An attribute that the command does not give keeps its former value.
             match named.address {
                 Attribute::Absent => {}
@@ -79,10 +81,10 @@ impl Session {
             }
             named.helo.put_into(&mut state.helo);
             if named.login != Attribute::Absent {
-                state.mechanism = Some("XCLIENT");
+                state.mechanism = Some("XCLIENT".into());
             }
             named.login.map(Arc::from).put_into(&mut state.user);
-            state.groups = Arc::default();
+            (state.groups, state.registered_network, state.novelty) = (Arc::default(), None, Novelty::default());
             // The route was for the former client's mail.
             state.next_route = None;
             state.hello = None;
@@ -152,8 +154,8 @@ impl State {
         if self.options.tls == Security::StartTls && self.tls.is_none() {
             lines.push("STARTTLS".to_owned());
         }
-        if self.offers_auth() {
-            lines.push("AUTH PLAIN LOGIN".to_owned());
+        if self.offers_auth() && !self.mechanisms.is_empty() {
+            lines.push(format!("AUTH {}", self.mechanisms));
         }
         if self.may_name_clients() {
             lines.push(format!("XCLIENT {}", xclient::ATTRIBUTES));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 impl State {
     /// Checks whether MAIL is allowed now. The session asks policy afterwards.
-    pub(super) fn check_mail(&self, mail: Mail) -> PendingCommand {
+    pub(super) fn check_mail(&mut self, mail: Mail) -> PendingCommand {
         let fault = if self.hello.is_none() {
             no_hello()
         } else if self.transaction.is_some() {
@@ -32,6 +32,8 @@ impl State {
             let (id, limit) = (&self.id, self.max_message_size());
             let text = format!("5.3.4 The message is too large; the limit is {limit} octets ({id})");
             return PendingCommand::Answered(Reply::new(552, text));
+        } else if let Some(reply) = self.check_envelope_sender(&mail) {
+            return PendingCommand::Answered(reply);
         } else {
             return PendingCommand::Mail(mail);
         };

@@ -1,5 +1,6 @@
 //! Outcome of a message: delivered, refused or interrupted, and why.
 
+use super::mismatch::Mismatch;
 use crate::policy::verdict::{Refusal, Suspended};
 use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
@@ -22,6 +23,8 @@ pub enum MessageOutcome {
     OverLimit(Box<Refusal>),
     /// The sender was suspended between DATA and the end of the message.
     Suspended(Box<Suspended>),
+    /// The From header names a sender as which the user may not send.
+    SenderMismatch(Box<Mismatch>),
     /// The limits could not be checked: the store did not answer.
     Undecided,
     /// The message contained octets that different servers interpret differently.

@@ -14,9 +14,12 @@ mod auth;
 mod data;
 mod deferred_charges;
 mod error_limits;
+mod exchange;
 mod hello;
+mod login_network;
 mod mail;
 mod message_outcome;
+mod mismatch;
 mod next_route;
 mod options;
 mod pending_command;
@@ -26,6 +29,7 @@ mod record;
 mod refusal;
 mod refusal_reply;
 mod replies;
+mod sender_check;
 mod state;
 mod step;
 mod transaction;
@@ -34,23 +38,38 @@ pub use crate::smtp::sasl::Verified;
 pub use crate::smtp::upstream_answer::Answer;
 pub use auth::FAILED_LOGIN_PAUSE;
 pub use deferred_charges::DeferredCharges;
+pub use exchange::{Attempt, Exchange};
+pub use login_network::LoginPlace;
 pub use message_outcome::MessageOutcome;
-pub use options::{Options, Requirement, Security, Tls};
+pub use mismatch::{Mismatch, MismatchReason, SenderPart};
+pub use options::{Options, Requirement, Security, SenderMismatch, Tls};
 pub use pipeline::Request;
-pub use record::{Delivery, Record, Refused, RefusedBy};
+pub use record::{Delivery, LoginOrigin, Record, Refused, RefusedBy};
 pub use refusal_reply::{refusal_reply, suspended_reply};
 pub use step::{Admit, Body, Chunk, Delayed, GroupLookup, Login, Relay, Session, StartTls, Step};
 
+use crate::policy::matching::Senders;
+use crate::policy::request::Location;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::{Ambiguity, Input, Line};
+use crate::smtp::mechanism::Mechanisms;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use pending_command::PendingCommand;
 use replies::{stopping, timed_out, too_many};
-use state::{MAX_RECORDED, State};
+use state::{Challenge, MAX_RECORDED, State};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// Parts of the policy in force that the session itself needs.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// True if a limit counts command lines. If so, the session asks policy about every command line.
+    pub counts_commands: bool,
+    /// Addresses as which users may send.
+    pub senders: Arc<Senders>,
+}
 
 /// Maximum commands of a batch. A longer pipeline is split, so that its replies take bounded memory.
 const MAX_BATCH: usize = 500;
@@ -71,12 +90,20 @@ impl Session {
     }
 
     /// Handles the input that has arrived, until the session needs an answer or more input. `offered`: the upstream's
-    /// extensions, as far as they are known. `counts_commands`: a limit counts command lines, so the session asks
-    /// policy about every command line.
-    pub fn step(mut self, input: &mut Input, now: Timestamp, offered: Extensions, counts_commands: bool) -> Step {
+    /// extensions, as far as they are known. `mechanisms`: the SASL mechanisms that the client can use.
+    pub fn step(
+        mut self,
+        input: &mut Input,
+        now: Timestamp,
+        offered: Extensions,
+        mechanisms: Mechanisms,
+        rules: Rules,
+    ) -> Step {
         self.0.now = now;
         self.0.offered = offered;
-        self.0.counts_commands = counts_commands;
+        self.0.mechanisms = mechanisms;
+        self.0.counts_commands = rules.counts_commands;
+        self.0.senders = rules.senders;
         loop {
             let state = &mut *self.0;
             input.discard(std::mem::take(&mut state.discard));
@@ -109,7 +136,7 @@ impl Session {
                 Line::Incomplete if state.batch.is_empty() => return Step::Read(self),
                 Line::Incomplete => return self.ask(),
                 Line::TooLong(beginning) => {
-                    let is_answer = state.challenge.take().is_some();
+                    let is_answer = state.drop_challenge();
                     state.closing = !is_answer && command::is_foreign(beginning);
                     let reply = match state.closing {
                         true => command::not_smtp(),
@@ -123,7 +150,7 @@ impl Session {
                     state.closing = true;
                 }
                 Line::Ambiguous(ambiguity) => {
-                    state.challenge = None;
+                    state.drop_challenge();
                     let reply = Reply::new(500, format!("5.5.2 The line contains {}", ambiguity.name()));
                     state.push(PendingCommand::Fault(reply));
                     // After a bare LF it is uncertain where lines end, and after a NUL the input is perhaps no text. So
@@ -173,6 +200,12 @@ impl Session {
         self.0.transaction.is_some()
     }
 
+    /// Returns whether a SASL exchange waits for the client's next message. PLAIN and LOGIN are not exchanges: the
+    /// accounts see only the credentials.
+    pub fn in_exchange(&self) -> bool {
+        matches!(self.0.challenge, Some(Challenge::Message(_)))
+    }
+
     /// Returns whether the client must log in before MAIL and has not logged in yet.
     pub fn must_log_in(&self) -> bool {
         self.0.must_log_in()
@@ -189,8 +222,23 @@ impl Session {
         self.0.client
     }
 
+    /// Returns whether the peer has named a client with XCLIENT, perhaps one with the peer's own address.
+    pub fn is_proxied(&self) -> bool {
+        self.0.is_proxied
+    }
+
+    /// Returns the location of the client, as the driver has told it to the session.
+    pub fn location(&self) -> Location {
+        self.0.location()
+    }
+
     pub fn user(&self) -> Option<&Arc<str>> {
         self.0.user.as_ref()
+    }
+
+    /// Returns whether the connection is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.0.tls.is_some()
     }
 
     /// Returns the client's EHLO or HELO, with the name that a proxy gave by XCLIENT, if there is such a name.
@@ -219,6 +267,7 @@ impl Session {
     /// Ends the session because the server stops, or because the session is evicted to make room for another
     /// connection.
     pub fn shut_down(mut self) -> Step {
+        self.0.end_exchange();
         let reply = stopping(&self.0.options.hostname, self.0.is_evicted);
         self.0.reply(&reply);
         if self.0.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
@@ -247,6 +296,8 @@ impl Session {
                 state.deferred_charges.refund(charges);
             }
         }
+        // A client that leaves in mid-exchange has perhaps read in a challenge that its credentials are wrong.
+        state.drop_challenge();
         state.abandon(state.now);
         let unrecorded =
             [state.limit_refusals, state.upstream_refusals].map(|count| count.saturating_sub(MAX_RECORDED));
@@ -311,7 +362,7 @@ impl Session {
             Command::Mail(_) | Command::Rcpt(_) => return self.queue(command),
             Command::Hello(hello) => self.0.hello(hello, self.0.now),
             Command::StartTls => return self.start_tls(),
-            Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),
+            Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial.map(|response| response.0)),
             Command::Data => return self.data(),
             Command::Bdat(chunk) => return self.bdat(chunk),
             Command::Xclient(xclient) => return self.xclient(xclient),

@@ -17,6 +17,7 @@ pub struct Options {
     pub trusted: Vec<IpNet>,
     /// Networks of proxies that are permitted to name the client with XCLIENT.
     pub xclient: Vec<IpNet>,
+    pub sender_mismatch: SenderMismatch,
     /// Maximum size of a message, in octets (RFC 1870).
     pub max_message_size: u64,
     /// Maximum recipients of one message.
@@ -57,6 +58,17 @@ pub enum Requirement {
     Required,
     Optional,
     None,
+}
+
+/// Consequence if a user sends as an address that belongs to another user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SenderMismatch {
+    /// None; senders are not checked.
+    Allow,
+    /// The log and the metrics tell it.
+    Warn,
+    /// Weir refuses MAIL, or the message.
+    Refuse,
 }
 
 /// TLS version and cipher suite of a connection, as the `Received:` line shows them.

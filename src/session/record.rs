@@ -1,8 +1,9 @@
 //! Records of a session, for the log and the metrics. The session itself does not log, and does not update metrics.
 
 use super::message_outcome::MessageOutcome;
+use super::mismatch::Mismatch;
 use crate::policy::exception::Suspension;
-use crate::policy::request::Stage;
+use crate::policy::request::{Facts, Stage};
 use crate::policy::verdict::{LimitHit, Notice, Refusal, Suspended};
 use crate::smtp::reply::Reply;
 use std::net::IpAddr;
@@ -14,9 +15,26 @@ use std::time::Duration;
 pub enum Record {
     LoggedIn {
         user: String,
+        /// The user name that the client gave, if it differs.
+        claimed: Option<String>,
+        /// Origin of the login, for the login history.
+        origin: Box<LoginOrigin>,
     },
+    /// A login failed.
     WrongPassword {
+        /// The user name that the client gave, if the mechanism has a name.
+        user: Option<String>,
+        /// The reason, if it is another than wrong credentials.
+        reason: Option<&'static str>,
+    },
+    /// The password was right, but the user may not log in from the client's network.
+    OtherNetwork {
         user: String,
+    },
+    /// The client has broken off a login, perhaps because a challenge said that its credentials are wrong.
+    LoginBrokenOff {
+        /// The user name that the client gave, if the mechanism has a name.
+        user: Option<String>,
     },
     /// A proxy has named the client with XCLIENT.
     ClientNamed {
@@ -30,6 +48,13 @@ pub enum Record {
     Refused {
         refused: Refused,
         /// True if the refusal gets a log line: false after the first `MAX_RECORDED` refusals of a session.
+        is_logged: bool,
+    },
+    /// The user may not send as this sender.
+    SenderMismatch {
+        mismatch: Mismatch,
+        /// The reply and its reference, if Weir refuses the sender.
+        refused: Option<(Reply, String)>,
         is_logged: bool,
     },
     /// A limit was exceeded but did not refuse the command, because it is in shadow or soft mode, or because its action
@@ -51,6 +76,15 @@ pub enum Record {
     /// A limit has suspended a client, user, sender or user domain.
     Suspended(Arc<Suspension>),
     Message(Delivery),
+}
+
+/// Origin of a successful login.
+#[derive(Clone, Debug)]
+pub struct LoginOrigin {
+    pub facts: Facts,
+    /// TLS version.
+    pub tls: Option<String>,
+    pub mechanism: Option<Arc<str>>,
 }
 
 /// A command that was refused.
@@ -94,7 +128,7 @@ pub struct Delivery {
     /// TLS version.
     pub tls: Option<String>,
     /// Mechanism of the login.
-    pub mechanism: Option<&'static str>,
+    pub mechanism: Option<Arc<str>>,
     /// Size in octets.
     pub size: u64,
     /// Reply to the client, if the client got a reply.

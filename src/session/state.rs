@@ -2,6 +2,7 @@
 
 use super::deferred_charges::DeferredCharges;
 use super::error_limits::ErrorLimits;
+use super::exchange::Exchange;
 use super::next_route::NextRoute;
 use super::options::{Options, Requirement, Security, Tls};
 use super::pending_command::PendingCommand;
@@ -9,12 +10,14 @@ use super::record::{Record, Refused, RefusedBy};
 use super::replies::too_many;
 use super::transaction::Transaction;
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
-use crate::policy::request::{Facts, NULL_SENDER};
+use crate::policy::matching::Senders;
+use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty};
 use crate::smtp::address::Path;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::envelope::Mail;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::{Input, MAX_COMMAND, MAX_SASL};
+use crate::smtp::mechanism::Mechanisms;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::net::IpAddr;
@@ -27,18 +30,30 @@ pub(super) struct State {
     pub peer: IpAddr,
     /// Address of the client: `peer`, unless a proxy named another address with XCLIENT.
     pub client: IpAddr,
+    /// True if the peer has named a client with XCLIENT, so that the peer's certificate is not the client's.
+    pub is_proxied: bool,
+    /// Location of the client, with the address for which it was looked up.
+    pub location: Option<(IpAddr, Location)>,
     /// The client's HELO name, as a proxy gave it with XCLIENT.
     pub helo: Option<Box<str>>,
     pub tls: Option<Tls>,
     pub hello: Option<Hello>,
     /// Extensions that the upstream offers, as last known.
     pub offered: Extensions,
+    /// SASL mechanisms that the client can use.
+    pub mechanisms: Mechanisms,
     /// Extensions that the upstream offered when this client said EHLO.
     pub announced: Extensions,
     pub user: Option<Arc<str>>,
     /// Mechanism of the last login that the client tried; `XCLIENT` if a proxy named the user.
-    pub mechanism: Option<&'static str>,
+    pub mechanism: Option<Arc<str>>,
+    /// User name that the client gave at its last right login, if the mechanism has a name.
+    pub claimed_user: Option<String>,
     pub groups: Arc<[Box<str>]>,
+    /// Whether the client is in a login network of the user; `None` if the user has no login networks.
+    pub registered_network: Option<bool>,
+    /// Novelty of the user's login.
+    pub novelty: Novelty,
     pub challenge: Option<Challenge>,
     pub transaction: Option<Transaction>,
     /// The batch: pipelined commands that have been read and are not answered yet.
@@ -61,6 +76,8 @@ pub(super) struct State {
     pub error_limits: ErrorLimits,
     /// True if a limit counts command lines.
     pub counts_commands: bool,
+    /// Addresses as which users may send.
+    pub senders: Arc<Senders>,
     pub session_counters: SessionCounters,
     pub deferred_charges: DeferredCharges,
     /// Number of refusals by limits and suspensions. Not all of these refusals get a line in the log.
@@ -82,6 +99,8 @@ pub(super) enum Challenge {
         /// User name in base64, as received.
         user: String,
     },
+    /// Challenge of another mechanism.
+    Message(Exchange),
 }
 
 /// Maximum number of refusals of one session that each get a log line. Further refusals are only counted.
@@ -94,14 +113,20 @@ impl State {
             id,
             peer: client.to_canonical(),
             client: client.to_canonical(),
+            is_proxied: false,
+            location: None,
             helo: None,
             tls,
             hello: None,
             offered: Extensions::default(),
+            mechanisms: Mechanisms::default(),
             announced: Extensions::default(),
             user: None,
             mechanism: None,
+            claimed_user: None,
             groups: Arc::default(),
+            registered_network: None,
+            novelty: Novelty::default(),
             challenge: None,
             transaction: None,
             batch: Vec::new(),
@@ -115,6 +140,7 @@ impl State {
             now,
             error_limits: ErrorLimits::default(),
             counts_commands: false,
+            senders: Arc::default(),
             session_counters: SessionCounters::default(),
             deferred_charges: DeferredCharges::default(),
             limit_refusals: 0,
@@ -228,6 +254,11 @@ impl State {
         }
     }
 
+    /// Returns the location of the client, if the driver has looked it up.
+    pub fn location(&self) -> Location {
+        self.location.filter(|(of, _)| *of == self.client).map_or_else(Location::default, |(_, location)| location)
+    }
+
     /// Returns the facts for policy: the facts of the session and of its transaction. If `mail` is given, uses it
     /// instead of the transaction's MAIL.
     pub fn facts(&self, mail: Option<&Mail>) -> Facts {
@@ -236,12 +267,16 @@ impl State {
         Facts {
             listener: Some(self.options.name.clone()),
             client: Some(self.client),
+            location: self.location(),
             tls: Some(self.tls.is_some()),
             helo: helo.map(Arc::from),
             user: self.user.clone(),
             authenticated: self.user.is_some(),
             has_account: self.user.is_some(),
+            is_repeated_password: false,
+            novelty: self.novelty,
             groups: self.groups.clone(),
+            registered_network: self.registered_network.filter(|_| self.user.is_some()),
             sender: mail.map(|mail| match mail.sender {
                 Path::Null => NULL_SENDER.into(),
                 ref sender => sender.text(),

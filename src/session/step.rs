@@ -1,12 +1,12 @@
 //! Steps of a session: the kinds of questions that the session asks its driver. A question owns the session until the
 //! driver answers it.
 
+use super::exchange::Attempt;
 use super::state::State;
 use crate::policy::budgets::RefundableCharge;
 use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::Verdict;
 use crate::smtp::command::{self, Command};
-use crate::smtp::sasl::Credentials;
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub enum Step {
     Read(Session),
     /// Send the output, then begin TLS.
     StartTls(StartTls),
-    /// Check this password.
+    /// Check this login.
     Login(Login),
     /// Look up the groups of a user that a proxy named.
     LookUpGroups(GroupLookup),
@@ -45,11 +45,11 @@ pub enum Step {
 /// Request for a TLS handshake: the reply to STARTTLS is in the output, and the handshake follows.
 pub struct StartTls(pub(super) Session);
 
-/// Question to the accounts: is this password right?
+/// Question to the accounts: is this login right?
 pub struct Login {
     pub(super) session: Session,
-    pub(super) credentials: Credentials,
-    /// Charges that are refunded unless the password is wrong.
+    pub(super) attempt: Attempt,
+    /// Charges that are refunded unless the login is wrong, or the client leaves before it is checked.
     pub(super) charges: Vec<RefundableCharge>,
 }
 
@@ -73,9 +73,9 @@ pub(super) enum Purpose {
     /// The batch of commands.
     Batch,
     Command(Command),
-    /// A password that is to be tried.
-    Auth(Credentials),
-    /// A password that was right.
+    /// A login that is to be tried.
+    Auth(Attempt),
+    /// A login that was right.
     Login {
         user: Arc<str>,
         groups: Arc<[Box<str>]>,

@@ -17,7 +17,7 @@ use history_csv::Message;
 pub use history_csv::{BadRows, History, MissingUser, ReadError};
 use origin::Origin;
 use plot::Traffic;
-pub use replay::Groups;
+pub use replay::{AccountFacts, Accounts};
 use replay::{Replay, disable_incomplete};
 use std::collections::HashSet;
 use std::io::Write;
@@ -69,11 +69,11 @@ pub enum ReplayError {
 }
 
 impl Simulation {
-    /// Creates a simulation. `groups` returns the groups of a user; `None` means that the groups are not known.
-    pub fn new(mut policy: Policy, groups: Option<Groups>, flood: Option<Flood>) -> Self {
+    /// Creates a simulation. `accounts` returns the account of a user; `None` means that the accounts are not known.
+    pub fn new(mut policy: Policy, accounts: Option<Accounts>, flood: Option<Flood>) -> Self {
         let titles = (0..policy.limits.len()).map(|place| policy.display_name(place)).collect();
         let missing = disable_incomplete(&mut policy);
-        let replay = Replay::new(&policy, groups, &missing);
+        let replay = Replay::new(&policy, accounts, &missing);
         Self { policy, titles, replay, totals: Totals::default(), traffic: None, flood }
     }
 

@@ -8,16 +8,25 @@ use crate::policy::exception::By;
 use crate::policy::limit::{Count, Limit, Quota, Scope};
 use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
-use crate::policy::{InMemoryStore, Plan, Policy};
+use crate::policy::{ConditionalCheck, InMemoryStore, Plan, Policy};
+use ipnet::IpNet;
 use std::sync::Arc;
 
-/// Function that returns the groups of a user.
-pub type Groups = Box<dyn Fn(&str) -> Arc<[Box<str>]>>;
+/// Function that returns the account of a user.
+pub type Accounts = Box<dyn Fn(&str) -> AccountFacts>;
+
+/// Facts of an account that limits compare.
+#[derive(Clone, Default)]
+pub struct AccountFacts {
+    pub groups: Arc<[Box<str>]>,
+    /// Login networks that the account itself names.
+    pub login_networks: Option<Arc<[IpNet]>>,
+}
 
 /// State of a replay.
 pub struct Replay {
     store: InMemoryStore,
-    groups: Option<Groups>,
+    accounts: Option<Accounts>,
     /// Whether any limit needs a decision at DATA (first value), and at the end of the message (second value).
     needs_decision: [bool; 2],
     counters: SessionCounters,
@@ -80,12 +89,12 @@ pub fn disable_incomplete(policy: &mut Policy) -> Vec<Option<&'static str>> {
 
 impl Replay {
     /// Begins a replay with empty budgets. `missing` is the result of [`disable_incomplete`].
-    pub fn new(policy: &Policy, groups: Option<Groups>, missing: &[Option<&'static str>]) -> Self {
+    pub fn new(policy: &Policy, accounts: Option<Accounts>, missing: &[Option<&'static str>]) -> Self {
         let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
         let has_octets = policy.counts(Count::Bytes);
         Self {
             store: InMemoryStore::new(policy.clone()),
-            groups,
+            accounts,
             needs_decision: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
             counters: SessionCounters::default(),
             marks: Marks::new(policy.limits.len()),
@@ -96,12 +105,18 @@ impl Replay {
     /// Sends a message through the policy: MAIL and all RCPT, then, if a recipient was accepted, DATA and the end of
     /// the message.
     pub fn send(&mut self, message: &Message) -> Outcome {
-        let groups = self.groups.as_ref().zip(message.user.as_deref()).map(|(groups, user)| groups(user));
+        let account = self.accounts.as_ref().zip(message.user.as_deref()).map(|(accounts, user)| accounts(user));
+        let account = account.unwrap_or_default();
+        let registered_network = message.client.zip(message.user.as_deref()).and_then(|(client, user)| {
+            self.store.policy.registered_network(client, user, &account.groups, account.login_networks.as_deref())
+        });
         let facts = Facts {
             client: message.client,
+            location: message.client.map(|client| self.store.policy.locations.find(client)).unwrap_or_default(),
             user: message.user.clone(),
             authenticated: message.user.is_some(),
-            groups: groups.unwrap_or_default(),
+            groups: account.groups,
+            registered_network,
             sender: message.sender.clone(),
             size: message.size,
             ..Facts::default()
@@ -160,11 +175,26 @@ impl Replay {
     }
 
     fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
-        let marks = &mut self.marks;
+        let (marks, mut conditional) = (&mut self.marks, Vec::new());
         let verdicts = self.store.admit_planned(message.at, asked, &mut self.counters, |plan| {
             plan.limits_with_peeks().for_each(|limit| marks.hold(limit));
             plan.limits().for_each(|limit| marks.count(limit));
+            conditional.extend(plan.conditional_checks());
         });
+        for ConditionalCheck { event, limit, is_counted } in conditional {
+            let is_closed = |verdict: &Verdict| verdict.not_exceeded.contains(&limit);
+            // The recipients of a refused MAIL are skipped: the limit counts them if it applied to MAIL.
+            let is_made = |verdict: &Verdict| match verdict.ruling {
+                Ruling::Skipped => !verdicts.iter().any(is_closed),
+                _ => !is_closed(verdict),
+            };
+            if verdicts.get(event).is_some_and(is_made) {
+                marks.hold(limit);
+                if is_counted {
+                    marks.count(limit);
+                }
+            }
+        }
         for (event, verdict) in asked.events.iter().zip(&verdicts) {
             self.marks.note(event, verdict);
         }
@@ -173,7 +203,8 @@ impl Replay {
 
     /// Adds the results of all limits for a message to the totals.
     fn add_totals(&mut self, message: &Message, facts: &Facts) {
-        let lacks = Lacks { groups: self.groups.is_none(), user: message.user.is_none() };
+        let (user, client) = (message.user.is_none(), message.client.is_none());
+        let lacks = Lacks { groups: self.accounts.is_none(), user, client };
         for (place, (limit, tally)) in self.store.policy.limits.iter().zip(&mut self.tallies).enumerate() {
             tally.add(limit, self.marks.of(place), message);
             if tally.wants_reason() {

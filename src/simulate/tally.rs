@@ -60,6 +60,8 @@ pub struct Lacks {
     pub groups: bool,
     /// Whether the user is unknown, because the session has no login.
     pub user: bool,
+    /// Whether the address of the client is unknown.
+    pub client: bool,
 }
 
 impl Lacks {
@@ -67,8 +69,10 @@ impl Lacks {
     /// user can have no group. For a session without a login, the missing fact is the user.
     fn missing(self, name: Cow<'_, str>) -> Option<String> {
         match &*name {
-            "group" | "own-sender" if self.user => Some("user".to_owned()),
+            "group" | "own-sender" | "registered-network" if self.user => Some("user".to_owned()),
             "group" if !self.groups => None,
+            // The location follows from the address. No database knows all addresses.
+            "country" | "asn" | "registered-network" => self.client.then(|| "client".to_owned()),
             _ => Some(without_widths(&name)),
         }
     }
@@ -152,8 +156,9 @@ impl Tally {
             let is_known = missing.is_empty();
             // The recipient is unknown only at the stages before RCPT; the history does not lack it.
             self.unknown.extend(missing.into_iter().filter(|name| !name.starts_with("recipient")));
-            self.is_for_others |=
-                is_known && matches!(reason.why, SkipReason::NoMatch | SkipReason::Except(_) | SkipReason::NoRecipient);
+            let is_of_match =
+                matches!(reason.why, SkipReason::NoMatch | SkipReason::Except(_) | SkipReason::NoRecipient);
+            self.is_for_others |= is_known && (is_of_match || reason.why == SkipReason::NotExceeded);
         }
     }
 

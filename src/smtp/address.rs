@@ -124,7 +124,11 @@ fn local_part_length(text: &str) -> Option<usize> {
     dots_stand_well.then_some(end)
 }
 
-fn quoted_string_length(bytes: &[u8]) -> Option<usize> {
+/// Returns the length of the quoted string at the start of `bytes`; `None` if there is none, or if it is not closed.
+pub fn quoted_string_length(bytes: &[u8]) -> Option<usize> {
+    if bytes.first() != Some(&b'"') {
+        return None;
+    }
     let mut escaped = false;
     for (at, byte) in bytes.iter().enumerate().skip(1) {
         match byte {

@@ -3,6 +3,7 @@
 use super::address::is_host_name;
 use super::envelope::{Mail, Rcpt};
 use super::reply::Reply;
+use super::sasl::InitialResponse;
 use super::xclient::Xclient;
 
 /// A client's command, with checked arguments.
@@ -10,7 +11,7 @@ use super::xclient::Xclient;
 pub enum Command {
     Hello(Hello),
     StartTls,
-    Auth { mechanism: String, initial: Option<String> },
+    Auth { mechanism: String, initial: Option<InitialResponse> },
     Mail(Mail),
     Rcpt(Rcpt),
     Data,
@@ -113,7 +114,7 @@ fn hello(extended: bool, name: &str) -> Result<Command, Reply> {
 fn auth(arguments: &str) -> Result<Command, Reply> {
     let mut words = arguments.split(' ');
     let mechanism = words.next().unwrap_or_default().to_ascii_uppercase();
-    let initial = words.next().map(str::to_owned);
+    let initial = words.next().map(|word| InitialResponse(word.to_owned()));
     if mechanism.is_empty() || words.next().is_some() {
         return Err(Reply::new(501, "5.5.4 Say AUTH, a mechanism and at most one response"));
     }
@@ -155,7 +156,10 @@ mod tests {
             ("VRFY x", Command::Vrfy),
             ("eHLO [127.0.0.1]", Command::Hello(Hello { extended: true, name: "[127.0.0.1]".into() })),
             ("HELO my_pc", Command::Hello(Hello { extended: false, name: "my_pc".into() })),
-            ("AUTH plain AAAA", Command::Auth { mechanism: "PLAIN".into(), initial: Some("AAAA".into()) }),
+            (
+                "AUTH plain AAAA",
+                Command::Auth { mechanism: "PLAIN".into(), initial: Some(InitialResponse("AAAA".into())) },
+            ),
             ("MAIL FROM:<a@b>", mail("<a@b>", None, None)),
             ("mail from: <a@b> ", mail("<a@b>", None, None)),
             ("MAIL FROM:<> size=12 BODY=8bitmime AUTH=<>", mail("<>", Some(12), Some(Body::EightBitMime))),

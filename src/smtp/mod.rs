@@ -5,15 +5,19 @@
 
 pub mod address;
 pub mod attributes;
+mod claimed_user;
 pub mod command;
 pub mod data;
 pub mod envelope;
 pub mod extensions;
+pub mod from_header;
 pub mod line;
+pub mod mechanism;
 pub mod message_id;
 pub mod reply;
 pub mod sasl;
 pub mod scram;
+pub mod scram_server;
 pub mod trace;
 pub mod upstream_answer;
 pub mod xclient;

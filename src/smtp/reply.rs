@@ -1,6 +1,8 @@
 //! Replies (RFC 5321 §4.2): Weir's own replies to clients, and the upstream's replies. The reader of the upstream's
 //! replies uses bounded memory. Octets that could break a line are replaced.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use memchr::memchr;
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +41,12 @@ impl Reply {
     /// Creates a reply of several lines without enhanced codes, as for EHLO.
     pub fn lines<T: AsRef<str>>(code: u16, lines: impl IntoIterator<Item = T>) -> Self {
         Self { code, lines: lines.into_iter().map(|line| clean(line.as_ref().as_bytes())).collect() }
+    }
+
+    /// Creates the reply 334 with a challenge of a SASL exchange. Its line can be longer than that of other replies: RFC
+    /// 4954 §4 permits 12,288 octets.
+    pub fn challenge(challenge: &[u8]) -> Self {
+        Self { code: 334, lines: [STANDARD.encode(challenge).into()].into() }
     }
 
     pub fn code(&self) -> u16 {

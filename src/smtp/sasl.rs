@@ -1,5 +1,5 @@
-//! Parsers and writers of the messages of the SASL mechanisms PLAIN, LOGIN and XOAUTH2 (RFC 4954, RFC 4616). SCRAM is
-//! in [`scram`](super::scram).
+//! Logins by SASL (RFC 4954): credentials, the answer of the accounts, and parsers and writers of the messages of PLAIN
+//! (RFC 4616), LOGIN and XOAUTH2. SCRAM is in [`scram`](super::scram).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,19 +20,65 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Result of checking a client's password.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A client's message in an exchange, decoded. `Debug` does not print it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Response(pub Vec<u8>);
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Response(<redacted>)")
+    }
+}
+
+/// A client's initial response, in base64. `Debug` does not print it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InitialResponse(pub String);
+
+impl fmt::Debug for InitialResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InitialResponse(<redacted>)")
+    }
+}
+
+/// Answer of the accounts to credentials, or to a client's message in an exchange.
+#[derive(Clone, PartialEq, Eq)]
 pub enum Verified {
-    /// The password is right, and the user is a member of these groups.
+    /// The exchange continues: the client gets this challenge, which is not encoded yet.
+    Challenge(Vec<u8>),
+    /// The login is right.
     Right {
+        /// Name of the user as the accounts know it, which can differ from the name that the client gave. It is a valid
+        /// user name ([`is_user_name`]).
+        user: Arc<str>,
+        /// The groups of which the user is a member.
         groups: Arc<[Box<str>]>,
     },
-    Wrong,
-    /// Weir cannot check the password now, because too many other logins wait, because the users file is being written
-    /// at this moment, or because there is no users file.
+    Wrong {
+        /// The reason, if it is another than wrong credentials, for the log alone: `account disabled`.
+        reason: Option<&'static str>,
+    },
+    /// The login cannot be checked now, because too many other logins wait, because the users file is being written at
+    /// this moment, or because the accounts do not answer.
     Unavailable,
-    /// The client closed the connection while its login waited, so the password was not checked.
+    /// The message is not a message of the mechanism.
+    Malformed,
+    /// The client closed the connection while its login waited, so the login was not checked.
     ClientLeft,
+}
+
+impl fmt::Debug for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Challenge(_) => f.write_str("Challenge(<redacted>)"),
+            Self::Right { user, groups } => {
+                f.debug_struct("Right").field("user", user).field("groups", groups).finish()
+            }
+            Self::Wrong { reason } => f.debug_struct("Wrong").field("reason", reason).finish(),
+            Self::Unavailable => f.write_str("Unavailable"),
+            Self::Malformed => f.write_str("Malformed"),
+            Self::ClientLeft => f.write_str("ClientLeft"),
+        }
+    }
 }
 
 /// User name and access token of OAuth 2.0 (RFC 6750). `Debug` prints neither of them.
@@ -67,10 +113,9 @@ pub fn is_user_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_alphanumeric() || (c.is_ascii_graphic() && c != ':'))
 }
 
-/// Prompts of the server in LOGIN, which clients expect: base64 of `Username:` and `Password:`
-/// (draft-murchison-sasl-login).
-pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
-pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
+/// Prompts of the server in LOGIN, which clients expect (draft-murchison-sasl-login).
+pub const LOGIN_USER: &[u8] = b"Username:";
+pub const LOGIN_PASSWORD: &[u8] = b"Password:";
 
 impl Credentials {
     /// Creates credentials. Returns `None` if the user name is invalid, or if the password is empty, too long or
@@ -146,6 +191,11 @@ pub fn parse_login(user: &str, password: &str) -> Option<Credentials> {
     Credentials::new(&decode(user)?, &decode(password)?)
 }
 
+/// Decodes a message of a client. Returns `None` if it is not base64.
+pub fn response(message: &str) -> Option<Response> {
+    STANDARD.decode(message).ok().map(Response)
+}
+
 fn decode(message: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(message).ok()?).ok()
 }
@@ -185,8 +235,6 @@ mod tests {
             assert_eq!(read(user, password), None, "{user:?} {password:?}");
         }
         assert_eq!(parse_login("alice", &encode("p")), None);
-        assert_eq!(STANDARD.decode(LOGIN_USER).unwrap(), b"Username:");
-        assert_eq!(STANDARD.decode(LOGIN_PASSWORD).unwrap(), b"Password:");
     }
 
     #[test]
@@ -234,5 +282,7 @@ mod tests {
     fn credentials_are_never_printed() {
         let credentials = parse_plain(&STANDARD.encode("\0alice\0sesame")).unwrap();
         assert_eq!(format!("{credentials:?}"), "Credentials(<redacted>)");
+        let initial = InitialResponse("AGFsaWNlAHNlc2FtZQ==".into());
+        assert_eq!(format!("{initial:?}"), "InitialResponse(<redacted>)");
     }
 }

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::{digest, hmac, pbkdf2};
 use std::fmt;
 use std::num::NonZeroU32;
+use std::str::Split;
 
 /// Minimum number of hash iterations (RFC 7677 §4): with fewer iterations, an eavesdropper could quickly find the
 /// password by trying many passwords.
@@ -22,6 +23,10 @@ const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// Maximum characters of a server's error text in the log. The error texts of RFC 5802 §7 have up to 39 characters.
 const MAX_ERROR: usize = 100;
+
+/// Number of random octets in a nonce: the same number as in the example of RFC 5802. It is a multiple of 3, so that
+/// the base64 form of the octets needs no padding.
+pub const NONCE: usize = 18;
 
 /// `gs2-header` of RFC 5802 §7: no channel binding, and no authorization identity other than the user name.
 const GS2_HEADER: &str = "n,,";
@@ -81,6 +86,11 @@ pub enum Error {
     Signature,
 }
 
+/// Returns the nonce of these random octets: printable, and without commas.
+pub fn nonce(random: &[u8; NONCE]) -> String {
+    STANDARD.encode(random)
+}
+
 impl ClientFirst {
     /// Begins a login. `nonce` must be random, printable, without commas, and new for each login.
     pub fn new(credentials: &Credentials, nonce: &str) -> Self {
@@ -96,21 +106,10 @@ impl ClientFirst {
 
     /// Reads the server's first message (`server-first-message`).
     pub fn challenged(self, message: &str) -> Result<Challenge, Error> {
-        let mut attributes = message.split(',').map(attribute);
-        let mut take = |name| match attributes.next() {
-            Some(Some((found, value))) if found == name => Ok(value),
-            Some(Some(('m', _))) => Err(Error::Extension),
-            _ => Err(Error::Malformed),
-        };
-        let (nonce, salt, iterations) = (take('r')?, take('s')?, take('i')?);
-        for further in attributes {
-            match further {
-                Some(('m', _)) => return Err(Error::Extension),
-                Some(_) => {}
-                None => return Err(Error::Malformed),
-            }
-        }
-        if !nonce.bytes().all(|b| b.is_ascii_graphic()) {
+        let mut attributes = Attributes::of(message);
+        let (nonce, salt, iterations) = (attributes.take('r')?, attributes.take('s')?, attributes.take('i')?);
+        attributes.ignore_others()?;
+        if !is_nonce(nonce) {
             return Err(Error::Malformed);
         }
         let theirs = nonce.strip_prefix(&self.nonce).ok_or(Error::Nonce)?;
@@ -141,6 +140,11 @@ impl Challenge {
 }
 
 impl Salting {
+    /// Creates the input for a password that is prepared by SASLprep already.
+    pub fn new(password: &str, salt: &[u8], iterations: NonZeroU32) -> Self {
+        Self { password: password.to_owned(), salt: salt.to_owned(), iterations }
+    }
+
     /// Derives the keys with the server's number of iterations. Takes between a millisecond and almost a second of
     /// processor time.
     pub fn derive(&self) -> Keys {
@@ -149,6 +153,16 @@ impl Salting {
         pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, self.iterations, &self.salt, password, &mut salted);
         let salted = key(&salted);
         Keys { client: hmac::sign(&salted, b"Client Key"), server: hmac::sign(&salted, b"Server Key") }
+    }
+}
+
+impl Keys {
+    pub(super) fn client(&self) -> &[u8] {
+        self.client.as_ref()
+    }
+
+    pub(super) fn server(&self) -> &[u8] {
+        self.server.as_ref()
     }
 }
 
@@ -171,6 +185,52 @@ impl Proof {
             return Err(Error::Malformed);
         }
         hmac::verify(&self.server_key, self.auth_message.as_bytes(), &signature).map_err(|_| Error::Signature)
+    }
+}
+
+/// The attributes of a message that are not read yet.
+pub(super) struct Attributes<'a>(Split<'a, char>);
+
+/// Error in the attributes of a message.
+pub(super) enum AttributeError {
+    Malformed,
+    /// An attribute `m=` requires an extension.
+    Extension,
+}
+
+impl<'a> Attributes<'a> {
+    pub fn of(message: &'a str) -> Self {
+        Self(message.split(','))
+    }
+
+    /// Returns the value of the next attribute, which must have this name.
+    pub fn take(&mut self, name: char) -> Result<&'a str, AttributeError> {
+        match self.0.next().and_then(attribute) {
+            Some((found, value)) if found == name => Ok(value),
+            Some(('m', _)) => Err(AttributeError::Extension),
+            _ => Err(AttributeError::Malformed),
+        }
+    }
+
+    /// Ignores the other attributes, unless one is malformed or requires an extension (RFC 5802 §5.1).
+    pub fn ignore_others(self) -> Result<(), AttributeError> {
+        for other in self.0 {
+            match attribute(other) {
+                Some(('m', _)) => return Err(AttributeError::Extension),
+                Some(_) => {}
+                None => return Err(AttributeError::Malformed),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<AttributeError> for Error {
+    fn from(error: AttributeError) -> Self {
+        match error {
+            AttributeError::Malformed => Self::Malformed,
+            AttributeError::Extension => Self::Extension,
+        }
     }
 }
 
@@ -208,6 +268,11 @@ fn prepared(text: &str) -> String {
     stringprep::saslprep(text).map_or_else(|_| text.to_owned(), |prepared| prepared.into_owned())
 }
 
+/// Returns whether a nonce is printable; the caller has split it from its message at the commas.
+pub(super) fn is_nonce(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_graphic())
+}
+
 /// Parses `attr-val` of RFC 5802 §7: a letter, `=`, and a value that is not empty.
 fn attribute(text: &str) -> Option<(char, &str)> {
     let (name, value) = text.split_once('=')?;
@@ -231,7 +296,7 @@ fn count(digits: &str) -> Result<NonZeroU32, Error> {
     count.and_then(NonZeroU32::new).ok_or(Error::Iterations)
 }
 
-fn key(value: &[u8]) -> hmac::Key {
+pub(super) fn key(value: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, value)
 }
 
@@ -240,12 +305,12 @@ mod tests {
     use super::*;
 
     /// Example of RFC 7677 §3.
-    const NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
+    const CLIENT_NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
     const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
 
     fn first() -> ClientFirst {
-        ClientFirst::new(&Credentials::new("user", "pencil").unwrap(), NONCE)
+        ClientFirst::new(&Credentials::new("user", "pencil").unwrap(), CLIENT_NONCE)
     }
 
     fn proof() -> Proof {
@@ -287,12 +352,12 @@ mod tests {
     #[test]
     fn malformed_challenges_are_refused() {
         let salt = "s=W22ZaJ0SNY7soEsUEjb6gQ==";
-        let nonce = format!("r={NONCE}x");
+        let nonce = format!("r={CLIENT_NONCE}x");
         for (message, error) in [
             (format!("m=ext,{nonce},{salt},i=4096"), Error::Extension),
             (format!("{nonce},{salt},i=4096,m=ext"), Error::Extension),
-            (format!("r={NONCE},{salt},i=4096"), Error::Nonce),
-            (format!("r=x{NONCE},{salt},i=4096"), Error::Nonce),
+            (format!("r={CLIENT_NONCE},{salt},i=4096"), Error::Nonce),
+            (format!("r=x{CLIENT_NONCE},{salt},i=4096"), Error::Nonce),
             (format!("r=other,{salt},i=4096"), Error::Nonce),
             (format!("r=,{salt},i=4096"), Error::Malformed),
             (format!("{nonce} ,{salt},i=4096"), Error::Malformed),

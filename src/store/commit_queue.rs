@@ -3,6 +3,7 @@
 
 use super::hashed_key::{HashedKey, HashedKeyRef};
 use super::journal::{Entry, Seen};
+use super::login_history::LoginKey;
 use crate::policy::budgets::{Budget, Change};
 use crate::time::Timestamp;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -100,6 +101,10 @@ pub enum WriterJob {
     DeleteKinds(Vec<String>),
     /// Deletes audit records from before this time.
     PruneAudit(Timestamp),
+    /// Writes logins that are not in the file yet.
+    WriteLogins,
+    /// Deletes each of these rows of the login history, unless there was a login since the given time.
+    DeleteLogins(Vec<(LoginKey, Timestamp)>),
     /// Writes the changed exceptions and the audit records that are not in the file yet.
     WriteExceptions,
 }

@@ -3,6 +3,7 @@
 use super::cache::BudgetCache;
 use super::commit_queue::{Queue, WriterJob};
 use super::health::{Attempt, HealthMonitor};
+use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
@@ -15,6 +16,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// State shared by the threads of a store.
 pub struct Core {
@@ -24,6 +26,9 @@ pub struct Core {
     pub queue: Queue,
     pub pending_exceptions: PendingExceptions,
     pub new_budgets: NewBudgets,
+    pub logins: LoginMemory,
+    /// Permits for reads of the login history.
+    pub login_reads: Arc<Semaphore>,
     pub health: HealthMonitor,
     pub metrics: Arc<Metrics>,
     /// Device and inode of the opened state file and of its write-ahead log. Not set before the file was opened.
@@ -45,6 +50,9 @@ pub struct Core {
     /// True if the loader has not answered in time. Until the loader answers again, no transaction waits for it.
     pub is_loader_stuck: AtomicBool,
 }
+
+/// Maximum reads of the login history at once. If the disk hangs, each read occupies a thread.
+const MAX_LOGIN_READS: usize = 4;
 
 /// Reason for degraded health after the disk has recovered, while charges made before the recovery are not yet in the
 /// file.
@@ -79,6 +87,8 @@ impl Core {
             queue: Queue::default(),
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),
+            logins: LoginMemory::default(),
+            login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             health: HealthMonitor::new(metrics.clone()),
             metrics,
             identity: OnceLock::new(),

@@ -6,6 +6,7 @@ use super::file::{self, File, OpenError};
 use super::hashed_key::HashedKey;
 use super::journal::Replayed;
 use super::jsonl::{self, Line};
+use super::login_history::{LoginKey, LoginRow};
 use super::options::{Durability, OnFailure, Options};
 use crate::policy::budgets::Budget;
 use crate::policy::exception::{Grant, Suspension};
@@ -80,14 +81,17 @@ pub struct Info {
     pub suspensions: Vec<Suspension>,
     /// Number of records in the audit trail.
     pub records: usize,
+    /// Number of rows of the login history.
+    pub logins: u64,
 }
 
-/// Numbers of loaded budgets, exceptions and audit records.
+/// Numbers of loaded budgets, exceptions, audit records and rows of the login history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub budgets: u64,
     pub exceptions: u64,
     pub records: u64,
+    pub logins: u64,
 }
 
 /// Statistics of a limit's budgets.
@@ -124,6 +128,9 @@ const RANGES: i64 = 256;
 const MIN_RANGE: i64 = 1 << 40;
 /// After this many failed reads, no range is divided any more.
 const MAX_FAILURES: usize = 2_000;
+
+/// Number of rows of the login history that are read at once.
+const LOGINS_AT_ONCE: usize = 1_000;
 
 /// Maximum octets of an input line, more than a budget with the largest filter needs.
 const MAX_LINE_OCTETS: u64 = 16 << 20;
@@ -184,6 +191,23 @@ impl<'a> StateReader<'a> {
         Ok((grants, suspensions, records))
     }
 
+    /// Calls `take` with each row of the login history, until `take` returns an error. Reads a part of the rows at a
+    /// time, because `take` may wait for a pager. If a row is damaged, the rows that follow are left out.
+    fn logins(&mut self, mut take: impl FnMut(&LoginKey, &LoginRow) -> std::io::Result<()>) -> std::io::Result<()> {
+        let mut last: Option<LoginKey> = None;
+        loop {
+            let rows = self.file.logins_after(last.as_ref(), LOGINS_AT_ONCE).unwrap_or_else(|error| {
+                self.missed.reason = Some(format!("its login history: {}", file::describe(&error)));
+                Vec::new()
+            });
+            rows.iter().try_for_each(|(key, row)| take(key, row))?;
+            match rows.into_iter().next_back() {
+                Some((key, _)) => last = Some(key),
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Runs `read` in one transaction, so that `read` sees the file in its state at one moment.
     fn in_transaction<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, DumpError> {
         self.file.begin_read().map_err(|error| DumpError::Sqlite(self.path.to_owned(), error))?;
@@ -238,11 +262,13 @@ pub fn info(path: &Path) -> Result<Info, DumpError> {
         kind.latest = kind.latest.max(at);
     })?;
     let (grants, suspensions, records) = reader.exceptions()?;
+    let logins = reader.file.count_logins().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
     reader.end()?;
-    Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records: records.len() })
+    let records = records.len();
+    Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records, logins })
 }
 
-/// Writes to `out` every budget, exception and audit record as a line of JSON. Works also while a Weir process is using
+/// Writes to `out` every budget, exception, audit record and row of the login history as a line of JSON. Works also while a Weir process is using
 /// the file; the states of the budgets are then not from the same moment. A slow `out` does not delay that process.
 pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     let mut reader = StateReader::open(path)?;
@@ -256,13 +282,14 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     let exceptions = grants.iter().map(jsonl::of_grant).chain(suspensions.iter().map(jsonl::of_suspension));
     let mut lines = exceptions.chain(records.iter().map(jsonl::of_record));
     let outcome = outcome.and_then(|()| lines.try_for_each(|line| writeln!(out, "{line}")));
+    let outcome = outcome.and_then(|()| reader.logins(|key, row| writeln!(out, "{}", jsonl::of_login(key, row))));
     outcome.and_then(|()| out.flush()).map_err(DumpError::Output)?;
     reader.end()
 }
 
 /// Reads the output of [`dump`] from `input`, and writes its contents into the state file at `path`. No Weir process is
-/// allowed to use that file during the loading. The file is created if it does not exist. A loaded budget or exception
-/// replaces the budget or exception of the same key. If a line is wrong, the file is not changed.
+/// allowed to use that file during the loading. The file is created if it does not exist. A loaded budget,
+/// exception or login replaces that of the same key. If a line is wrong, the file is not changed.
 pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
     // No reply to a client waits for this commit. The commit can therefore take the time to be safe from a power cut.
     let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
@@ -279,6 +306,7 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
         Ok(Line::Budget(..)) => loaded.budgets += 1,
         Ok(Line::Grant(_) | Line::Suspension(_)) => loaded.exceptions += 1,
         Ok(Line::AuditRecord(_)) => loaded.records += 1,
+        Ok(Line::Login(..)) => loaded.logins += 1,
         Err(_) => {}
     };
     let journal = journal.0.into_iter().map(|(hashed_key, budget)| Ok(Line::Budget(hashed_key, budget)));

@@ -2,6 +2,7 @@
 
 mod error;
 mod exceptions;
+mod logins;
 mod names;
 mod replace;
 

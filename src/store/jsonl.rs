@@ -1,14 +1,18 @@
-//! Contents of a state file as lines of JSON: budgets, exceptions, and their audit trail.
+//! Contents of a state file as lines of JSON: budgets, exceptions, their audit trail, and the login history.
 //!
 //! A budget is
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
 //! If the limit counts distinct values, `seen` is the budget's filter in base64. If the budget belongs to a grant,
 //! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
 //! `suspension`). The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
+//! A row of the login history is
+//! `{"login":"alice","network":"192.0.2.0/24","first":"2026-11-21T10:00:00Z","last":"2026-11-22T10:00:00Z","logins":7,"country":"AT","tls":"TLSv1.3","mechanism":"PLAIN","helo":["laptop.example"]}`;
+//! unknown values are left out.
 
 use super::audit::{Act, AuditRecord};
 use super::hashed_key::HashedKey;
 use super::journal;
+use super::login_history::{self, LoginKey, LoginRow, MAX_NAMES};
 use crate::engine::State;
 use crate::policy::budgets::{Budget, Key, Owner};
 use crate::policy::exception::{By, Grant, Suspension, Term};
@@ -26,11 +30,15 @@ pub enum Line {
     Grant(Grant),
     Suspension(Suspension),
     AuditRecord(AuditRecord),
+    Login(LoginKey, LoginRow),
 }
 
 /// Values of the key `exception`.
 const GRANT: &str = "grant";
 const SUSPENSION: &str = "suspension";
+
+/// Maximum octets of a text in a line of the login history: a user name with its domain.
+const MAX_LOGIN_OCTETS: usize = 1_024;
 
 pub fn of_budget(key: &Key, budget: &Budget) -> Value {
     let granted = key.ungranted();
@@ -82,6 +90,21 @@ pub fn of_record(record: &AuditRecord) -> Value {
     line
 }
 
+pub fn of_login(key: &LoginKey, row: &LoginRow) -> Value {
+    let LoginRow { first, last, logins, country, tls, mechanism, helo } = row;
+    let mut line = json!({"login": *key.user, "network": *key.network, "first": first.rfc3339_exact(),
+        "last": last.rfc3339_exact(), "logins": logins});
+    for (name, text) in [("country", country), ("tls", tls), ("mechanism", mechanism)] {
+        if let Some(text) = text {
+            line[name] = json!(**text);
+        }
+    }
+    if !helo.is_empty() {
+        line["helo"] = helo.iter().map(|name| &**name).collect();
+    }
+    line
+}
+
 fn owner(owner: &Owner) -> Map<String, Value> {
     owner.parts().map(|(field, value)| (field.to_owned(), json!(value))).collect()
 }
@@ -100,6 +123,7 @@ impl Line {
         match (object.0.contains_key("exception"), object.0.contains_key("audit")) {
             (true, _) => object.exception().map_err(bad("an exception")),
             (_, true) => object.record().map_err(bad("a record")),
+            _ if object.0.contains_key("login") => object.login().map_err(bad("a login")),
             _ => object.budget().map_err(bad("a budget")),
         }
     }
@@ -170,6 +194,38 @@ impl Object {
             by: By::from_stored(self.word("by")?),
             reason: self.word("reason")?.into(),
         }))
+    }
+
+    fn login(&self) -> Result<Line, String> {
+        self.only(&["login", "network", "first", "last", "logins", "country", "tls", "mechanism", "helo"])?;
+        let text = |name| match self.word(name)? {
+            text if text.is_empty() || text.len() > MAX_LOGIN_OCTETS || text.contains(char::is_control) => {
+                Err(format!("\"{name}\" is empty or too long, or has a control character"))
+            }
+            text => Ok(text),
+        };
+        let maybe = |name| self.0.contains_key(name).then(|| text(name).map(Arc::from)).transpose();
+        let logins = self.0.get("logins").and_then(Value::as_u64).filter(|logins| *logins > 0);
+        let row = LoginRow {
+            first: self.time("first")?,
+            last: self.time("last")?,
+            logins: logins.ok_or("\"logins\" must be a number of at least 1")?,
+            country: maybe("country")?,
+            tls: maybe("tls")?,
+            mechanism: maybe("mechanism")?,
+            helo: self.names("helo")?,
+        };
+        Ok(Line::Login(LoginKey { user: text("login")?.into(), network: text("network")?.into() }, row))
+    }
+
+    /// Returns the EHLO names of a login.
+    fn names(&self, name: &str) -> Result<Vec<Arc<str>>, String> {
+        let Some(names) = self.0.get(name) else { return Ok(Vec::new()) };
+        let names = names.as_array().filter(|names| names.len() <= MAX_NAMES);
+        let names = names.ok_or_else(|| format!("\"{name}\" must be a list of at most {MAX_NAMES} names"))?;
+        let is_name = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+        let parsed = names.iter().map(|one| one.as_str().filter(is_name).map(login_history::name));
+        parsed.collect::<Option<_>>().ok_or_else(|| format!("\"{name}\" has a value that is no name"))
     }
 
     fn only(&self, names: &[&str]) -> Result<(), String> {

@@ -6,6 +6,8 @@ use super::core::{Core, KEEP};
 use super::file::{self, BudgetRow, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
+use super::login_expiry::LoginExpiry;
+use super::maintenance_pause::MaintenancePause;
 use super::wal_checkpoint::Checkpointer;
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;
@@ -13,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Handle on the maintenance thread.
 pub struct MaintenanceThread {
@@ -33,9 +35,6 @@ const ROWS_PER_TICK: usize = 2_000;
 /// Maximum number of rows that one transaction deletes.
 const DELETED_AT_ONCE: usize = 100;
 
-/// Pause between two walks through the table to find expired budgets.
-const PAUSE_BETWEEN_WALKS: Duration = Duration::from_secs(600);
-
 struct Task {
     core: Arc<Core>,
     /// Connection for checkpoints and for reading budgets.
@@ -43,8 +42,8 @@ struct Task {
     stop: Receiver<()>,
     checkpointer: Checkpointer,
     walk: Walk,
-    /// End of the last walk through the table: the latest time of a transaction, and the time of the monotonic clock.
-    walked: Option<(Timestamp, Instant)>,
+    login_expiry: LoginExpiry,
+    maintenance_pause: MaintenancePause,
     checking: Option<Checking>,
 }
 
@@ -74,7 +73,8 @@ impl MaintenanceThread {
             stop: stopping,
             checkpointer: Checkpointer::new(),
             walk: Walk::default(),
-            walked: None,
+            login_expiry: LoginExpiry::default(),
+            maintenance_pause: MaintenancePause::default(),
             checking: None,
         };
         let thread = std::thread::Builder::new().name("weir-state-keep".to_owned()).spawn(move || task.run())?;
@@ -98,6 +98,9 @@ impl Task {
             self.core.metrics.limits.budgets.set(i64::try_from(self.core.cache.len()).unwrap_or(i64::MAX));
             self.core.make_room();
             self.core.cache.drop_empty();
+            if self.core.logins.is_due() {
+                self.core.queue.send_job(WriterJob::WriteLogins);
+            }
             if self.core.is_open() {
                 self.check_identity();
                 self.maintain();
@@ -140,20 +143,17 @@ impl Task {
         self.core.health.record(Attempt::Checkpoint, outcome);
         // While the store has an error, or the clock may be wrong, the thread does not search for expired budgets.
         let can_wait = self.core.health.is_degraded() || self.core.clock_doubt().is_some();
-        let Some(now) = self.core.cache.latest().filter(|_| !can_wait) else { return };
-        let rested = |(then, at): (Timestamp, Instant)| {
-            now.since(then) >= PAUSE_BETWEEN_WALKS
-                || then.since(now) >= PAUSE_BETWEEN_WALKS
-                || at.elapsed() >= PAUSE_BETWEEN_WALKS
-        };
-        if self.walked.is_none_or(rested) {
+        let latest = self.core.cache.latest().max(self.core.logins.latest());
+        let Some(now) = latest.filter(|_| !can_wait) else { return };
+        self.login_expiry.advance(&self.core, file, now);
+        if self.maintenance_pause.is_over(now) {
             match self.walk.advance(&self.core, file, now) {
                 Ok(true) => {}
-                Ok(false) => (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now()))),
+                Ok(false) => (self.walk, self.maintenance_pause) = (Walk::default(), MaintenancePause::begin(now)),
                 // The error is only logged, because the loader meets the same error and degrades the health.
                 Err(error) => {
                     tracing::debug!(%error, "the walk through the budgets ended early");
-                    (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now())));
+                    (self.walk, self.maintenance_pause) = (Walk::default(), MaintenancePause::begin(now));
                 }
             }
         }

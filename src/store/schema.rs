@@ -9,14 +9,14 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// Version of the schema. A change of the schema must increment the version and add a migration.
-pub const VERSION: i64 = 4;
+pub const VERSION: i64 = 5;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
-    [add_seen, sort_by_hash, add_exceptions];
+    [add_seen, sort_by_hash, add_exceptions, add_logins];
 
 /// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
@@ -95,6 +95,11 @@ fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 
 /// Migrates to version 4, which adds the tables of grants, suspensions and audit records.
 fn add_exceptions(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)
+}
+
+/// Migrates to version 5, which adds the login history.
+fn add_logins(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(SCHEMA)
 }
 

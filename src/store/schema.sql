@@ -1,4 +1,4 @@
--- The state file, version 4. Weir's writer thread is its only writer; open it read-only to read it by hand.
+-- The state file, version 5. Weir's writer thread is its only writer; open it read-only to read it by hand.
 
 -- The last state of each budget, without the changes in the journal.
 CREATE TABLE IF NOT EXISTS budget (
@@ -49,3 +49,18 @@ CREATE TABLE IF NOT EXISTS audit (
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS audit_at ON audit (at);
+
+-- Login history: the successful logins of the last weeks, one row for each user and client network. A row takes about
+-- 120 octets.
+CREATE TABLE IF NOT EXISTS login (
+    user      TEXT NOT NULL,    -- as in the keys of budgets
+    network   TEXT NOT NULL,    -- IPv4 /24 or IPv6 /56
+    first     INTEGER NOT NULL, -- time of the first login, in microseconds since 1970
+    last      INTEGER NOT NULL, -- time of the latest login; country, tls and mechanism are those of this login
+    logins    INTEGER NOT NULL, -- number of logins
+    country   TEXT,
+    tls       TEXT,             -- version
+    mechanism TEXT,
+    helo      TEXT,             -- normalized names in EHLO, separated by spaces, the latest first
+    PRIMARY KEY (user, network)
+) STRICT, WITHOUT ROWID;

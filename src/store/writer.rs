@@ -312,6 +312,8 @@ impl Task {
                 WriterJob::Checkpoint => file.checkpoint().map(|_| ()),
                 WriterJob::RecordKinds(names, now) => file.record_kinds(&names, now),
                 WriterJob::DeleteKinds(names) => file.delete_kinds(&names),
+                WriterJob::WriteLogins => write_logins(&self.core, file),
+                WriterJob::DeleteLogins(rows) => file.delete_logins(&rows),
                 WriterJob::PruneAudit(before) => file.prune_audit(before),
                 // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),
@@ -322,4 +324,21 @@ impl Task {
             }
         }
     }
+}
+
+impl Task {
+    /// Writes the logins that are not in the file yet, before the thread ends.
+    fn write_remaining_logins(&mut self, deadline: Instant) {
+        let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
+        while self.core.logins.is_pending() && Instant::now() < deadline && write_logins(&self.core, file).is_ok() {}
+    }
+}
+
+/// Writes a batch of logins. If that fails, the logins are written later.
+fn write_logins(core: &Core, file: &mut File) -> rusqlite::Result<()> {
+    let batch = core.logins.take();
+    let outcome = file.add_logins(&batch);
+    core.logins.written(outcome.is_ok());
+    core.wal_written.fetch_add(batch.len() * PAGE_OCTETS, Ordering::Relaxed);
+    outcome
 }

@@ -19,6 +19,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 pub enum Way {
     /// Guesses passwords on [`GUESSERS`] connections.
     Guess,
+    /// Guesses [`GUESSES_A_SECOND`] passwords from [`BOTNET_HOSTS`] hosts.
+    Botnet,
     /// Holds as many idle connections as Weir allows to two hosts.
     Hold,
     /// Sends garbage instead of a TLS handshake, at a fixed rate.
@@ -33,8 +35,9 @@ pub enum Way {
     Distinct,
 }
 
-pub const WAYS: [(&str, Way); 7] = [
+pub const WAYS: [(&str, Way); 8] = [
     ("guess", Way::Guess),
+    ("botnet", Way::Botnet),
     ("hold", Way::Hold),
     ("garbage", Way::Garbage),
     ("lines", Way::Lines),
@@ -45,6 +48,12 @@ pub const WAYS: [(&str, Way); 7] = [
 
 /// Number of connections that guess passwords, as in the reported finding.
 const GUESSERS: u32 = 2_500;
+
+/// Hosts of the botnet, the connections of each host, and the passwords that all of them guess per second. Weir answers a
+/// wrong password after one second, so there are more connections than guesses in a second.
+const BOTNET_HOSTS: u8 = 100;
+const BOTNET_CONNECTIONS: u32 = 30;
+const GUESSES_A_SECOND: u32 = 2_000;
 
 /// Number of slow messages: twice as many as the upstream accepts at the same time.
 const DRIPS: u32 = 100;
@@ -136,7 +145,7 @@ pub fn main(way: Way, targets: Targets) {
         match way {
             Way::Senders | Way::Distinct => {}
             Way::Drip => settle_drips(&done).await,
-            Way::Guess | Way::Hold | Way::Garbage | Way::Lines => sleep(SETTLED).await,
+            Way::Guess | Way::Botnet | Way::Hold | Way::Garbage | Way::Lines => sleep(SETTLED).await,
         }
         loop {
             println!("{}", done.load(Ordering::Relaxed));
@@ -148,6 +157,7 @@ pub fn main(way: Way, targets: Targets) {
 fn begin(way: Way, targets: Targets, done: &Arc<AtomicU64>) {
     match way {
         Way::Guess => guess(targets, done),
+        Way::Botnet => botnet(targets, done),
         Way::Hold => hold(targets, done),
         Way::Garbage => {
             let pace = Pace::new(GARBAGE_A_SECOND);
@@ -230,21 +240,55 @@ impl Dialogue {
 /// Guesses passwords on one connection until Weir closes it. Half of the guesses are for the honest client's account.
 async fn guess_on_one(source: Ipv4Addr, plain: SocketAddr) -> Result<(), Error> {
     let mut dialogue = Dialogue::open(source, plain).await?;
-    for n in 0_u64.. {
+    loop {
+        // Weir would remember a repeated guess, and would not hash it again.
+        let n = GUESSED.fetch_add(1, Ordering::Relaxed);
         let user = if n.is_multiple_of(2) { "alice" } else { "nobody" };
-        if let Err(error) = dialogue.log_in(user, "guess").await
+        if let Err(error) = dialogue.log_in(user, &format!("guess {n}")).await
             && error.kind() != std::io::ErrorKind::Other
         {
             return Err(error);
         }
     }
-    Ok(())
 }
+
+/// Number of passwords that were guessed.
+static GUESSED: AtomicU64 = AtomicU64::new(0);
 
 fn guess(targets: Targets, done: &Arc<AtomicU64>) {
     let pace = Pace::new(CONNECTS_A_SECOND);
     for _ in 0..GUESSERS {
         repeat(done, Some(pace.clone()), move || guess_on_one(host(2), targets.plain));
+    }
+}
+
+/// Guesses passwords on one connection until Weir closes it; each password is another one. Half of the guesses are for
+/// the honest client's account.
+async fn guess_anew(source: Ipv4Addr, plain: SocketAddr, pace: Pace, done: Arc<AtomicU64>) -> Result<(), Error> {
+    let mut dialogue = Dialogue::open(source, plain).await?;
+    loop {
+        pace.turn().await;
+        let n = done.fetch_add(1, Ordering::Relaxed);
+        let user = if n.is_multiple_of(2) { "alice" } else { "nobody" };
+        match dialogue.log_in(user, &format!("guess-{n}")).await {
+            Err(error) if error.kind() != std::io::ErrorKind::Other => return Err(error),
+            _ => {}
+        }
+    }
+}
+
+fn botnet(targets: Targets, done: &Arc<AtomicU64>) {
+    let guesses = Pace::new(GUESSES_A_SECOND);
+    let connects = Pace::new(CONNECTS_A_SECOND);
+    for last in 1..=BOTNET_HOSTS {
+        for _ in 0..BOTNET_CONNECTIONS {
+            let not_counted = Arc::default();
+            let (guesses, done) = (guesses.clone(), done.clone());
+            let source = Ipv4Addr::new(127, 0, 1, last);
+            repeat(&not_counted, Some(connects.clone()), move || {
+                guess_anew(source, targets.plain, guesses.clone(), done.clone())
+            });
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{Error, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Timeout of each step: ten times the bound of a login.
@@ -66,11 +66,19 @@ impl Times {
 pub struct Honest {
     address: SocketAddr,
     trust: Arc<ClientConfig>,
+    /// Users that log in, one after the other; the list is repeated.
+    users: Arc<[String]>,
+    /// Number of logins so far.
+    next: Arc<AtomicUsize>,
 }
 
 impl Honest {
-    pub fn new(site: &Site, address: SocketAddr) -> Self {
-        Self { address, trust: client::trust(site) }
+    pub fn new(site: &Site, address: SocketAddr, users: Vec<String>) -> Self {
+        Self { address, trust: client::trust(site), users: users.into(), next: Arc::default() }
+    }
+
+    fn next_user(&self) -> &str {
+        &self.users[self.next.fetch_add(1, Ordering::Relaxed) % self.users.len()]
     }
 
     /// Logs in and sends messages, each in its own thread, until `ended` is set. Both threads finish their current
@@ -88,7 +96,7 @@ impl Honest {
         let (mut times, mut failure) = (Vec::new(), None);
         while !ended.load(Ordering::Relaxed) {
             let began = Instant::now();
-            match Session::log_in(self) {
+            match Session::log_in(self, self.next_user()) {
                 Ok(mut session) => {
                     times.push(Some(began.elapsed()));
                     let _ = session.say("QUIT", "221");
@@ -117,7 +125,7 @@ impl Honest {
     }
 
     fn send_in_one_session(&self, ended: &AtomicBool, times: &mut Vec<Option<Duration>>) -> Result<(), Error> {
-        let mut session = Session::log_in(self)?;
+        let mut session = Session::log_in(self, "alice")?;
         for _ in 0..MESSAGES_OF_A_SESSION {
             if ended.load(Ordering::Relaxed) {
                 break;
@@ -146,8 +154,8 @@ struct Session {
 }
 
 impl Session {
-    /// Connects, does STARTTLS, and logs in as `alice`.
-    fn log_in(honest: &Honest) -> Result<Self, Error> {
+    /// Connects, does STARTTLS, and logs in.
+    fn log_in(honest: &Honest, user: &str) -> Result<Self, Error> {
         let tcp = TcpStream::connect_timeout(&honest.address, PATIENCE)?;
         tcp.set_read_timeout(Some(PATIENCE))?;
         tcp.set_write_timeout(Some(PATIENCE))?;
@@ -160,7 +168,7 @@ impl Session {
             session.expect(code, Self::read_plain)?;
         }
         session.say("EHLO honest.example", "250")?;
-        let response = base64::engine::general_purpose::STANDARD.encode(format!("\0alice\0{PASSWORD}"));
+        let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{PASSWORD}"));
         session.say(&format!("AUTH PLAIN {response}"), "235")?;
         Ok(session)
     }

@@ -6,6 +6,7 @@ mod md5_crypt;
 mod stored;
 
 use crate::smtp::sasl;
+use crate::smtp::scram_server::StoredKeys;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use digest::Digest;
@@ -40,6 +41,15 @@ pub enum StoredHash {
     Plain(Box<str>),
     /// No password is right, as with `*` in a shadow file.
     Locked,
+}
+
+/// Scheme of a new hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// The strongest against guessing by an attacker who has read the users file.
+    Argon2,
+    /// Keys with which the user can log in by SCRAM-SHA-256, so that the password is not sent.
+    Scram,
 }
 
 /// Reason why a password cannot be hashed.
@@ -89,6 +99,14 @@ impl StoredHash {
         }
     }
 
+    /// Returns the keys for a login by SCRAM-SHA-256, if the hash consists of such keys.
+    pub fn scram_sha_256(&self) -> Option<StoredKeys> {
+        match self {
+            Self::Derived(key) => key.scram_sha_256(),
+            _ => None,
+        }
+    }
+
     /// Returns the name of the scheme.
     pub fn scheme(&self) -> &'static str {
         match self {
@@ -117,13 +135,18 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Prepares a password by SASLprep, and hashes it.
-pub fn hash(password: &str) -> Result<String, HashError> {
+pub fn hash(password: &str, scheme: Scheme) -> Result<String, HashError> {
     if !(1..=sasl::MAX_PASSWORD).contains(&password.len()) || password.contains(['\0', '\r', '\n']) {
         return Err(HashError::Password("a password has 1 to 1024 octets, and no line break or NUL"));
     }
     let prepared = sasl::saslprep(password).ok_or(HashError::Password(PROHIBITED))?;
-    let hash = Argon2::default().hash_password(prepared.as_bytes());
-    hash.map(|hash| hash.to_string()).map_err(|error| HashError::Hash(error.to_string()))
+    match scheme {
+        Scheme::Argon2 => {
+            let hash = Argon2::default().hash_password(prepared.as_bytes());
+            hash.map(|hash| hash.to_string()).map_err(|error| HashError::Hash(error.to_string()))
+        }
+        Scheme::Scram => keys::new_scram(&prepared).map_err(|error| HashError::Hash(error.to_string())),
+    }
 }
 
 const PROHIBITED: &str = "SASLprep (RFC 4013) prohibits this password: it is empty without its invisible characters, mixes scripts \

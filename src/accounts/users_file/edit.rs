@@ -2,7 +2,7 @@
 
 use super::line::{GROUP_NAMES, check_name, sorted};
 use super::{Line, ReadError, User, Users};
-use crate::accounts::password_hash::{self, HashError};
+use crate::accounts::password_hash::{self, HashError, Scheme};
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -45,12 +45,23 @@ impl fmt::Display for EditError {
 impl std::error::Error for EditError {}
 
 impl Users {
-    /// Adds a user to the file. Only the owner can read a new file. If root creates the file, the group of the folder
-    /// can read it, too.
+    /// Adds a user to the file, with a hash by argon2. Only the owner can read a new file. If root creates the file, the
+    /// group of the folder can read it, too.
     pub fn add(path: &Path, name: &str, password: &str, groups: &[String]) -> Result<(), EditError> {
+        Self::add_hashed(path, name, password, Scheme::Argon2, groups)
+    }
+
+    /// Adds a user like [`Self::add`], with a hash of this scheme.
+    pub fn add_hashed(
+        path: &Path,
+        name: &str,
+        password: &str,
+        scheme: Scheme,
+        groups: &[String],
+    ) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
         let groups = checked(groups)?;
-        let hash = hash(password)?;
+        let hash = hash(password, scheme)?;
         let _lock = lock(path)?;
         let mut users = match Self::read(path) {
             Ok((users, _)) => users,
@@ -83,10 +94,18 @@ impl Users {
         users.write(path)
     }
 
+    /// Changes a user's password. The new hash is of the same scheme as the former one, if Weir makes such hashes:
+    /// otherwise a user of SCRAM-SHA-256 could no longer log in by it.
     pub fn set_password(path: &Path, name: &str, password: &str) -> Result<(), EditError> {
-        let hash = hash(password)?;
-        let change = |user: User| user.with_hash(&hash).map_err(|why| EditError::Hash(why.to_owned()));
-        Self::edit(path, name, |user| change(user).map(Some))
+        Self::edit(path, name, |user| {
+            let scheme = if user.hash().scram_sha_256().is_some() { Scheme::Scram } else { Scheme::Argon2 };
+            rehashed(user, password, scheme)
+        })
+    }
+
+    /// Changes a user's password, with a hash of this scheme.
+    pub fn set_password_hashed(path: &Path, name: &str, password: &str, scheme: Scheme) -> Result<(), EditError> {
+        Self::edit(path, name, |user| rehashed(user, password, scheme))
     }
 
     /// Replaces a user's groups.
@@ -114,8 +133,13 @@ impl Users {
     }
 }
 
-fn hash(password: &str) -> Result<String, EditError> {
-    password_hash::hash(password).map_err(|error| match error {
+/// Returns the user with another password.
+fn rehashed(user: User, password: &str, scheme: Scheme) -> Result<Option<User>, EditError> {
+    user.with_hash(&hash(password, scheme)?).map(Some).map_err(|why| EditError::Hash(why.to_owned()))
+}
+
+fn hash(password: &str, scheme: Scheme) -> Result<String, EditError> {
+    password_hash::hash(password, scheme).map_err(|error| match error {
         HashError::Password(why) => EditError::Password(why),
         HashError::Hash(why) => EditError::Hash(why),
     })
@@ -222,6 +246,30 @@ mod tests {
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("# staff\nalice:$argon2id$"));
         let error = Users::delete(&path, "dave").unwrap_err().to_string();
         assert_eq!(error, "there is no user \"dave\"");
+    }
+
+    #[test]
+    fn keys_of_scram_stay_such_when_the_password_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        Users::add_hashed(&path, "alice", "p\u{e4}ss", Scheme::Scram, &[]).unwrap();
+        Users::add(&path, "bob", "sesame", &[]).unwrap();
+        let kinds = || {
+            let (users, _) = Users::read(&path).unwrap();
+            ["alice", "bob"].map(|name| users.user(name).unwrap().hash().scram_sha_256().is_some())
+        };
+        let can = |name, password| Users::read(&path).unwrap().0.verify(&credentials(name, password)).is_some();
+        assert_eq!(kinds(), [true, false]);
+        // Decomposed, as macOS sends it.
+        assert!(can("alice", "pa\u{308}ss") && !can("alice", "sesame"));
+        for name in ["alice", "bob"] {
+            Users::set_password(&path, name, "open").unwrap();
+        }
+        assert!(kinds() == [true, false] && can("alice", "open") && can("bob", "open"));
+        Users::set_password_hashed(&path, "alice", "sesame", Scheme::Argon2).unwrap();
+        Users::set_password_hashed(&path, "bob", "sesame", Scheme::Scram).unwrap();
+        assert!(kinds() == [false, true] && can("alice", "sesame") && can("bob", "sesame"));
+        assert!(std::fs::read_to_string(&path).unwrap().contains("bob:{SCRAM-SHA-256}100000,"));
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //! * nine columns, all from the third on empty or numbers: shadow(5). The eighth is the day on which the account expires;
 //! * four columns or more: Dovecot's passwd-file, or passwd(5). From the eighth column on come Dovecot's extra fields.
 
+use crate::accounts::login_networks::{self, Networks};
 use crate::accounts::password_hash::StoredHash;
 use crate::clock;
-use crate::smtp::sasl;
+use crate::smtp::sasl::{self, Verified};
 use crate::time::Timestamp;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,6 +25,7 @@ pub struct User {
     text: Box<str>,
     hash: StoredHash,
     groups: Arc<[Box<str>]>,
+    login_networks: Option<Networks>,
     /// The whole line, if it is from another program.
     foreign: Option<Box<str>>,
 }
@@ -32,7 +34,8 @@ impl User {
     /// Creates a user of Weir with this hash.
     pub fn new(name: &str, hash: &str, groups: Arc<[Box<str>]>) -> Result<Self, &'static str> {
         let (name, text) = (name.to_owned(), hash.into());
-        Ok(Self { name, is_disabled: false, expires: None, text, hash: hash.parse()?, groups, foreign: None })
+        let (hash, login_networks) = (hash.parse()?, None);
+        Ok(Self { name, is_disabled: false, expires: None, text, hash, groups, login_networks, foreign: None })
     }
 
     pub fn parse(line: &str) -> Result<Self, &'static str> {
@@ -68,8 +71,10 @@ impl User {
             match field.split_once('=').unwrap_or((field, "")) {
                 ("groups", groups) => self.groups = parse_groups(groups)?,
                 ("nologin", _) => self.is_disabled = true,
-                ("allow_nets" | "allow_real_nets", _) => {
-                    return Err("Weir cannot restrict a user to the networks of allow_nets or allow_real_nets");
+                ("allow_nets", networks) => self.login_networks = Some(login_networks::parse(networks)?),
+                // These networks are of the proxy that connects to Dovecot, not of the client.
+                ("allow_real_nets", _) => {
+                    return Err("Weir cannot restrict a user to the proxies of allow_real_nets; allow_nets works");
                 }
                 _ => {}
             }
@@ -96,8 +101,18 @@ impl User {
         &self.groups
     }
 
+    /// Returns the result of a right login of this user.
+    pub fn right(&self) -> Verified {
+        Verified::Right { user: self.name.as_str().into(), groups: self.shared_groups() }
+    }
+
     pub fn shared_groups(&self) -> Arc<[Box<str>]> {
         self.groups.clone()
+    }
+
+    /// Networks from which the user is expected to log in, if the line names them.
+    pub fn login_networks(&self) -> Option<Networks> {
+        self.login_networks.clone()
     }
 
     pub(super) fn hash(&self) -> &StoredHash {
@@ -145,7 +160,8 @@ fn is_shadow(columns: &[&str]) -> bool {
     columns.len() == 7 && columns.iter().all(|column| column.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
 }
 
-fn parse_groups(names: &str) -> Result<Arc<[Box<str>]>, &'static str> {
+/// Parses group names with commas between them.
+pub fn parse_groups(names: &str) -> Result<Arc<[Box<str>]>, &'static str> {
     let names: Vec<&str> = match names.trim() {
         "" => Vec::new(),
         names => names.split(',').map(str::trim).collect(),

@@ -1,6 +1,7 @@
 //! Checks a limit for keys that contradict each other, and for conditions that can never be true.
 
-use super::Context;
+use super::moment::{Moment, is_of_history};
+use super::{Context, exceeded};
 use crate::config::section::{Placed, Section};
 use crate::engine::distinct::MAX_OCTETS;
 use crate::policy::limit::{Charge, Count, Distinct, Limit, Quota, Scope};
@@ -26,13 +27,6 @@ pub struct Draft<'a> {
     pub remember: Option<Range<usize>>,
 }
 
-/// The event at which a limit is evaluated. At an early stage some fields are not known yet, such as the sender.
-pub struct Moment {
-    pub stage: Stage,
-    /// The unit that the limit counts; `None` for a limit that watches another limit.
-    pub count: Option<Count>,
-}
-
 impl Draft<'_> {
     fn quotas(&self) -> &[Quota] {
         self.rates.map_or(&[], |rates| &rates.value)
@@ -50,7 +44,7 @@ impl Draft<'_> {
 
 pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     check_charge(s, draft);
-    check_stage(s, draft);
+    check_stage(s, draft, cx);
     if !cx.has_logins() {
         warn_of_users(s, draft);
     } else {
@@ -59,6 +53,11 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     if cx.has_logins() && !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
         let message = "nothing is counted: no listener has logins";
         s.source().warn_unless(&["listener"], &draft.count.span, message, Some(NO_AUTH));
+    }
+    if let Some(key) = draft.keys.iter().find(|key| key.value == "registered-network" && !cx.has_login_networks) {
+        let message = "registered-network: only users with allow_nets in the users file have login networks";
+        let help = "\"login-networks\" of [accounts] names a file with the networks of other users";
+        s.source().warn_unless(&["accounts"], &key.span, message, Some(help));
     }
     if let Some(distinct) = &draft.distinct {
         check_distinct(s, draft, distinct);
@@ -105,7 +104,7 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
 }
 
 /// Checks that every field that the limit uses is known at the stage at which the limit is charged.
-fn check_stage(s: &Section<'_>, draft: &Draft<'_>) {
+fn check_stage(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     let limit = &draft.limit;
     if let Some(Placed { value: stage, span }) = draft.stage.as_ref().filter(|stage| stage.value != limit.stage) {
         let (count, at) = (limit.count.name(), limit.stage.name());
@@ -115,15 +114,16 @@ fn check_stage(s: &Section<'_>, draft: &Draft<'_>) {
     }
     let moment = Moment { stage: limit.stage, count: Some(limit.count) };
     if let Some(per) = &draft.per {
-        per.value.iter().for_each(|field| moment.check(s, &per.span, &field.name(), false));
+        per.value.iter().for_each(|field| moment.check(s, &per.span, &field.name(), false, cx));
     }
     if let Some(column) = &draft.column {
-        moment.check(s, &column.span, column.value, false);
+        moment.check(s, &column.span, column.value, false, cx);
     }
     if let Some(distinct) = draft.distinct.as_ref().filter(|distinct| !distinct.value.what.is_of_recipient()) {
-        moment.check(s, &distinct.span, &distinct.value.what.name(), false);
+        moment.check(s, &distinct.span, &distinct.value.what.name(), false, cx);
     }
-    draft.keys.iter().for_each(|key| moment.check(s, &key.span, key.value, true));
+    draft.keys.iter().for_each(|key| moment.check(s, &key.span, key.value, true, cx));
+    exceeded::check_stage(s, &moment, limit, &draft.keys, cx);
     check_recipients(s, draft);
 }
 
@@ -145,65 +145,6 @@ fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
     }
 }
 
-impl Moment {
-    /// Reports an error if the field of a key is not known at this stage.
-    pub fn check(&self, s: &Section<'_>, span: &Range<usize>, key: &str, is_match: bool) {
-        if self.knows(key, is_match) {
-            return;
-        }
-        let when = match (self.count, self.stage) {
-            (None, stage) => format!("at {}", stage.name()),
-            (Some(Count::Commands), _) => "when commands are counted".to_owned(),
-            (Some(count), stage) => format!("when {} are counted, at {}", count.name(), stage.name()),
-        };
-        let message = format!("{key}: {} {when}", self.absence(key));
-        s.error_unless(&["stage", "partial"], span, message, Some(self.remedy(key)));
-    }
-
-    /// Returns whether the field of a key is known at this stage. In `match`, a key about recipients can also be used
-    /// at data and end. There it matches if any recipient of the message matches.
-    fn knows(&self, key: &str, is_match: bool) -> bool {
-        let is_at_message = matches!(self.stage, Stage::Data | Stage::End);
-        match key {
-            "helo" | "user" | "user-domain" => self.stage > Stage::Connect,
-            "group" | "authenticated" => self.stage > Stage::Connect && !self.is_before_password(),
-            "sender" | "sender-domain" | "own-sender" => self.stage > Stage::Auth,
-            "recipient" | "recipient-domain" => self.stage == Stage::Rcpt || is_match && is_at_message,
-            "message-recipients" => is_at_message,
-            _ => true,
-        }
-    }
-
-    fn is_before_password(&self) -> bool {
-        self.count == Some(Count::LoginFailures) || self.count.is_none() && self.stage == Stage::Auth
-    }
-
-    fn absence(&self, key: &str) -> &'static str {
-        match key {
-            "helo" => "the client has not said EHLO",
-            "group" | "authenticated" if self.stage > Stage::Connect => "the password has not been tried",
-            "user" | "user-domain" | "group" | "authenticated" => "no user has logged in",
-            "message-recipients" => "the number of recipients is not known",
-            "recipient" | "recipient-domain" if matches!(self.stage, Stage::Data | Stage::End) => {
-                "there is no single recipient"
-            }
-            "recipient" | "recipient-domain" => "there is no recipient",
-            _ => "there is no sender",
-        }
-    }
-
-    fn remedy(&self, key: &str) -> &'static str {
-        let is_of_login = matches!(key, "user" | "user-domain" | "group" | "authenticated");
-        match self.count {
-            None => "name a later stage, or leave it out",
-            Some(Count::Connections) if is_of_login => "count = \"sessions\" counts those of a user, or \"logins\"",
-            Some(Count::Sessions) if is_of_login => "stage = \"auth\" counts those with a logged-in user",
-            Some(Count::Recipients) => "recipients are known one by one at rcpt: leave stage and partial out",
-            _ => "leave it out, or count something else",
-        }
-    }
-}
-
 /// Warns if `match` requires that no user has logged in, although the limit is for users.
 fn warn_of_nobody(s: &Section<'_>, draft: &Draft<'_>) {
     let (matches, Some(per)) = (&draft.limit.matcher.matches, &draft.per) else { return };
@@ -221,7 +162,9 @@ const NO_AUTH: &str = "no listener has auth = \"required\" or \"optional\"";
 
 /// Warns if a limit refers to users, although no session can have a user.
 fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
-    let is_login = |key: &str| matches!(key, "user" | "user-domain" | "group" | "own-sender");
+    let is_login = |key: &str| {
+        matches!(key, "user" | "user-domain" | "group" | "own-sender" | "registered-network") || is_of_history(key)
+    };
     let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
     let count = Some(&draft.count.span).filter(|_| counts_logins);
     let per = draft.per.as_ref().filter(|per| per.value.iter().any(|field| field.is_of_user()));

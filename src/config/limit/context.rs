@@ -13,10 +13,11 @@ use super::pattern_hints;
 use super::references::{Reference, References};
 use crate::policy::Lateness;
 use crate::policy::address::AddressNormalizer;
-use crate::policy::limit::{OverrideRow, OverrideRows, Overrides};
+use crate::policy::limit::{Limit, OverrideRow, OverrideRows, Overrides};
+use crate::policy::location::LocationField;
 use crate::policy::matching::{Field, Networks, PatternTable, Shape};
 use crate::relay::UpstreamOptions;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,9 +33,19 @@ pub struct Context<'a> {
     pub has_auth: bool,
     /// True if proxies are permitted to name the user with XCLIENT. Such a user needs no account in the users file.
     pub has_xclient: bool,
+    /// True if `[accounts]` names a table of login networks.
+    pub has_login_networks: bool,
+    /// The limits that `exceeded` can name, and the names of all limits that were read before those with `exceeded`,
+    /// including limits with errors.
+    pub exceedable: Vec<Exceedable>,
+    pub counting: HashSet<String>,
+    /// True if one of these limits has no name, or a wrong name.
+    pub is_nameless: bool,
     /// All upstreams.
     pub upstreams: &'a [UpstreamOptions],
     pub notifications: &'a Notifications,
+    /// The keys of `[location]` that name a database.
+    pub located: Vec<LocationField>,
     /// The maximum delays of `[delay]`.
     pub lateness: Lateness,
     /// URL of the page for users.
@@ -46,6 +57,12 @@ pub struct Context<'a> {
     /// Positions of odd patterns, which most probably do not match what their author expects. The key is the start of a
     /// position. The value is the position and the number of odd patterns there.
     pub odd_patterns: BTreeMap<usize, (Range<usize>, usize)>,
+}
+
+/// A limit that `exceeded` can name, with its index in the policy.
+pub struct Exceedable {
+    pub index: usize,
+    pub limit: Limit,
 }
 
 /// Maximum number of odd patterns that are reported at one position.
@@ -222,6 +239,26 @@ impl Context<'_> {
     /// Returns whether a session can have a user: by a login, or by XCLIENT from a proxy.
     pub(super) fn has_logins(&self) -> bool {
         self.has_auth || self.has_xclient
+    }
+
+    /// Reports a field that needs a database of locations, if there is no such database.
+    pub(super) fn check_location(&self, s: &Section<'_>, span: &Range<usize>, key: &str) {
+        let needed = if key == "new-country" { LocationField::Country.name() } else { key };
+        let field = LocationField::ALL.into_iter().find(|field| field.name() == needed);
+        if let Some(field) = field.filter(|field| !self.located.contains(field)) {
+            let file = match field {
+                LocationField::Country => "GeoLite2-Country.mmdb",
+                LocationField::Asn => "GeoLite2-ASN.mmdb",
+            };
+            let message = format!("{key} is known only with a database of locations, and there is none");
+            let help = format!("add [location] with {needed} = \"{file}\"");
+            s.source().error_unless(&["location"], span, message, Some(&help));
+        }
+    }
+
+    /// Returns whether this is perhaps the name of a limit whose errors have been reported.
+    pub(super) fn has_wrong_limit(&self, name: &str) -> bool {
+        self.is_nameless || self.counting.contains(name)
     }
 
     /// Warns of lists that no limit names. Also reports, for each position, the number of odd patterns that were only

@@ -32,6 +32,8 @@ impl Key {
         match self {
             Self::Field(Field::User | Field::Sender | Field::Recipient, _) => Shape::Address,
             Self::Field(Field::UserDomain | Field::SenderDomain | Field::RecipientDomain, _) => Shape::Domain,
+            Self::Field(Field::Country, _) => Shape::Country,
+            Self::Field(Field::Asn, _) => Shape::Asn,
             Self::Field(..) | Self::Client | Self::Group => Shape::Name,
         }
     }
@@ -65,7 +67,7 @@ impl Key {
     }
 }
 
-pub(super) const KEYS: [Key; 10] = [
+pub(super) const KEYS: [Key; 12] = [
     Key::Field(Field::Listener, "listener"),
     Key::Client,
     Key::Field(Field::User, "user"),
@@ -76,6 +78,8 @@ pub(super) const KEYS: [Key; 10] = [
     Key::Field(Field::Recipient, "recipient"),
     Key::Field(Field::RecipientDomain, "recipient-domain"),
     Key::Field(Field::Helo, "helo"),
+    Key::Field(Field::Country, "country"),
+    Key::Field(Field::Asn, "asn"),
 ];
 
 /// Adds the pattern of one row of an override table to the matchers.

@@ -3,7 +3,7 @@
 
 use super::contradiction::{self, Written, WrittenKey};
 use super::key::{KEYS, Key};
-use super::{Context, unsupported};
+use super::{Context, exceeded};
 use crate::config::diagnostic::Severity;
 use crate::config::files::first_few;
 use crate::config::overrides as table;
@@ -11,6 +11,7 @@ use crate::config::section::{Placed, Section};
 use crate::config::values::{any_network, flag, text};
 use crate::policy::limit::{Overrides, Quota, RateTerms};
 use crate::policy::matching::{AllOf, Comparison, Condition, Hours, Matcher, Networks, PatternTable, Shape};
+use crate::policy::request::LoginTrait;
 use std::ops::Range;
 use std::sync::Arc;
 use toml::Spanned;
@@ -27,7 +28,7 @@ pub struct Read {
 pub fn matcher(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     let empty = s.is_empty_list("match");
     let mut read =
-        |key| s.table_or_tables(key).into_iter().map(|one| conditions(one, cx)).unzip::<_, _, Vec<_>, Vec<_>>();
+        |key| s.table_or_tables(key).into_iter().map(|one| conditions(one, key, cx)).unzip::<_, _, Vec<_>, Vec<_>>();
     let (matches, written) = read("match");
     let (except, excepted) = read("except");
     contradiction::check(s, &written, &excepted, cx.lists);
@@ -39,8 +40,8 @@ pub fn matcher(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     Read { matcher: Matcher { matches, except }, keys }
 }
 
-/// Reads one table of `match` or `except`; the table matches if all of its keys match.
-fn conditions(mut s: Section<'_>, cx: &mut Context<'_>) -> (AllOf, Written) {
+/// Reads one table of `of`, which is `match` or `except`; the table matches if all of its keys match.
+fn conditions(mut s: Section<'_>, of: &str, cx: &mut Context<'_>) -> (AllOf, Written) {
     let (mut conditions, mut written) = (Vec::new(), Written::default());
     let source = s.source();
     let as_written = |span: &Range<usize>| source.text.get(span.clone()).map(str::to_owned).into_iter().collect();
@@ -50,11 +51,19 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>) -> (AllOf, Written) {
     };
     // Conditions that are cheap to check come first.
     let tls: fn(bool) -> Condition = Condition::Tls;
-    for (key, condition) in
-        [("tls", tls), ("authenticated", Condition::Authenticated), ("own-sender", Condition::OwnSender)]
-    {
+    for (key, condition) in [
+        ("tls", tls),
+        ("authenticated", Condition::Authenticated),
+        ("own-sender", Condition::OwnSender),
+        ("registered-network", Condition::RegisteredNetwork),
+    ] {
         if let Some(Placed { value, span }) = s.optional(key, flag) {
             add(key, span.clone(), as_written(&span), condition(value));
+        }
+    }
+    for property in LoginTrait::ALL {
+        if let Some(Placed { value, span }) = s.optional(property.key(), flag) {
+            add(property.key(), span.clone(), as_written(&span), Condition::New(property, value));
         }
     }
     for key in KEYS {
@@ -69,8 +78,11 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>) -> (AllOf, Written) {
     if let Some(Placed { value, span }) = s.optional("time", |value| each(value, hours)) {
         add("time", span.clone(), as_written(&span), Condition::Time(value));
     }
-    for key in unsupported::FIELDS {
-        s.optional(key, |_| Err::<(), _>(unsupported::field(key)));
+    let not_here = || "works only in match, not in except".to_owned();
+    let read = |value: &DeValue<'_>| if of == "match" { texts(value) } else { Err(not_here()) };
+    if let Some(Placed { value, span }) = s.optional("exceeded", read) {
+        let condition = exceeded::condition(&s, &value, &span, cx);
+        add("exceeded", span, value, condition);
     }
     if s.exists() && s.is_empty() {
         s.error(&s.span(), "an empty table has no effect", Some("add a condition, as in { user = \"*\" }"));
@@ -135,6 +147,19 @@ fn values_of(s: &Section<'_>, key: Key, values: &[String], span: &Range<usize>, 
     match key {
         Key::Field(field, _) => Condition::Field(field, tables),
         Key::Client | Key::Group => Condition::Group(tables),
+    }
+}
+
+/// Reads the patterns of a key of `match`, outside of limits. The key must not be `client`.
+pub fn pattern_tables(
+    s: &mut Section<'_>,
+    name: &'static str,
+    cx: &mut Context<'_>,
+) -> Option<Vec<Arc<PatternTable<()>>>> {
+    let Placed { value, span } = s.optional(name, texts)?;
+    match values_of(s, Key::named(name)?, &value, &span, cx) {
+        Condition::Field(_, tables) | Condition::Group(tables) => Some(tables),
+        _ => None,
     }
 }
 

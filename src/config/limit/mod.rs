@@ -4,12 +4,13 @@ mod action;
 mod check;
 mod context;
 mod contradiction;
+mod exceeded;
 mod key;
 mod matching;
+mod moment;
 mod pattern_hints;
 mod rate;
 mod references;
-mod unsupported;
 mod watch;
 
 use super::section::{Placed, Section};
@@ -19,17 +20,18 @@ use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use crate::time::{Units, parse_amount};
 use check::Draft;
-pub use context::{Compiled, Context};
-pub use references::References;
+pub use context::{Compiled, Context, Exceedable};
+pub use matching::pattern_tables;
+pub use references::{Reference, References};
 use std::collections::HashSet;
 use std::ops::Range;
 use toml::de::DeValue;
 
 /// Reads all limits, and reports their problems.
 pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
-    // The limits that have budgets are read first. The limits that watch another limit are read afterwards, so that the
-    // watched limits can be found.
+    // Limits that look at the budgets of other limits are read after those limits, so that the others can be found.
     let (watching, counting): (Vec<_>, Vec<_>) = sections.into_iter().partition(|s| s.has("watch"));
+    let (gated, counting): (Vec<_>, Vec<_>) = counting.into_iter().partition(|s| s.has_within("match", "exceeded"));
     let mut names = HashSet::new();
     let mut limits = Vec::new();
     let mut is_nameless = false;
@@ -38,10 +40,19 @@ pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
         is_nameless |= name.is_none();
         limits.extend(limit(s, name, cx).into_iter().flatten());
     }
-    let counting = names.clone();
-    let watching: Vec<_> = watching.into_iter().map(|mut s| (name(&mut s, &mut names), s)).collect();
-    for (name, s) in watching {
-        let known = watch::Known { limits: &limits, counting: &counting, all: &names, is_nameless };
+    cx.exceedable = limits.iter().cloned().enumerate().map(|(index, limit)| Exceedable { index, limit }).collect();
+    (cx.counting, cx.is_nameless) = (names.clone(), is_nameless);
+    for mut s in gated {
+        let name = name(&mut s, &mut names);
+        is_nameless |= name.is_none();
+        limits.extend(limit(s, name, cx).into_iter().flatten());
+    }
+    let (counting, mut all) = (names.clone(), names.clone());
+    all.extend(watching.iter().filter_map(|s| s.peek("name", checked_name)));
+    // The keys of a section are read together, because the effective configuration prints them in the order of reading.
+    for mut s in watching {
+        let name = name(&mut s, &mut names);
+        let known = watch::Known { limits: &limits, counting: &counting, all: &all, is_nameless };
         let watchers = watch::limits(s, name, &known, cx);
         limits.extend(watchers);
     }
@@ -51,7 +62,7 @@ pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
 
 /// Reads a limit's name, which must be unique.
 fn name(s: &mut Section<'_>, names: &mut HashSet<String>) -> Option<String> {
-    let Placed { value: name, span } = s.required("name", "\"user-recipients\"", |value| checked(&text(value)?))?;
+    let Placed { value: name, span } = s.required("name", "\"user-recipients\"", checked_name)?;
     if !names.insert(name.clone()) {
         let help = "each limit has its own name: its budgets are stored under it";
         s.error(&span, format!("there is a limit \"{name}\" already"), Some(help));
@@ -59,12 +70,13 @@ fn name(s: &mut Section<'_>, names: &mut HashSet<String>) -> Option<String> {
     Some(name)
 }
 
-/// Checks a limit's name, which is part of replies, metrics and keys in the state file.
-fn checked(name: &str) -> Result<String, String> {
+/// Reads a limit's name, which is part of replies, metrics and keys in the state file.
+fn checked_name(value: &DeValue<'_>) -> Result<String, String> {
+    let name = text(value)?;
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-    good.then(|| name.to_owned())
-        .ok_or_else(|| format!("\"{name}\" is not a name: use up to 64 letters, digits, hyphens, dots and underscores"))
+    let why = || format!("\"{name}\" is not a name: use up to 64 letters, digits, hyphens, dots and underscores");
+    if good { Ok(name) } else { Err(why()) }
 }
 
 /// Reads a limit that has budgets; returns one limit for each of its rates.
@@ -229,9 +241,6 @@ fn per(s: &mut Section<'_>, quotas: Option<&[Quota]>) -> Option<Placed<Vec<Field
 fn field(word: &str) -> Result<Field, String> {
     if let Some(found) = Field::parse(word) {
         return Ok(found);
-    }
-    if unsupported::FIELDS.contains(&word) {
-        return Err(unsupported::field(word));
     }
     if word.starts_with("client/") {
         return Err(format!("\"{word}\" has no widths of networks: write client/24/56, for IPv4 and IPv6"));

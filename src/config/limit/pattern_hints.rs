@@ -13,7 +13,14 @@ pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
         return Some((why, format!("write \"{}\", or \"{}\" for one address", network.trunc(), network.addr())));
     }
     let Key::Field(field, name) = key else { return None };
-    if field == Field::Listener {
+    if let Field::Country = field {
+        // Codes that are usual on the Internet and in the European Union, but not of ISO 3166.
+        let meant = [("uk", "gb"), ("el", "gr")].into_iter().find(|(wrong, _)| pattern.eq_ignore_ascii_case(wrong));
+        return meant.map(|(_, right)| {
+            (format!("\"{pattern}\" is the code of no country"), format!("did you mean \"{right}\"?"))
+        });
+    }
+    if let Field::Listener | Field::Asn = field {
         return None;
     }
     // An EHLO name can be an IP address in brackets. `any_network` does not accept brackets, so such a name is not
@@ -77,7 +84,7 @@ fn example(key: Key) -> String {
     let example = match key.shape() {
         Shape::Address => "\"*@example.org\", \"news-*@example.org\"",
         Shape::Domain => "\"*.example.org\"",
-        Shape::Name => "\"mx*.example.org\"",
+        Shape::Name | Shape::Country | Shape::Asn => "\"mx*.example.org\"",
     };
     format!("\"*\" stands for any run of characters, and nothing else is special: {example}")
 }
@@ -158,6 +165,9 @@ mod tests {
             ("user", r"CORP\dave", None),
             ("helo", "mx1.example.org", None),
             ("sender-domain", "*.example.org", None),
+            ("country", "UK", Some("the code of no country")),
+            ("country", "gb", None),
+            ("asn", "1853", None),
         ] {
             let said = hint(Key::named(key).unwrap(), pattern);
             assert_eq!(said.is_some(), words.is_some(), "{key} {pattern}: {said:?}");

@@ -1,7 +1,7 @@
 //! `watch`: a limit that has no budget, and acts on the level of another limit's budget.
 
-use super::check::Moment;
-use super::{Context, action, matching};
+use super::moment::Moment;
+use super::{Context, action, exceeded, matching};
 use crate::config::section::{Placed, Section};
 use crate::config::values::{choice, text};
 use crate::policy::limit::{Count, Limit, Quota};
@@ -36,11 +36,14 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
     let mut limit = Limit::new(name.as_deref().unwrap_or_default(), Count::Messages, Vec::new(), Quota::Unlimited);
     if let (Some(Placed { value: stage, span }), Some(first)) = (&stage, first) {
         let moment = Moment { stage: *stage, count: None };
-        first.per.iter().for_each(|field| moment.check(&s, span, &field.name(), false));
-        keys.iter().for_each(|key| moment.check(&s, &key.span, key.value, true));
+        first.per.iter().for_each(|field| moment.check(&s, span, &field.name(), false, cx));
+        keys.iter().for_each(|key| moment.check(&s, &key.span, key.value, true, cx));
         (limit.stage, limit.count) = (*stage, first.count);
     }
     (limit.mode, limit.matcher) = (mode, matcher);
+    if let Some(Placed { value: stage, .. }) = &stage {
+        exceeded::check_stage(&s, &Moment { stage: *stage, count: None }, &limit, &keys, cx);
+    }
     // A suspension is for the owner of the watched limit's budget, such as a client or a user. So the check uses `per`
     // of the watched limit.
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());

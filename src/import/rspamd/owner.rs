@@ -37,7 +37,12 @@ pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
             "bounce" => {
                 owner.matches.push(Condition { key: "sender", value: MatchValue::Texts(bounce_senders.to_vec()) });
             }
-            "asn" => return Err("limits do not know the ASN of an address".to_owned()),
+            "asn" => {
+                return Err(
+                    "write a limit with per = [\"asn\"], and name a database of autonomous systems in [location]"
+                        .to_owned(),
+                );
+            }
             "digest" | "attachments" | "files" => {
                 return Err(format!("{word} is of the content, which limits do not see"));
             }

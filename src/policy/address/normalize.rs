@@ -24,6 +24,16 @@ impl AddressNormalizer {
         Self { subaddress, default_domain: default_domain.map(|domain| normal(domain).into()) }
     }
 
+    /// Returns a normalizer that keeps sub-addresses, and is otherwise the same.
+    pub fn with_subaddresses(&self) -> Self {
+        Self { subaddress: None, default_domain: self.default_domain.clone() }
+    }
+
+    /// Returns whether addresses without a domain get this normalized domain. `None`: whether they stay without one.
+    pub fn is_default_domain(&self, domain: Option<&str>) -> bool {
+        self.default_domain.as_deref() == domain
+    }
+
     /// Returns the normal form of a sender or recipient: lower case, NFC, no sub-address, no needless quotes, the
     /// domain in A-labels, the default domain if the address has none. The empty address becomes [`NULL_SENDER`]. An
     /// address that already has this form is returned without allocation.

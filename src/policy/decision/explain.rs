@@ -54,6 +54,9 @@ pub fn explain(
             let reason = Plan::reason(policy, request, now, limit);
             return Err(reason.unwrap_or_else(|| SkipExplanation::plain(SkipReason::Elsewhere)));
         };
+        if !decision.is_made(check) {
+            return Err(decision.closed(check));
+        }
         let mut step = decision.begin(check);
         let Some(effect) = step.effect else {
             let is_unlimited = *plan.budgets[check.budget].quota == Quota::Unlimited;

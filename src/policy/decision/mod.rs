@@ -2,6 +2,7 @@
 
 mod charge;
 mod delay;
+mod exceeded;
 mod explain;
 mod ladder;
 mod measure;
@@ -122,8 +123,15 @@ impl<'a> Decision<'a> {
     fn decide(&mut self, event: &Event, checks: &'a [Check]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
-        // Collect all steps at once: pushing them one by one took a fifth of the decision's time.
+        // Collect all steps at once: pushing them one by one, as behind a filter, took a fifth of the decision's time.
         let mut steps: Vec<_> = checks.iter().map(|check| self.begin(check)).collect();
+        if checks.iter().any(|check| check.precondition.is_some() && !self.is_made(check)) {
+            let made: Vec<bool> = checks.iter().map(|check| self.is_made(check)).collect();
+            let mut is_made = made.iter().copied();
+            steps.retain(|_| is_made.next() == Some(true));
+            let not_made = checks.iter().zip(&made).filter(|(_, is_made)| !**is_made);
+            verdict.not_exceeded = not_made.map(|(check, _)| self.plan.budgets[check.budget].limit).collect();
+        }
         for step in &mut steps {
             self.measure(step, event);
             if step.reached.is_none() {

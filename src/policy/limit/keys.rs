@@ -57,7 +57,8 @@ impl Limit {
     /// account.
     fn is_chosen(&self, field: Field, has_account: bool) -> bool {
         match field {
-            Field::Listener => false,
+            // The location follows from the address of the client, and there are not many locations.
+            Field::Listener | Field::Country | Field::Asn => false,
             // A client that fails to log in may have invented the user.
             Field::User | Field::UserDomain => self.count == Count::LoginFailures && !has_account,
             Field::Client(_)

@@ -3,7 +3,8 @@
 use super::Limit;
 use crate::policy::address::{AddressNormalizer, domain};
 use crate::policy::budgets::Owner;
-use crate::policy::matching::{Field, Widths};
+use crate::policy::matching::{BadPattern, Field, Widths};
+use crate::policy::request::{Asn, Country};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -156,6 +157,10 @@ fn value_of(field: Field, text: &str, normalizer: &AddressNormalizer) -> Result<
             domain::normal(text).into_owned()
         }
         Field::Listener => text.to_ascii_lowercase(),
+        Field::Country => {
+            text.parse::<Country>().map_err(|()| BadPattern::NotACountry(text.into()).to_string())?.to_string()
+        }
+        Field::Asn => text.parse::<Asn>().map_err(|()| BadPattern::NotAnAsn(text.into()).to_string())?.to_string(),
         Field::Client(widths) => {
             let (address, bits) = network(text)?;
             let own = widths.of(address);

@@ -4,6 +4,7 @@ use super::count::Count;
 use super::quota::{Quota, Scope};
 use super::{Distinct, Limit};
 use crate::engine::Rule;
+use crate::policy::matching::Field;
 use crate::time::{format_amount, format_duration};
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ impl Thing {
     pub fn noun(self, number: f64) -> String {
         let is_one = format_amount(number) == "1";
         match self.distinct {
+            Some(Distinct { what: Field::Country, .. }) if !is_one => "new countries".to_owned(),
+            Some(Distinct { what: Field::Asn, .. }) => format!("new AS number{}", if is_one { "" } else { "s" }),
             Some(distinct) => format!("new {}{}", distinct.what.word(), if is_one { "" } else { "s" }),
             None if is_one => self.count.name().trim_end_matches('s').to_owned(),
             None => self.count.name().to_owned(),

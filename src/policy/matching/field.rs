@@ -19,11 +19,15 @@ pub enum Field {
     SenderDomain,
     Recipient,
     RecipientDomain,
+    /// Country of the client's address.
+    Country,
+    /// Autonomous system of the client's address.
+    Asn,
 }
 
 impl Field {
     /// All fields; the client with its usual widths.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::User,
         Self::UserDomain,
         Self::Client(Widths::USUAL),
@@ -33,6 +37,8 @@ impl Field {
         Self::RecipientDomain,
         Self::Helo,
         Self::Listener,
+        Self::Country,
+        Self::Asn,
     ];
 
     /// Returns the name in the configuration: `user`, `client`, `client/24/56`.
@@ -55,6 +61,8 @@ impl Field {
             Self::SenderDomain => "sender-domain",
             Self::Recipient => "recipient",
             Self::RecipientDomain => "recipient-domain",
+            Self::Country => "country",
+            Self::Asn => "asn",
         }
     }
 
@@ -80,6 +88,7 @@ impl Field {
     pub fn value<'a>(self, facts: &'a NormalizedFacts<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
         let text = match self {
             Self::Client(widths) => return facts.network(widths),
+            Self::Asn => return facts.asn().map(|asn| asn.to_string().into()),
             Self::Listener => facts.listener(),
             Self::Helo => facts.helo(),
             Self::User => facts.user(),
@@ -88,6 +97,7 @@ impl Field {
             Self::SenderDomain => facts.sender().and_then(domain_of),
             Self::Recipient => recipient,
             Self::RecipientDomain => recipient.and_then(domain_of),
+            Self::Country => facts.country(),
         };
         text.map(Cow::Borrowed)
     }

@@ -5,6 +5,7 @@ use super::hours::Hours;
 use super::networks::Networks;
 use super::normalized_facts::NormalizedFacts;
 use super::pattern::PatternTable;
+use crate::policy::request::LoginTrait;
 use std::sync::Arc;
 
 /// Matcher of a limit. It matches if no table of `except` holds and at least one table of `match` holds. If `match` has
@@ -29,9 +30,15 @@ pub enum Condition {
     Group(Vec<Arc<PatternTable<()>>>),
     Tls(bool),
     Authenticated(bool),
-    /// Compares whether the sender is the user's own address.
+    /// Compares whether this property of the login is new for the user.
+    New(LoginTrait, bool),
+    /// Compares whether the user may send as the sender.
     OwnSender(bool),
+    /// Compares whether the client is in a login network of the user.
+    RegisteredNetwork(bool),
     MessageRecipients(Vec<Comparison>),
+    /// Compares the budgets of these limits with their quotas. The limits are indices in the policy.
+    Exceeded(Vec<usize>),
     Time(Vec<Hours>),
 }
 
@@ -106,6 +113,16 @@ impl Matcher {
         self.any(|condition| matches!(condition, Condition::Group(_) | Condition::Authenticated(_)))
     }
 
+    /// Returns whether a condition depends on the budget of another limit.
+    pub fn has_exceeded(&self) -> bool {
+        self.any(|condition| condition.exceeded().is_some())
+    }
+
+    /// Returns whether a condition needs the novelty of the login.
+    pub fn needs_novelty(&self) -> bool {
+        self.any(|condition| matches!(condition, Condition::New(..)))
+    }
+
     fn any(&self, is: impl Fn(&Condition) -> bool) -> bool {
         self.matches.iter().chain(&self.except).flat_map(|conditions| &conditions.0).any(is)
     }
@@ -121,6 +138,11 @@ impl Condition {
         matches!(self, Self::Field(field, _) if field.is_of_recipient())
     }
 
+    /// Returns the limits of a condition `exceeded`.
+    pub fn exceeded(&self) -> Option<&[usize]> {
+        if let Self::Exceeded(limits) = self { Some(limits) } else { None }
+    }
+
     /// Returns whether the condition holds. A condition on an unknown field does not hold.
     pub(in crate::policy) fn holds(&self, subject: Subject<'_, '_>) -> bool {
         let Subject { facts, recipient, recipients } = subject;
@@ -134,10 +156,14 @@ impl Condition {
             Self::Group(tables) => facts.groups().any(|group| is_in(tables, group)),
             Self::Tls(wanted) => facts.tls() == Some(*wanted),
             Self::Authenticated(wanted) => facts.authenticated() == *wanted,
+            Self::New(property, wanted) => facts.is_new(*property) == Some(*wanted),
             Self::OwnSender(wanted) => facts.own_sender() == Some(*wanted),
+            Self::RegisteredNetwork(wanted) => facts.registered_network() == Some(*wanted),
             Self::MessageRecipients(comparisons) => {
                 recipients.is_some_and(|count| comparisons.iter().any(|comparison| comparison.holds(count)))
             }
+            // Budgets are not loaded yet: see `policy/plan/exceeded.rs`.
+            Self::Exceeded(_) => true,
             Self::Time(hours) => {
                 let (day, minute) = facts.civil();
                 hours.iter().any(|hours| hours.contains(day, minute))

@@ -7,6 +7,7 @@ mod matcher;
 mod networks;
 mod normalized_facts;
 mod pattern;
+pub mod senders;
 mod skip_reason;
 
 pub use client_network::Widths;
@@ -15,7 +16,8 @@ pub use hours::{Hours, Zone, week};
 pub use matcher::{AllOf, Comparison, Condition, Matcher};
 pub use networks::Networks;
 pub use pattern::{BadPattern, PatternTable, Shape};
-pub use skip_reason::{SkipExplanation, SkipReason};
+pub use senders::Senders;
+pub use skip_reason::{Found, SkipExplanation, SkipReason};
 
 pub(super) use matcher::Subject;
 pub(super) use normalized_facts::NormalizedFacts;

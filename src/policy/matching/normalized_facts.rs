@@ -2,8 +2,9 @@
 
 use super::client_network::Widths;
 use super::hours::Zone;
+use super::senders::Senders;
 use crate::policy::address::{AddressNormalizer, domain};
-use crate::policy::request::{Facts, NULL_SENDER};
+use crate::policy::request::{Asn, Country, Facts, LoginTrait, NULL_SENDER};
 use crate::time::Timestamp;
 use jiff::civil::Weekday;
 use std::borrow::Cow;
@@ -14,6 +15,8 @@ use std::net::IpAddr;
 pub struct NormalizedFacts<'a> {
     facts: &'a Facts,
     normalizer: &'a AddressNormalizer,
+    senders: &'a Senders,
+    own_sender: OnceCell<Option<bool>>,
     listener: Option<Cow<'a, str>>,
     user: Option<Cow<'a, str>>,
     helo: Option<Cow<'a, str>>,
@@ -28,10 +31,18 @@ pub struct NormalizedFacts<'a> {
 }
 
 impl<'a> NormalizedFacts<'a> {
-    pub fn new(facts: &'a Facts, normalizer: &'a AddressNormalizer, zone: &'a Zone, now: Timestamp) -> Self {
+    pub fn new(
+        facts: &'a Facts,
+        normalizer: &'a AddressNormalizer,
+        senders: &'a Senders,
+        zone: &'a Zone,
+        now: Timestamp,
+    ) -> Self {
         Self {
             facts,
             normalizer,
+            senders,
+            own_sender: OnceCell::new(),
             listener: facts.listener.as_deref().map(lower_case),
             user: facts.user.as_deref().map(|user| normalizer.user(user)),
             helo: facts.helo.as_deref().map(domain::normal),
@@ -56,6 +67,14 @@ impl<'a> NormalizedFacts<'a> {
         self.facts.client
     }
 
+    pub fn country(&self) -> Option<&str> {
+        self.facts.location.country.as_ref().map(Country::as_str)
+    }
+
+    pub fn asn(&self) -> Option<Asn> {
+        self.facts.location.asn
+    }
+
     pub fn tls(&self) -> Option<bool> {
         self.facts.tls
     }
@@ -72,6 +91,15 @@ impl<'a> NormalizedFacts<'a> {
         self.facts.authenticated
     }
 
+    pub fn registered_network(&self) -> Option<bool> {
+        self.facts.registered_network
+    }
+
+    /// Returns whether a property of the login is new for the user; `None` if this is unknown.
+    pub fn is_new(&self, property: LoginTrait) -> Option<bool> {
+        self.facts.novelty.of(property)
+    }
+
     pub fn groups(&self) -> impl Iterator<Item = &str> {
         self.facts.groups.iter().map(|group| &**group)
     }
@@ -80,12 +108,12 @@ impl<'a> NormalizedFacts<'a> {
         self.sender.as_deref()
     }
 
-    /// Returns whether the sender is the user's own address; `None` without a user, or if the sender is unknown or
-    /// null.
+    /// Returns whether the user may send as the sender; `None` without a user, or if the sender is unknown or null.
     pub fn own_sender(&self) -> Option<bool> {
-        let sender = self.sender().filter(|sender| *sender != NULL_SENDER)?;
-        // A login can have a sub-address. Senders are compared without sub-addresses.
-        self.facts.user.as_deref().map(|user| self.normalizer.address(user) == sender)
+        *self.own_sender.get_or_init(|| {
+            let sender = self.facts.sender.as_deref().filter(|sender| *sender != NULL_SENDER)?;
+            self.facts.user.as_deref().map(|user| self.senders.permit(user, &self.facts.groups, sender))
+        })
     }
 
     /// Returns the accepted recipients, normalized.

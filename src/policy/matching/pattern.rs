@@ -1,6 +1,7 @@
 //! Patterns for the values of a field: `*@students.example.org`, `postmaster`, `*.example.org`.
 
 use crate::policy::address::{NULL_SENDER, domain, lower_case, split};
+use crate::policy::request::{Asn, Country};
 use foldhash::fast::RandomState;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,6 +18,10 @@ pub enum Shape {
     Domain,
     /// Listener, group, or a client's name in EHLO.
     Name,
+    /// Country code of two letters, or `*`.
+    Country,
+    /// Number of an autonomous system, with or without `AS`, or `*`.
+    Asn,
 }
 
 /// Map from patterns to values. It is fast even with 100,000 patterns, because hash tables find patterns without `*`
@@ -81,6 +86,8 @@ pub enum BadPattern {
     NoDomain(Box<str>),
     /// Address where a domain is expected.
     NotADomain(Box<str>),
+    NotACountry(Box<str>),
+    NotAnAsn(Box<str>),
 }
 
 impl fmt::Display for BadPattern {
@@ -96,6 +103,12 @@ impl fmt::Display for BadPattern {
                 Some(domain) => write!(f, "\"{text}\" is not a domain; did you mean \"{domain}\"?"),
                 None => write!(f, "\"{text}\" is not a domain"),
             },
+            Self::NotACountry(text) => {
+                write!(f, "\"{text}\" is not a country code: write the two letters of ISO 3166, as in \"at\"")
+            }
+            Self::NotAnAsn(text) => {
+                write!(f, "\"{text}\" is not the number of an autonomous system: write one as in \"AS1853\"")
+            }
         }
     }
 }
@@ -153,6 +166,10 @@ impl<T> PatternTable<T> {
         match (self.shape, split(pattern)) {
             (Shape::Address, ("", Some(_))) => Err(BadPattern::NoLocalPart),
             (Shape::Address, (_, Some(""))) => Err(BadPattern::NoDomain),
+            (Shape::Country, _) if pattern != "*" && pattern.parse::<Country>().is_err() => {
+                Err(BadPattern::NotACountry)
+            }
+            (Shape::Asn, _) if pattern != "*" && pattern.parse::<Asn>().is_err() => Err(BadPattern::NotAnAsn),
             (Shape::Domain, _) if pattern.contains('@') || pattern == NULL_SENDER => Err(BadPattern::NotADomain),
             _ => Ok(()),
         }
@@ -172,7 +189,7 @@ impl<T> PatternTable<T> {
                 None => (Class::Glob, pattern),
             },
             (Shape::Address, _) => (Class::Glob, pattern),
-            (Shape::Domain | Shape::Name, _) => match parent(pattern) {
+            (_, _) => match parent(pattern) {
                 Some(parent) => (Class::Parent, parent),
                 None => (Class::Glob, pattern),
             },
@@ -202,7 +219,7 @@ impl<T> PatternTable<T> {
             _ if self.entries.is_empty() => None,
             Shape::Address if value == NULL_SENDER => self.exact.get(NULL_SENDER).copied(),
             Shape::Address => self.find_address(value),
-            Shape::Domain | Shape::Name => {
+            _ => {
                 let near = || self.better(self.parent_of(value), self.glob(|pattern| matches_domain(pattern, value)));
                 self.exact.get(value).copied().or_else(near)
             }
@@ -297,7 +314,8 @@ impl<T> PatternTable<T> {
 /// Normalizes a pattern in the same way as values are normalized, and merges adjacent `*`.
 fn normalized(shape: Shape, pattern: &str) -> String {
     let mut normalized = match (shape, split(pattern)) {
-        (Shape::Name, _) => pattern.to_lowercase(),
+        (Shape::Name | Shape::Country, _) => pattern.to_lowercase(),
+        (Shape::Asn, _) => pattern.parse::<Asn>().map_or_else(|()| pattern.to_owned(), |asn| asn.to_string()),
         (Shape::Address, (local, Some(domain))) => {
             format!("{}@{}", lower_case(local.into()), domain::pattern(domain))
         }

@@ -20,6 +20,8 @@ pub enum SkipReason {
     Except(usize),
     /// No accepted recipient matches.
     NoRecipient,
+    /// The only tables of `match` that hold, hold while another limit is exceeded, and it is not exceeded.
+    NotExceeded,
     /// The budget has counted this message already.
     Counted,
     /// The quota is unlimited.
@@ -34,7 +36,7 @@ pub type Found = (Cow<'static, str>, Option<String>);
 pub struct SkipExplanation {
     pub why: SkipReason,
     /// If no table of `match` holds: for each table, the conditions that fail. If a table of `except` holds: the
-    /// conditions of that table.
+    /// conditions of that table. If a condition `exceeded` does not hold: the limits that it names, with their levels.
     pub tables: Vec<Vec<Found>>,
 }
 
@@ -44,7 +46,7 @@ impl SkipReason {
         match self {
             Self::Elsewhere => "stage",
             Self::Unknown(_) | Self::UnknownSize => "unknown",
-            Self::NoMatch | Self::NoRecipient => "match",
+            Self::NoMatch | Self::NoRecipient | Self::NotExceeded => "match",
             Self::Except(_) => "except",
             Self::Counted => "counted",
             Self::Unlimited => "unlimited",
@@ -96,6 +98,8 @@ impl fmt::Display for SkipExplanation {
             SkipReason::NoMatch => write!(f, "no match: {}", tables()),
             SkipReason::Except(_) => write!(f, "excepted: {}", tables()),
             SkipReason::NoRecipient => f.write_str("no match: none of the accepted recipients"),
+            SkipReason::NotExceeded if self.tables.iter().all(Vec::is_empty) => f.write_str("not exceeded"),
+            SkipReason::NotExceeded => write!(f, "not exceeded: {}", tables()),
             SkipReason::Counted => f.write_str("the message is counted already"),
             SkipReason::Unlimited => f.write_str("unlimited"),
         }
@@ -111,8 +115,11 @@ impl Condition {
             Self::Group(_) => "group".into(),
             Self::Tls(_) => "tls".into(),
             Self::Authenticated(_) => "authenticated".into(),
+            Self::New(property, _) => property.key().into(),
             Self::OwnSender(_) => "own-sender".into(),
+            Self::RegisteredNetwork(_) => "registered-network".into(),
             Self::MessageRecipients(_) => "message-recipients".into(),
+            Self::Exceeded(_) => "exceeded".into(),
             Self::Time(_) => "time".into(),
         }
     }
@@ -125,8 +132,12 @@ impl Condition {
             Self::Group(_) => Some(facts.groups().collect::<Vec<_>>().join(", ")).filter(|groups| !groups.is_empty()),
             Self::Tls(_) => facts.tls().map(|tls| tls.to_string()),
             Self::Authenticated(_) => Some(facts.authenticated().to_string()),
+            Self::New(property, _) => facts.is_new(*property).map(|new| new.to_string()),
             Self::OwnSender(_) => facts.own_sender().map(|own| own.to_string()),
+            Self::RegisteredNetwork(_) => facts.registered_network().map(|is| is.to_string()),
             Self::MessageRecipients(_) => recipients.map(|count| count.to_string()),
+            // The decision finds the levels.
+            Self::Exceeded(_) => None,
             Self::Time(_) => {
                 let (day, minute) = facts.civil();
                 Some(format!("{day:?} {:02}:{:02}", minute / 60, minute % 60))

@@ -9,7 +9,7 @@ use crate::policy::request::PolicyRequest;
 use crate::time::Timestamp;
 
 impl Plan<'_> {
-    /// Returns the reason why the limit at this index does not apply to the first event; `None` if the limit applies.
+    /// Returns the reason why the limit at this index did not apply to the first event; `None` if the limit applies.
     pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, index: usize) -> Option<SkipExplanation> {
         let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
         let check = || {
@@ -18,7 +18,10 @@ impl Plan<'_> {
             planner.holds(limit, 0, &subject)?;
             Self::default().budget_index(&planner, index, limit, (0, &subject), 0)?;
             planner.amount(limit, effect, 0)?;
-            planner.values(limit, 0).map(|_| ())
+            planner.values(limit, 0)?;
+            // Without the budgets it is not known whether another limit is exceeded. This reason is asked for only if
+            // the limit did not apply.
+            if limit.derived.has_precondition { Err(SkipReason::NotExceeded) } else { Ok(()) }
         };
         check().err().map(|why| SkipExplanation::new(why, &limit.matcher, planner.subject(0)))
     }

@@ -1,11 +1,13 @@
 //! Plan of a decision: the limits that apply to a run of events, and their budgets. The plan is made before any budget
 //! is loaded.
 
+mod exceeded;
 mod explain;
 mod match_cache;
 mod planner;
 mod prepare;
 
+pub use exceeded::ConditionalCheck;
 pub(super) use match_cache::MatcherSet;
 
 use crate::engine::distinct::{self, Value};
@@ -16,6 +18,7 @@ use crate::policy::limit::{Effect, Limit, Quota, Scope};
 use crate::policy::matching::{SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::time::Timestamp;
+use exceeded::Precondition;
 use planner::Planner;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
@@ -44,6 +47,8 @@ pub(super) struct Check {
     /// Amount of the event, in units of what the limit counts.
     pub amount: f64,
     pub values: Values,
+    /// `None`: the check is made in any case.
+    pub precondition: Option<Precondition>,
 }
 
 /// Budget of a limit, and its quota.
@@ -138,7 +143,7 @@ impl<'a> Plan<'a> {
         let planner = Planner { shared, ..Planner::new(policy, request, now) };
         plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
         let subjects: Vec<_> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
-        // Limits that watch other budgets come last in the policy.
+        // Limits that look at other limits' budgets come after those limits in the policy.
         of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
         plan.checks.sort_by_key(|check| check.event);
         plan
@@ -169,14 +174,15 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the limits that count or watch an event, as indices in the policy. An index occurs once for each event.
+    /// Limits with preconditions are left out: see [`Plan::conditional_checks`].
     pub fn limits(&self) -> impl Iterator<Item = usize> {
-        let is_counted = |check: &&Check| check.effect != Effect::Peek;
+        let is_counted = |check: &&Check| check.effect != Effect::Peek && check.precondition.is_none();
         self.checks.iter().filter(is_counted).map(|check| self.budgets[check.budget].limit)
     }
 
     /// Returns the same as [`Plan::limits`], and also the limits that only peek at an event.
     pub fn limits_with_peeks(&self) -> impl Iterator<Item = usize> {
-        self.checks.iter().map(|check| self.budgets[check.budget].limit)
+        self.checks.iter().filter(|check| check.precondition.is_none()).map(|check| self.budgets[check.budget].limit)
     }
 
     /// Adds the checks of one limit for all events. `subjects` has the facts of each event, and `index` is the index of
@@ -186,10 +192,10 @@ impl<'a> Plan<'a> {
             || limit.watch.is_some_and(|at| planner.policy.limits[at].derived.depends_on_recipient);
         // A limit that does not depend on the recipient has the same budget for all events, or no budget for all
         // events.
-        let mut known: Option<Option<usize>> = None;
+        let mut known: Option<Option<(usize, Option<Precondition>)>> = None;
         let began = self.budgets.len();
         for (at, (event, subject)) in planner.request.events.iter().zip(subjects).enumerate() {
-            let Some(effect) = limit.effect(event) else { continue };
+            let Some(effect) = planner.effect(limit, event) else { continue };
             // The event is too early to check the limit. At MAIL, it is unknown whether later recipients are excepted
             // or have overrides. At AUTH, it is unknown which groups the user has.
             let is_early = match (effect, event) {
@@ -200,21 +206,20 @@ impl<'a> Plan<'a> {
             if is_early {
                 continue;
             }
-            let budget = match known.filter(|_| !depends) {
-                Some(budget) => budget,
-                None => {
-                    let holds = planner.holds(limit, at, subject);
-                    let budget =
-                        holds.and_then(|()| self.budget_index(planner, index, limit, (at, subject), began)).ok();
-                    known = Some(budget);
-                    budget
-                }
-            };
-            let Some(budget) = budget else { continue };
+            if depends || known.is_none() {
+                let holds = planner.holds(limit, at, subject);
+                let budget = holds.and_then(|()| self.budget_index(planner, index, limit, (at, subject), began)).ok();
+                let has_precondition = limit.derived.has_precondition;
+                let conditional = |budget| {
+                    (budget, if has_precondition { self.precondition(planner, limit, at, subject) } else { None })
+                };
+                known = Some(budget.map(conditional));
+            }
+            let Some((budget, precondition)) = known.clone().flatten() else { continue };
             let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), planner.values(limit, at)) else {
                 continue;
             };
-            self.checks.push(Check { event: at, budget, effect, amount, values });
+            self.checks.push(Check { event: at, budget, effect, amount, values, precondition });
         }
     }
 
@@ -245,7 +250,7 @@ impl<'a> Plan<'a> {
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
         let owners = shared.as_deref().unwrap_or(owners);
         let key = Key::of(&charging.derived.prefix, owners, since, &mut buffer);
-        // Limits share no budgets, except that one limit can watch the budgets of another limit.
+        // Limits share no budgets, except that one limit can look at the budgets of another limit.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |planned: &PlannedBudget<'_>| self.key(planned.slot).is_some_and(|known| known == key);
         let known = self.budgets[first..].iter().find(|planned| same(planned));

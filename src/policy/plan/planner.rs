@@ -28,7 +28,7 @@ pub struct Planner<'a: 'b, 'b> {
 
 impl<'a: 'b, 'b> Planner<'a, 'b> {
     pub fn new(policy: &'a Policy, request: &'b PolicyRequest, now: Timestamp) -> Self {
-        let facts = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.zone, now);
+        let facts = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.senders, &policy.zone, now);
         let named = request.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.normalizer.address(recipient?))).collect();
         let cache = MatchCache::new(&policy.matcher_set, request.events.len());
@@ -50,6 +50,15 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         }
         let shared = limit.shared_owners(owners, self.request.facts.has_account);
         (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, buffer))).then_some(shared)
+    }
+
+    /// Returns the effect of an event on the limit. A wrong password that the client repeats is one guess, so a limit on
+    /// failed logins charges it once, and then only checks whether one more guess would pass.
+    pub fn effect(&self, limit: &Limit, event: &Event) -> Option<Effect> {
+        match (limit.effect(event)?, limit.count) {
+            (Effect::Charge, Count::LoginFailures) if self.request.facts.is_repeated_password => Some(Effect::Peek),
+            (effect, _) => Some(effect),
+        }
     }
 
     /// Checks whether the limit applies to an event. If the limit does not apply, returns an error with the reason.

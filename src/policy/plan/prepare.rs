@@ -22,6 +22,7 @@ impl Limit {
             has_chosen_keys: self.is_stored()
                 && !matches!(self.quota, Quota::Counter { .. })
                 && self.has_chosen_key(false),
+            has_precondition: self.matcher.has_exceeded(),
             waits_for_recipients: self.matcher.needs_recipients(),
             waits_for_login: self.matcher.needs_login()
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),

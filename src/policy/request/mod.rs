@@ -2,10 +2,14 @@
 
 mod event;
 mod facts;
+mod location;
+mod novelty;
 
 pub use super::address::NULL_SENDER;
 pub use event::{Event, Stage};
 pub use facts::Facts;
+pub use location::{Asn, Country, Location};
+pub use novelty::{LoginTrait, Novelty};
 
 use crate::policy::budgets::RefundableCharge;
 

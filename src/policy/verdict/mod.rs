@@ -17,6 +17,8 @@ pub struct Verdict {
     pub ruling: Ruling,
     /// Limit hits for the log, not for the client.
     pub limit_hits: Vec<LimitHit>,
+    /// Limits that did not apply, because a condition `exceeded` did not hold. Indices in the policy.
+    pub not_exceeded: Vec<usize>,
     /// Charges that may be refunded.
     pub charges: Vec<RefundableCharge>,
     /// Keys of the budgets in which a charge for the true size has replaced the charge for the declared size.

@@ -1,20 +1,19 @@
 //! TLS to an upstream. If TLS is required, the upstream's certificate is checked; if TLS is optional, any certificate
 //! is accepted.
 //!
-//! [`verify`] and [`pin`] check the upstream's certificate, and [`client_certificate`] is Weir's own certificate.
+//! [`verify`] checks the upstream's certificate, also by its [`pin`](crate::certificate_pin), and [`client_certificate`] is Weir's own certificate.
 //! [`downgrade_log`] warns if connections have no TLS although TLS is possible, and [`error_text`] explains failed
 //! handshakes.
 
 mod client_certificate;
 mod downgrade_log;
 mod error_text;
-mod pin;
 mod verify;
 
+pub use crate::certificate_pin::Pin;
 pub use client_certificate::Paths;
 pub(super) use downgrade_log::{DowngradeLog, NoTlsReason};
 pub(super) use error_text::explain;
-pub use pin::Pin;
 
 use crate::relay::config_error::ConfigError;
 use client_certificate::ClientCertificate;

@@ -1,7 +1,7 @@
 //! Verifier of an upstream's certificate if its key is pinned, or if any certificate is accepted. If the certificate
 //! must be from a certificate authority, rustls's own verifier is used.
 
-use super::pin::Pin;
+use crate::certificate_pin::Pin;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};

@@ -246,7 +246,7 @@ impl Upstream {
         match error {
             RelayError::Disabled => false,
             // The upstream refused one client; it perhaps accepts other clients.
-            RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::PasswordUnknown => false,
+            RelayError::Xclient(_) | RelayError::ClientLogin { .. } | RelayError::PasswordUnknown => false,
             RelayError::Login(..) => !self.options().wants_credentials(),
             _ => true,
         }

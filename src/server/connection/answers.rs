@@ -1,16 +1,18 @@
 //! Answers to the questions of a session: asks the accounts, the store and the relay, and forwards the message.
 
 use super::Connection;
+use crate::accounts::{self, Peer};
 use crate::clock;
 use crate::policy::budgets::SessionCounters;
 use crate::policy::matching::Widths;
 use crate::relay::LoggedIn;
+use crate::server::login_network;
 use crate::server::message_pipe::{MessagePipe, Parts};
-use crate::server::upstream_requests::{ask_upstream, client_identity};
+use crate::server::upstream_requests::{ask_upstream, client_identity, log_in_at_upstream};
 use crate::server::waiting::{self, Waited};
 use crate::session::{
-    Admit, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome, Relay,
-    Request, Session, Step, Verified,
+    Admit, Attempt, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome,
+    Relay, Request, Session, Step, Verified,
 };
 use crate::store::{Admitted, Unavailable};
 use std::sync::Arc;
@@ -19,30 +21,57 @@ use tokio::time::Instant;
 impl Connection {
     pub(super) async fn log_in(&mut self, mut login: Login) -> Step {
         self.apply_deferred_charges(login.session()).await;
-        let verified = match &self.server.accounts {
-            None => Verified::Unavailable,
-            Some(accounts) => {
-                let network = Widths::default().network(login.session().client());
-                let left = waiting::left(&mut self.client, &mut self.input, &mut self.stop);
-                accounts.verify(login.credentials(), &network, left).await
-            }
+        let mut stop = self.stop.clone();
+        let verified = tokio::select! {
+            biased;
+            // Some sources answer only after tens of seconds. The result of the login no longer matters.
+            () = stop.may_end(false) => Verified::Unavailable,
+            verified = self.check_login(&mut login) => verified,
         };
-        if let Verified::Right { .. } = verified {
-            let credentials = login.credentials();
-            let logged_in = match self.server.relay.wants_credentials() {
-                true => LoggedIn::With(Arc::new(credentials.clone())),
-                false => LoggedIn::PasswordUnknown,
+        if let Verified::Right { user, .. } = &verified {
+            let logged_in = match login.attempt() {
+                Attempt::Password(credentials) if self.server.relay.wants_credentials() => {
+                    LoggedIn::With(Arc::new(credentials.clone()))
+                }
+                _ => LoggedIn::PasswordUnknown,
             };
-            self.login = Some((credentials.user.as_str().into(), logged_in));
+            self.login = Some((user.clone(), logged_in));
         }
         login.answer(verified)
     }
 
-    pub(super) async fn look_up_groups(&mut self, lookup: GroupLookup) -> Step {
+    /// Asks the accounts about a login.
+    async fn check_login(&mut self, login: &mut Login) -> Verified {
+        let Some(accounts) = &self.server.accounts else { return Verified::Unavailable };
+        let (session, sources) = (login.session(), &self.listener.accounts);
+        let network = Widths::default().network(session.client());
+        let (address, is_encrypted) = (session.client(), session.is_encrypted());
+        let peer = Peer { address, local: self.local, session: &self.id, is_encrypted };
+        let client = accounts::Client { peer, network: &network };
+        let identity = client_identity(session, None);
+        let left = waiting::left(&mut self.client, &mut self.input, &mut self.stop);
+        match login.attempt() {
+            Attempt::Password(credentials) => {
+                let at_upstream = log_in_at_upstream(self.server.clone(), identity, credentials.clone());
+                accounts.verify(sources, credentials, client, left, at_upstream).await
+            }
+            Attempt::Message(message, response) => {
+                if message.is_new() {
+                    let certificate = self.certificate.as_deref();
+                    self.exchange = accounts.exchange(sources, message.mechanism(), certificate).map(Box::new);
+                }
+                let Some(exchange) = &mut self.exchange else { return Verified::Unavailable };
+                accounts.advance(sources, exchange, response.as_ref(), client, left).await
+            }
+        }
+    }
+
+    pub(super) async fn look_up_groups(&mut self, mut lookup: GroupLookup) -> Step {
         let groups = match (&self.server.accounts, lookup.user()) {
             (Some(accounts), Some(user)) => accounts.groups(user).await,
             _ => Arc::default(),
         };
+        login_network::note(&self.server, &mut lookup, &groups).await;
         lookup.answer(groups)
     }
 
@@ -54,6 +83,22 @@ impl Connection {
         if let (Some(accounts), Some(user)) = (&self.server.accounts, admit.claimed_user()) {
             let has_account = accounts.has(user).await;
             admit.set_has_account(has_account);
+        }
+        if !login_network::permits(&self.server, &mut admit).await {
+            return admit.refuse_network();
+        }
+        if let Some(client) = admit.client_to_locate() {
+            admit.set_location(self.server.store.policy().locations.find(client));
+        }
+        if let (Some(accounts), Some(password)) = (&self.server.accounts, admit.password()) {
+            let client = admit.login_facts().and_then(|facts| facts.client);
+            let is_repeated =
+                client.is_some_and(|client| accounts.is_repeated(password, &Widths::default().network(client)));
+            admit.set_repeated_password(is_repeated);
+        }
+        if let Some(facts) = admit.login_facts() {
+            let novelty = self.server.store.novelty(clock::now(), facts).await;
+            admit.set_novelty(novelty);
         }
         let now = clock::now();
         let (asked, counters) = admit.asked();

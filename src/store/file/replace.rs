@@ -1,11 +1,11 @@
 //! Writes the contents of a dump into the state file.
 
-use super::{File, exceptions, upsert};
+use super::{File, exceptions, logins, upsert};
 use crate::store::jsonl::Line;
 
 impl File {
-    /// Writes the lines into the tables and empties the journal, in one transaction. A line replaces the budget or
-    /// exception of the same key. If `rows` returns an error, nothing is changed.
+    /// Writes the lines into the tables and empties the journal, in one transaction. A line replaces the budget,
+    /// exception or login of the same key. If `rows` returns an error, nothing is changed.
     pub fn write_all<E: From<rusqlite::Error>>(
         &mut self,
         rows: impl Iterator<Item = Result<Line, E>>,
@@ -17,6 +17,7 @@ impl File {
                 Line::Grant(grant) => exceptions::put_grant(&transaction, &grant)?,
                 Line::Suspension(suspension) => exceptions::put_suspension(&transaction, &suspension)?,
                 Line::AuditRecord(record) => exceptions::put_record(&transaction, &record)?,
+                Line::Login(key, row) => logins::put_login(&transaction, &key, &row)?,
             }
         }
         transaction.execute("DELETE FROM journal", [])?;

@@ -4,6 +4,7 @@ mod exceptions;
 mod faults;
 mod forgetting;
 mod log;
+mod logins;
 mod new_budgets;
 mod parallel;
 mod queue;

@@ -152,6 +152,7 @@ impl Task {
                 break;
             }
         }
+        self.write_remaining_logins(deadline);
         if self.core.cache.has_counted_unread() {
             let reason = "some of what was counted could not be added to the file".to_owned();
             self.core.health.record(Attempt::CatchUp, Err(reason));

@@ -1,4 +1,4 @@
-//! Certificate pin: the hash of an upstream's public key.
+//! Certificate pin: the hash of the public key of an upstream or a client.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,7 @@ use webpki::EndEntityCert;
 
 /// The SHA-256 hash of a certificate's SubjectPublicKeyInfo (RFC 7469 §2.4, RFC 7858 §4.2). If a certificate is renewed
 /// with the same key, its pin does not change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pin([u8; 32]);
 
 impl Pin {
