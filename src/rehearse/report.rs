@@ -5,8 +5,8 @@ use super::test_message::TestMessage;
 use crate::policy::limit::{Effect, Limit, Mode, Quota, Scope};
 use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::Stage;
-use crate::policy::verdict::Refusal;
-use crate::policy::{Evaluation, Explained, Policy};
+use crate::policy::verdict::{Evaluation, Refusal};
+use crate::policy::{Explained, Policy};
 use crate::session::refusal_reply;
 use crate::time::format_amount;
 use serde_json::{Value, json};
@@ -191,7 +191,7 @@ impl Report<'_> {
                 value["outcome"] = outcome.into();
                 value["actions"] = weighed.actions.clone().into();
                 value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(event, refusal)).into();
-                value["wait"] = weighed.refusal.as_ref().map(Refusal::wait_text).into();
+                value["wait"] = weighed.refusal.as_deref().map(Refusal::wait_text).into();
             }
         }
         value
