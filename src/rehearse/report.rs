@@ -178,7 +178,7 @@ impl Report<'_> {
             Ok(weighed) => {
                 let outcome = weighed.refusal.as_ref().map_or("pass", |refusal| refusal.verb.name());
                 value["holds"] = true.into();
-                value["effect"] = verb(weighed.effect).0.into();
+                value["effect"] = weighed.effect.name().into();
                 value["budget"] = weighed.key.as_ref().map(|key| key.owners().collect::<Vec<_>>()).into();
                 value["allowed"] = weighed.quota.most().into();
                 value["period"] = weighed.quota.period().into();
@@ -202,14 +202,14 @@ fn is_inapplicable(one: &Explained) -> bool {
     matches!(one.said, Err(SkipExplanation { why: SkipReason::Elsewhere, .. }))
 }
 
-/// Names an effect: returns a word for programs, and a verb for the sentence about the amount.
-fn verb(effect: Effect) -> (&'static str, &'static str) {
+/// Returns the verb for the sentence about the amount.
+fn verb(effect: Effect) -> &'static str {
     match effect {
-        Effect::Charge => ("charge", "charges"),
-        Effect::Peek => ("look", "looks whether there is room for"),
-        Effect::Record => ("note", "notes"),
-        Effect::TrueUp => ("settle", "settles at"),
-        Effect::Watch => ("watch", "watches, with"),
+        Effect::Charge => "charges",
+        Effect::Peek => "looks whether there is room for",
+        Effect::Record => "notes",
+        Effect::TrueUp => "settles at",
+        Effect::Watch => "watches, with",
     }
 }
 
@@ -232,5 +232,5 @@ fn measured(limit: &Limit, weighed: &Evaluation) -> String {
         (None, _) => format_amount(*amount),
     };
     let (level, after, allowed) = (quota.level(*level), quota.level(*after), limit.quota_text(quota));
-    format!("{} {what} in {whose}: {level} -> {after} of {allowed}{row}", verb(*effect).1)
+    format!("{} {what} in {whose}: {level} -> {after} of {allowed}{row}", verb(*effect))
 }

@@ -246,6 +246,8 @@ impl Step<'_> {
 }
 
 #[cfg(test)]
+mod evaluation_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
