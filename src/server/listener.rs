@@ -62,6 +62,7 @@ pub async fn listen(
 ) {
     let mut sessions = JoinSet::new();
     let Bound { options, socket } = listener;
+    server.metrics.show_listener(&options.name);
     loop {
         let accepted = tokio::select! {
             () = is_true(&mut drain) => break,
@@ -84,7 +85,10 @@ pub async fn listen(
                     Err(full) => accept::reject(&server, &options, &tcp, peer, full),
                 }
             }
-            Err(error) => server.accept_errors.log_and_pause(&options.name, &error).await,
+            Err(error) => {
+                server.metrics.connections.accept_errors.with_label_values(&[&*options.name]).inc();
+                server.accept_errors.log_and_pause(&options.name, &error).await;
+            }
         }
     }
     drop(socket);

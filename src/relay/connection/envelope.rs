@@ -1,6 +1,7 @@
 //! The commands of a message's envelope (MAIL, RCPT), and the replies of the upstream that belong to these commands.
 //! Does no input or output: the [`Connection`](super::Connection) sends and reads octets.
 
+use crate::metrics::ReplyStage;
 use crate::relay::error::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
@@ -99,6 +100,16 @@ impl Envelope {
     /// Returns whether every command has been answered.
     pub fn is_done(&self) -> bool {
         self.replied == self.commands.len()
+    }
+
+    /// Returns the stage of the first command that has no reply yet. `None` for a command without a stage, and for a
+    /// recipient after a refused MAIL, because the reply to this recipient says nothing about the recipient.
+    pub fn awaited(&self) -> Option<ReplyStage> {
+        match self.commands.get(self.replied)? {
+            (Command::Mail, _) => Some(ReplyStage::Mail),
+            (Command::Rcpt, _) if self.mail_refused.is_none() => Some(ReplyStage::Rcpt),
+            _ => None,
+        }
     }
 
     /// Processes the reply to the first command that has no reply yet. After an error the connection cannot be used any
