@@ -62,7 +62,6 @@ pub async fn listen(
 ) {
     let mut sessions = JoinSet::new();
     let Bound { options, socket } = listener;
-    server.metrics.show_listener(&options.name);
     loop {
         let accepted = tokio::select! {
             () = is_true(&mut drain) => break,

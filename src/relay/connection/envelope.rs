@@ -250,8 +250,9 @@ mod tests {
             envelope.next_write().unwrap(),
             "RSET\r\nMAIL FROM:<a@b> SIZE=9\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n"
         );
-        for text in ["250 ok", "250 ok", "250 yes", "550 no"] {
-            assert_eq!(envelope.next_write(), None);
+        let (mail, rcpt) = (Some(ReplyStage::Mail), Some(ReplyStage::Rcpt));
+        for (text, stage) in [("250 ok", None), ("250 ok", mail), ("250 yes", rcpt), ("550 no", rcpt)] {
+            assert_eq!((envelope.next_write(), envelope.awaited()), (None, stage));
             envelope.reply(reply(text)).unwrap();
         }
         assert!(envelope.is_done());
@@ -293,7 +294,8 @@ mod tests {
         let refused = Answer::MailRefused(reply("550 no"));
         let mut pipelined = envelope("MAIL FROM:<a@b>", false, true);
         pipelined.next_write();
-        for text in ["550 no", "503 mail first", "503 mail first"] {
+        for (text, stage) in [("550 no", Some(ReplyStage::Mail)), ("503 mail first", None), ("503 mail first", None)] {
+            assert_eq!(pipelined.awaited(), stage);
             pipelined.reply(reply(text)).unwrap();
         }
         assert_eq!(pipelined.into_answers(), [refused.clone(), refused.clone()]);
