@@ -3,7 +3,6 @@
 use super::{LIMITS, queries_of_alerts, queries_of_dashboard, site_with_shipped_limits};
 use crate::harness::{Client, Prometheus, Site, Upstream, promtool, run, succeed, wait_for};
 use crate::metrics::promql::Query;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Metrics that have no series before their first event.
 const WITHOUT_SERIES: [&str; 1] = ["weir_log_lines_suppressed_total"];
@@ -71,7 +70,7 @@ fn a_flood_makes_the_alert_fire_within_two_scrapes() {
     client.say("MAIL FROM:<a@example.org>", "250");
     let refused = (0..310).filter(|n| client.ask(&format!("RCPT TO:<{n}@example.net>")).starts_with('4')).count();
     assert_eq!(refused, 300);
-    let ended = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let ended = weir::clock::now().micros() as f64 / 1e6;
     let alert = wait_for("alert", || firing(&prometheus, "WeirManyRefusals", "recipients"));
     let summary = alert["annotations"]["summary"].as_str().unwrap();
     assert!(summary.starts_with("The limit recipients refused "), "{summary}");

@@ -5,6 +5,7 @@ use super::gauge_guard::GaugeGuard;
 use prometheus::core::Collector as _;
 use prometheus::{Error, Histogram, IntCounterVec, IntGauge};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Metrics of limits, exceptions and budgets.
@@ -83,7 +84,7 @@ impl LimitMetrics {
             )?,
             delay_seconds: build.histogram(
                 "weir_delay_seconds",
-                "Time by which limits delay a reply",
+                "Delays by limits, of a reply or of the replies to pipelined commands together",
                 &[0.1, 0.3, 1.0, 3.0, 10.0, 20.0, 45.0],
             )?,
             delayed: build.gauge("weir_delayed_sessions", "Sessions that a limit delays at present")?,
@@ -150,16 +151,15 @@ impl LimitMetrics {
         }
     }
 
-    /// Counts a refused command. `limits`: the limit that the reply names, and the names of all other limits that
-    /// refuse, perhaps more than once.
-    pub fn count_refusal<'a>(&self, limits: impl Iterator<Item = &'a str>, stage: &str, action: &str) {
-        let mut counted = HashSet::new();
-        for (at, limit) in limits.enumerate() {
-            if at == 0 {
-                self.refusals.with_label_values(&[limit, stage]).inc();
-            }
-            if counted.insert(limit) {
-                self.decisions.with_label_values(&[limit, stage, "enforce", action]).inc();
+    /// Counts a refused command. `limit`: the limit that the reply names. `also`: names of all other limits that refuse,
+    /// perhaps more than once, because several rates of a limit can refuse.
+    pub fn count_refusal(&self, limit: &str, also: &[Arc<str>], stage: &str, action: &str) {
+        self.refusals.with_label_values(&[limit, stage]).inc();
+        let count = |limit: &str| self.decisions.with_label_values(&[limit, stage, "enforce", action]).inc();
+        count(limit);
+        for (at, other) in also.iter().enumerate() {
+            if **other != *limit && !also[..at].contains(other) {
+                count(other);
             }
         }
     }

@@ -173,8 +173,7 @@ impl SessionLog<'_> {
             }
         };
         let stage = stage.name();
-        let limits = std::iter::once(&refusal.limit).chain(&refusal.also).map(|limit| &**limit);
-        metrics.limits.count_refusal(limits, stage, refusal.verb.name());
+        metrics.limits.count_refusal(&refusal.limit, &refusal.also, stage, refusal.verb.name());
         let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") else { return };
         let also = (!refusal.also.is_empty()).then(|| refusal.also.join(","));
         let [used, allowed] = numbers(&refusal.quota, refusal.level);
