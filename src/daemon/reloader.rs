@@ -142,6 +142,9 @@ impl Reloader {
             // The panic itself is in the log.
             Err(_) => Outcome::Unavailable("a fault of Weir's own: the log says more\n".to_owned()),
         };
+        if let Some(log) = self.server.decision_log.as_ref().filter(|_| trigger == Trigger::Command) {
+            log.reopen();
+        }
         if trigger != Trigger::WasBad {
             if let Some(certificates) = &self.server.certificates {
                 certificates.clone().reload().await;
