@@ -32,6 +32,7 @@ mod login_history;
 mod login_networks;
 mod logins;
 mod mechanisms;
+mod metrics;
 mod model;
 mod new_budgets;
 mod open_files;

@@ -94,6 +94,7 @@ impl Daemon {
         );
         let server = Arc::new(open(config)?);
         let bound = bind(listeners, sockets)?;
+        bound.iter().for_each(|listener| server.metrics.show_listener(listener.name()));
         let listeners = addresses(&bound)?;
         let (stop, stopping) = watch::channel(false);
         let (reload_handle, reloading) =
