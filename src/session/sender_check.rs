@@ -6,6 +6,7 @@ use super::options::SenderMismatch;
 use super::record::Record;
 use super::state::{MAX_RECORDED, State};
 use super::step::Session;
+use crate::reference::SENDER_MISMATCH;
 use crate::smtp::envelope::Mail;
 use crate::smtp::from_header::FromHeader;
 use crate::smtp::reply::Reply;
@@ -79,7 +80,8 @@ impl State {
     /// Records a refusal because of a sender. Returns the reply.
     pub(super) fn refuse_sender(&mut self, mismatch: Mismatch) -> Reply {
         self.error_limits.count_refusal();
-        let reference = self.next_reference();
+        let stage = mismatch.part.stage();
+        let reference = self.next_reference(SENDER_MISMATCH, stage);
         let is_logged = self.limit_refusals <= MAX_RECORDED;
         let user = self.user.as_deref().unwrap_or_default();
         let reply = Reply::new(550, format!("5.7.1 {} ({reference})", mismatch.text(user)));
