@@ -55,7 +55,11 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
         ],
         Kind::Free,
     ),
-    ("admin", &["policy", "store", "metrics", "log", "time", "clock"], Kind::Free),
+    (
+        "admin",
+        &["server", "session", "rehearse", "store", "accounts", "relay", "policy", "metrics", "log", "time", "clock"],
+        Kind::Free,
+    ),
     (
         "config",
         &[
