@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 26] = [
+const ROOMS: [(&str, &[&str], Kind); 27] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
@@ -18,6 +18,7 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
     ("clock", &["time"], Kind::Clock),
     ("engine", &["time"], Kind::Pure),
     ("policy", &["engine", "time"], Kind::Pure),
+    ("decisions", &["policy", "engine", "smtp", "time", "log"], Kind::Free),
     (
         "session",
         &[
@@ -43,6 +44,7 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
             "session",
             "smtp",
             "policy",
+            "decisions",
             "store",
             "accounts",
             "relay",
@@ -63,8 +65,19 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
     (
         "config",
         &[
-            "time", "smtp", "engine", "policy", "session", "store", "accounts", "relay", "server", "admin", "metrics",
+            "time",
+            "smtp",
+            "engine",
+            "policy",
+            "session",
+            "store",
+            "accounts",
+            "relay",
+            "server",
+            "admin",
+            "metrics",
             "log",
+            "decisions",
         ],
         Kind::Free,
     ),
@@ -76,8 +89,20 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
     (
         "daemon",
         &[
-            "config", "server", "session", "rehearse", "store", "accounts", "relay", "admin", "policy", "metrics",
-            "log", "time", "clock",
+            "config",
+            "decisions",
+            "server",
+            "session",
+            "rehearse",
+            "store",
+            "accounts",
+            "relay",
+            "admin",
+            "policy",
+            "metrics",
+            "log",
+            "time",
+            "clock",
         ],
         Kind::Free,
     ),

@@ -5,6 +5,7 @@ mod accounts;
 mod addresses;
 mod admin;
 mod certificates;
+mod decision_log;
 mod delay;
 mod diagnostic;
 mod diff;
@@ -38,7 +39,7 @@ use files::Files;
 use crate::accounts::file_metadata::FileMetadata;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
-use crate::{log, relay, server, store};
+use crate::{decisions, log, relay, server, store};
 pub use diff::needs_restart;
 pub use location::KnownDatabases;
 use section::{Placed, Section};
@@ -63,6 +64,8 @@ pub struct Config {
     pub admin: crate::admin::Options,
     pub policy: Policy,
     pub log: log::Format,
+    /// `None`: Weir writes no decision log.
+    pub decision_log: Option<decisions::Options>,
     /// The text of the file, and its warnings.
     pub problems: Diagnostics,
     /// Every key read, with its value or default, in the order of reading.
@@ -260,6 +263,7 @@ impl Reader {
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         places.socket = socket;
         let log = log_format(root.section("log"));
+        let decision_log = decision_log::read(root.section("decision-log"), &self.folder);
         let normalizer = addresses::normalizer(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
@@ -316,6 +320,7 @@ impl Reader {
             admin,
             policy,
             log,
+            decision_log,
             problems,
             settings,
             watched,

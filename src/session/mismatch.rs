@@ -1,7 +1,5 @@
 //! Sender as which the user may not send: in the envelope, or in the From header.
 
-use crate::policy::request::Stage;
-
 /// A sender as which the user may not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
@@ -37,14 +35,6 @@ impl SenderPart {
         match self {
             Self::Envelope => "envelope",
             Self::Header => "header",
-        }
-    }
-
-    /// Returns the stage at which Weir checks this part.
-    pub fn stage(self) -> Stage {
-        match self {
-            Self::Envelope => Stage::Mail,
-            Self::Header => Stage::End,
         }
     }
 }
