@@ -59,7 +59,21 @@ const ROOMS: [(&str, &[&str], Kind); 27] = [
     ),
     (
         "admin",
-        &["server", "session", "rehearse", "store", "accounts", "relay", "policy", "metrics", "log", "time", "clock"],
+        &[
+            "server",
+            "session",
+            "rehearse",
+            "decisions",
+            "reference",
+            "store",
+            "accounts",
+            "relay",
+            "policy",
+            "metrics",
+            "log",
+            "time",
+            "clock",
+        ],
         Kind::Free,
     ),
     (
@@ -90,6 +104,7 @@ const ROOMS: [(&str, &[&str], Kind); 27] = [
         "daemon",
         &[
             "config",
+            "reference",
             "decisions",
             "server",
             "session",

@@ -28,7 +28,7 @@ pub struct Core {
     pub pending_exceptions: PendingExceptions,
     pub new_budgets: NewBudgets,
     pub logins: LoginMemory,
-    pub refusals: RefusalMemory,
+    pub refusals: Arc<RefusalMemory>,
     /// Permits for reads of the login history.
     pub login_reads: Arc<Semaphore>,
     pub health: HealthMonitor,
@@ -90,7 +90,7 @@ impl Core {
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),
             logins: LoginMemory::default(),
-            refusals: RefusalMemory::new(options.refusals),
+            refusals: Arc::new(RefusalMemory::new(options.refusals)),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             health: HealthMonitor::new(metrics.clone()),
             metrics,

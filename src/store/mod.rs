@@ -40,7 +40,7 @@ pub use health::Health;
 pub use login_history::{LoginKey, LoginRow};
 pub use options::{Durability, OnFailure, Options};
 pub use pending_exceptions::Kept;
-pub use refusal_history::{Found, MissingRefusal};
+pub use refusal_history::{Found, MissingRefusal, RefusalRecorder};
 pub use refusals::{Filter as RefusalFilter, Refusal, RefusalOptions, RefusalRow};
 pub use session_slots::SessionSlots;
 

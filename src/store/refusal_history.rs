@@ -2,10 +2,11 @@
 
 use super::core::{COMMIT_TIMEOUT, slow_disk};
 use super::file::{self, File};
-use super::refusals::{Filter, Refusal, RefusalRow};
+use super::refusals::{Filter, Refusal, RefusalMemory, RefusalOptions, RefusalRow};
 use super::{Health, Store};
 use crate::reference::Reference;
 use crate::time::Timestamp;
+use std::sync::Arc;
 use tokio::time::timeout;
 
 /// Record that was found, with its ID. A record that is not in the state file yet has no ID.
@@ -31,16 +32,37 @@ pub enum MissingRefusal {
     Unreadable(String),
 }
 
-impl Store {
-    /// Returns whether refusals are recorded.
-    pub fn keeps_refusals(&self) -> bool {
-        !self.core.refusals.options().keep.is_zero()
+/// Handle that records refusals. It never waits for the state file.
+#[derive(Clone)]
+pub struct RefusalRecorder(Arc<RefusalMemory>);
+
+impl RefusalRecorder {
+    /// Counts a refusal. Returns true if the refusal needs a record, whose content goes to [`Self::add`]: in a flood,
+    /// most refusals are only counted.
+    pub fn count(&self, reference: &Reference) -> bool {
+        self.0.count(reference)
     }
 
-    /// Records a refusal. Does not wait for the state file. Calls `build` only if the refusal gets a record: in a flood,
-    /// most refusals are only counted.
-    pub fn record_refusal(&self, reference: &Reference, build: impl FnOnce() -> Refusal) {
-        self.core.refusals.record(reference, build);
+    /// Adds a refusal with its content.
+    pub fn add(&self, reference: &Reference, refusal: Refusal) {
+        self.0.add(reference, refusal);
+    }
+}
+
+impl Store {
+    /// Returns the bounds of the stored refusals.
+    pub fn refusal_options(&self) -> RefusalOptions {
+        self.core.refusals.options()
+    }
+
+    /// Returns whether refusals are recorded.
+    pub fn keeps_refusals(&self) -> bool {
+        !self.refusal_options().keep.is_zero()
+    }
+
+    /// Returns a handle that records refusals.
+    pub fn refusal_recorder(&self) -> RefusalRecorder {
+        RefusalRecorder(self.core.refusals.clone())
     }
 
     /// Returns the record of a reference: the single one, or else the coalesced one that has it.

@@ -76,7 +76,7 @@ impl File {
     /// Returns at most `at_most` records that a filter selects, the newest first, each with its ID.
     pub fn refusals(&self, filter: &Filter, at_most: usize) -> rusqlite::Result<Vec<(i64, RefusalRow)>> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM refusal WHERE id < ?1 AND last >= ?2 AND (?3 IS NULL OR user = ?3) \
+            "SELECT {COLUMNS} FROM refusal WHERE id < ?1 AND last >= ?2 AND (?3 IS NULL OR user = ?3 COLLATE NOCASE) \
              AND (?4 IS NULL OR client = ?4) AND (?5 IS NULL OR of_limit = ?5) ORDER BY id DESC LIMIT ?6"
         );
         let mut statement = self.connection.prepare_cached(&sql)?;

@@ -56,27 +56,27 @@ impl RefusalMemory {
         self.options
     }
 
-    /// Records a refusal. Calls `build` only if the refusal is not merely counted in a coalesced record.
-    pub fn record(&self, reference: &Reference, build: impl FnOnce() -> Refusal) {
+    /// Counts a refusal. Returns true if the refusal needs a record: the caller then passes its content to
+    /// [`RefusalMemory::add`].
+    pub fn count(&self, reference: &Reference) -> bool {
         if self.options.keep.is_zero() {
-            return;
+            return false;
         }
-        let course = {
-            let mut inner = self.lock();
-            let ended = inner.coalescer.end_period(reference.millis);
-            if !ended.is_empty() {
-                inner.coalesced_since = None;
-            }
-            inner.queue(ended);
-            inner.latest = inner.latest.max(Some(reference.time()));
-            inner.coalescer.count(reference)
-        };
-        if course == Course::Wanted {
-            let refusal = build();
-            let mut inner = self.lock();
-            let row = inner.coalescer.add(reference, refusal);
-            inner.queue(row);
+        let mut inner = self.lock();
+        let ended = inner.coalescer.end_period(reference.millis);
+        if !ended.is_empty() {
+            inner.coalesced_since = None;
         }
+        inner.queue(ended);
+        inner.latest = inner.latest.max(Some(reference.time()));
+        inner.coalescer.count(reference) == Course::Wanted
+    }
+
+    /// Adds a refusal with its content.
+    pub fn add(&self, reference: &Reference, refusal: Refusal) {
+        let mut inner = self.lock();
+        let row = inner.coalescer.add(reference, refusal);
+        inner.queue(row);
     }
 
     /// Returns whether the writer has to be asked to write records now. The writer ignores this while it cannot write,

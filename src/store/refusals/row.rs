@@ -100,7 +100,9 @@ impl Filter {
     pub fn has(&self, row: &RefusalRow) -> bool {
         let is_same = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
         let refusal = &row.refusal;
-        is_same(&self.user, &refusal.user)
+        // Users are the same in capitals.
+        let lower = |text: &Option<String>| text.as_ref().map(|text| text.to_ascii_lowercase());
+        is_same(&lower(&self.user), &lower(&refusal.user))
             && is_same(&self.client, &refusal.client)
             && is_same(&self.limit, &refusal.limit)
             && self.since.is_none_or(|since| u64::try_from(since.micros() / 1_000).unwrap_or(0) <= row.last)

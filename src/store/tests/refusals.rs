@@ -16,9 +16,16 @@ fn refusal(user: &str, body: &str) -> Refusal {
     Refusal { user, client: Some("192.0.2.7".to_owned()), limit, body: body.to_owned() }
 }
 
+fn offer(store: &Store, reference: &Reference, build: impl FnOnce() -> Refusal) {
+    let recorder = store.refusal_recorder();
+    if recorder.count(reference) {
+        recorder.add(reference, build());
+    }
+}
+
 fn record(store: &Store, user: &str, second: i64, number: u32) -> Reference {
     let reference = reference(user, second, number);
-    store.record_refusal(&reference, || refusal(user, &format!("{{\"{user}\":{number}}}")));
+    offer(store, &reference, || refusal(user, &format!("{{\"{user}\":{number}}}")));
     reference
 }
 
@@ -102,7 +109,7 @@ async fn old_refusals_are_deleted_by_age_and_size() {
     let big = |n: i64| (reference(&format!("user{n}"), n, 1), "x".repeat(10_000));
     for n in 0..20 {
         let (reference, body) = big(n);
-        store.record_refusal(&reference, || refusal("alice", &body));
+        offer(&store, &reference, || refusal("alice", &body));
     }
     until_count(&path, "refusal", 9).await;
     assert!(store.refusal(big(19).0).await.is_ok() && store.refusal(big(5).0).await.is_err());
@@ -110,7 +117,7 @@ async fn old_refusals_are_deleted_by_age_and_size() {
     store.close().await;
     let store = open_with_refusals(&path, options);
     let last = reference("bob", 15 * DAY, 1);
-    store.record_refusal(&last, || refusal("bob", &"x".repeat(10_000)));
+    offer(&store, &last, || refusal("bob", &"x".repeat(10_000)));
     until_count(&path, "refusal", 1).await;
     assert!(store.refusal(last).await.is_ok());
     assert_eq!(File::open_to_read(&path).unwrap().refusal_octets().unwrap(), 10_000 + 93);
@@ -122,7 +129,7 @@ async fn nothing_is_kept_if_the_time_is_zero() {
     let options = RefusalOptions { keep: Duration::ZERO, ..RefusalOptions::default() };
     let store = open_with_refusals(&folder.path().join("state.db"), options);
     let reference = reference("alice", 0, 1);
-    store.record_refusal(&reference, || panic!("no record is needed"));
+    offer(&store, &reference, || panic!("no record is needed"));
     assert_eq!(store.refusal(reference).await, Err(MissingRefusal::NotKept));
 }
 

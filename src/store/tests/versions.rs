@@ -115,7 +115,7 @@ async fn a_file_of_version_5_is_migrated() {
         Err(MissingRefusal::Unknown { records: 0, oldest: None }),
         "the table is there"
     );
-    store.record_refusal(&reference, || Refusal { body: "{}".to_owned(), ..Refusal::default() });
+    store.refusal_recorder().add(&reference, Refusal { body: "{}".to_owned(), ..Refusal::default() });
     store.close().await;
     let store = open(&path).unwrap();
     assert_eq!(store.refusal(reference).await.map(|row| row.times), Ok(1));
