@@ -7,6 +7,7 @@ mod announced_client;
 mod bad_config;
 mod certificates;
 mod command_line;
+mod decision_log;
 mod dialogue;
 mod differential;
 mod documents;
