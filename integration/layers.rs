@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 25] = [
+const ROOMS: [(&str, &[&str], Kind); 26] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
@@ -17,6 +17,7 @@ const ROOMS: [(&str, &[&str], Kind); 25] = [
     ("clock", &["time"], Kind::Clock),
     ("engine", &["time"], Kind::Pure),
     ("policy", &["engine", "time"], Kind::Pure),
+    ("top", &["time"], Kind::Pure),
     (
         "session",
         &[
@@ -50,10 +51,11 @@ const ROOMS: [(&str, &[&str], Kind); 25] = [
             "clock",
             "bounded_map",
             "certificate_pin",
+            "top",
         ],
         Kind::Free,
     ),
-    ("admin", &["policy", "store", "metrics", "log", "time", "clock"], Kind::Free),
+    ("admin", &["policy", "store", "metrics", "log", "time", "clock", "top"], Kind::Free),
     (
         "config",
         &[
@@ -71,7 +73,7 @@ const ROOMS: [(&str, &[&str], Kind); 25] = [
         "daemon",
         &[
             "config", "server", "session", "rehearse", "store", "accounts", "relay", "admin", "policy", "metrics",
-            "log", "time", "clock",
+            "log", "time", "clock", "top",
         ],
         Kind::Free,
     ),

@@ -22,6 +22,7 @@ use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
 use crate::store::{Health, Store};
+use crate::top::TopSenders;
 use administration::Administration;
 use limit_metrics::show_limits;
 use reloader::{ReloadHandle, Reloader};
@@ -158,6 +159,7 @@ fn open(config: Config) -> Result<Server, StartError> {
         notification_throttle: NotificationThrottle::default(),
         accept_errors: AcceptErrors::default(),
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
+        top: TopSenders::default(),
         certificates: certificates.map(Arc::new),
     })
 }

@@ -9,6 +9,7 @@ use crate::accounts::Accounts;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::store::Store;
+use crate::top::TopSenders;
 use std::sync::Arc;
 
 /// Services that all connections share.
@@ -22,5 +23,7 @@ pub struct Server {
     pub accept_errors: AcceptErrors,
     /// Throttle of the log lines that clients cause.
     pub log_throttle: LogThrottle,
+    /// The senders that send or are refused most.
+    pub top: TopSenders,
     pub certificates: Option<Arc<Certificates>>,
 }

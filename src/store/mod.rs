@@ -27,6 +27,7 @@ mod new_budgets;
 mod options;
 mod pending_exceptions;
 mod recovery;
+mod scan;
 mod schema;
 mod session_slots;
 mod wal_checkpoint;
@@ -38,6 +39,7 @@ pub use health::Health;
 pub use login_history::{LoginKey, LoginRow};
 pub use options::{Durability, OnFailure, Options};
 pub use pending_exceptions::Kept;
+pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
