@@ -55,7 +55,14 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
         ],
         Kind::Free,
     ),
-    ("admin", &["policy", "store", "metrics", "log", "time", "clock", "top"], Kind::Free),
+    (
+        "admin",
+        &[
+            "server", "session", "rehearse", "store", "accounts", "relay", "policy", "metrics", "log", "time", "clock",
+            "top",
+        ],
+        Kind::Free,
+    ),
     (
         "config",
         &[

@@ -11,6 +11,7 @@ mod logins;
 mod manual;
 mod password;
 mod rehearse;
+mod reload;
 mod serve;
 mod simulate;
 mod state;
@@ -68,7 +69,7 @@ enum Command {
         "Exit code: 0 if the configuration is taken, 78 if it is bad, 69 if no Weir runs.\n\n",
         "Example:\n  weir reload"
     ))]
-    Reload(ConfigArgument),
+    Reload(reload::Arguments),
     /// Grant one budget another rate for a limited time; meanwhile its mail is counted separately
     #[command(after_help = concat!(
         "Example:\n",
@@ -146,6 +147,9 @@ enum Command {
         /// Print the reference of weir.toml, in Markdown
         #[arg(long, conflicts_with = "folder")]
         reference: bool,
+        /// Print the OpenAPI file of the admin API, in JSON
+        #[arg(long, conflicts_with_all = ["folder", "reference"])]
+        openapi: bool,
     },
 }
 
@@ -249,14 +253,12 @@ pub fn run() -> ExitCode {
         Command::Check { config, file, print, explain, online } => {
             check::run(&file.unwrap_or(config.config), print, explain, online)
         }
-        Command::Reload(argument) => {
-            control_client::command(&argument.config, "/reload").and_then(|words| print(&words))
-        }
-        Command::Grant(grant) => exceptions::grant(&grant),
+        Command::Reload(arguments) => reload::run(arguments),
+        Command::Grant(grant) => exceptions::grant(grant),
         Command::Revoke(revoke) => exceptions::revoke(&revoke),
-        Command::Suspend(suspend) => exceptions::suspend(&suspend),
+        Command::Suspend(suspend) => exceptions::suspend(suspend),
         Command::Release(release) => exceptions::release(&release),
-        Command::Reset(reset) => exceptions::reset(&reset),
+        Command::Reset(reset) => exceptions::reset(reset),
         Command::Exceptions(list) => exceptions::list(&list),
         Command::Logins(arguments) => logins::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
@@ -268,6 +270,7 @@ pub fn run() -> ExitCode {
         Command::State { command } => state::run(&command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { reference: true, .. } => manual::print_reference(),
+        Command::Man { openapi: true, .. } => print(&crate::admin::openapi()),
         Command::Man { folder, .. } => manual::pages(folder.as_deref()),
     };
     match outcome {
@@ -285,6 +288,13 @@ pub fn run() -> ExitCode {
 /// closed pipe is no error.
 fn print(text: &str) -> Result<(), CommandError> {
     written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
+}
+
+/// Prints each item as a line of JSON, with its keys in order.
+fn print_lines<T: serde::Serialize>(items: &[T]) -> Result<(), CommandError> {
+    let line = |item| serde_json::to_value(item).map(|value| format!("{value}\n"));
+    let lines: Result<String, _> = items.iter().map(line).collect();
+    print(&lines.map_err(|error| CommandError::new(exit::DATA, error))?)
 }
 
 /// Converts the result of writing to standard output. A closed pipe is no error.

@@ -99,8 +99,8 @@ impl Daemon {
         let (reload_handle, reloading) =
             Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
-        let handlers = control::handlers(&reload_handle, &server, sessions);
-        let administration = Administration::start(&admin_options, public, handlers, &stopping).await?;
+        let api = control::api(&reload_handle, &server, sessions, stopping.clone());
+        let administration = Administration::start(&admin_options, public, api, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
