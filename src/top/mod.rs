@@ -10,15 +10,19 @@ pub use activity::{Activity, Amounts, LastRefusal, Rates, TIME_CONSTANT};
 pub use last_hour::HourSums;
 
 use crate::time::Timestamp;
+use clap::ValueEnum;
 use last_hour::LastHour;
+use serde::{Deserialize, Serialize};
 use space_saving::SpaceSaving;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use utoipa::ToSchema;
 
 /// Maximum number of users, and maximum number of clients, that are remembered.
 pub const CAPACITY: usize = 1_000;
 
 /// Kind of a sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum SenderKind {
     /// User who has logged in, or whom a trusted proxy has named.
     User,
@@ -27,7 +31,8 @@ pub enum SenderKind {
 }
 
 /// Quantity by which senders are sorted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum SortBy {
     Messages,
     #[default]
