@@ -1,5 +1,6 @@
 //! Budgets of an owner, with the account, the exceptions, the activity and the logins: the answer to `weir show`.
 
+pub use super::budget_row::Applies;
 use super::budget_row::{self, BudgetRow};
 use super::exceptions::{Exception, OwnerFields, applicability, owner_fields};
 use super::logins::LoginLine;
