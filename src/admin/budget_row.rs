@@ -53,9 +53,13 @@ pub struct BudgetRow {
 pub enum Applies {
     Yes,
     /// Never: a condition of `match` or `except` excludes the owner.
-    No { why: String },
+    No {
+        why: String,
+    },
     /// It depends on these keys of `match` and `except`.
-    Depends { on: String },
+    Depends {
+        on: String,
+    },
 }
 
 /// Source of a quota in a file of overrides.

@@ -177,7 +177,8 @@ async fn budgets(
         let total = total.and_then(|key| states.get(&key).copied().flatten().or_else(|| store.state_in_memory(&key)));
         budget_row::describe(policy, (key, *state, total), groups, now)
     };
-    let never_charged = |row: &BudgetRow| row.changed.is_none() && matches!(row.applies, budget_row::Applies::No { .. });
+    let never_charged =
+        |row: &BudgetRow| row.changed.is_none() && matches!(row.applies, budget_row::Applies::No { .. });
     let mut rows: Vec<BudgetRow> = states.iter().filter_map(row).filter(|row| !never_charged(row)).collect();
     rows.extend(within_session(policy, wanted, groups));
     rows.sort_by(|one, other| other.fullness().total_cmp(&one.fullness()).then_with(|| one.limit.cmp(&other.limit)));

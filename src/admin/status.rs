@@ -94,10 +94,7 @@ pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiErr
         suspensions: exceptions.suspensions().filter(|one| one.term.holds(now)).count() as u64,
         grants: exceptions.grants().filter(|one| one.term.holds(now)).count() as u64,
         last_hour: last_hour(&server, now),
-        certificates: expiries
-            .into_iter()
-            .map(|(file, end)| CertificateRow { file, expires: end.rfc3339() })
-            .collect(),
+        certificates: expiries.into_iter().map(|(file, end)| CertificateRow { file, expires: end.rfc3339() }).collect(),
     }))
 }
 

@@ -39,7 +39,8 @@ const ROWS: [Column; 4] = [
 
 fn text(answer: &StatusAnswer, width: usize, paint: Paint) -> String {
     let state = if answer.problems.is_empty() { "no problems" } else { "degraded" };
-    let first = format!("weir {}: {state}, up for {}, since {}", answer.version, span(answer.uptime_seconds), answer.started);
+    let first =
+        format!("weir {}: {state}, up for {}, since {}", answer.version, span(answer.uptime_seconds), answer.started);
     let mut text = wrapped(&harmless(&first), 0, width);
     for problem in &answer.problems {
         for line in wrapped(&harmless(problem), 2, width).lines() {

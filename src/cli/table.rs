@@ -250,13 +250,10 @@ mod tests {
         assert_eq!(
             table(&COLUMNS, &rows, 50, NO_PAINT),
             "\
-sender                count  last refusal
-alice                     1
-xxxxxxxxxxxxxxxxx…   123456  12s ago: user-recipi…
+sender                 count  last refusal
+alice                      1
+xxxxxxxxxxxxxxxxxxx…  123456  12s ago: user-recip…
 "
-            .replace("sender                count", "sender              count")
-            .replace("alice                     1", "alice                   1")
-            .replace("xxxxxxxxxxxxxxxxx…   123456  12s ago: user-recipi…", "xxxxxxxxxxxxxxxxx…  123456  12s ago: user-recipie…"),
         );
     }
 
@@ -308,9 +305,15 @@ xxxxxxxxxxxxxxxxx…   123456  12s ago: user-recipi…
         ] {
             assert_eq!(short(number), text);
         }
-        for (seconds, text) in
-            [(0.0, "0s"), (0.2, "1s"), (61.0, "1m1s"), (25_800.0, "7h10m"), (25_801.0, "7h11m"), (3_599.5, "1h"), (273_600.0, "3d4h")]
-        {
+        for (seconds, text) in [
+            (0.0, "0s"),
+            (0.2, "1s"),
+            (61.0, "1m1s"),
+            (25_800.0, "7h10m"),
+            (25_801.0, "7h11m"),
+            (3_599.5, "1h"),
+            (273_600.0, "3d4h"),
+        ] {
             assert_eq!(span(seconds), text);
         }
     }

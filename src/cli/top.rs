@@ -88,7 +88,8 @@ fn ask(config: &Path, question: &Question, rows: u32) -> Result<Answer, AskError
         }
         Question::Limit(name) => {
             let path = format!("/v1/limits/{}/top", control_client::segment(name));
-            control_client::get(config, &control_client::with_query(&path, &[("rows", Some(&*rows))])).map(Answer::Limit)
+            control_client::get(config, &control_client::with_query(&path, &[("rows", Some(&*rows))]))
+                .map(Answer::Limit)
         }
     }
 }

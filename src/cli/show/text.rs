@@ -30,7 +30,8 @@ const LOGINS: [Column; 6] = [
 pub fn text(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     let mut text = paint.paint(Tone::Heading, &cut(&harmless(&title(answer)), width)) + "\n";
     for suspension in &answer.suspensions {
-        let sentence = format!("suspended: {} sends nothing, {}", owner_text(&suspension.owner), term(suspension, answer));
+        let sentence =
+            format!("suspended: {} sends nothing, {}", owner_text(&suspension.owner), term(suspension, answer));
         text += &coloured(&harmless(&sentence), Tone::Bad, 0, width, paint);
     }
     text += &answer.activity.as_ref().map_or_else(String::new, |sender| activity(sender, &answer.time, width));
@@ -42,7 +43,8 @@ pub fn text(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     if let Some(why) = &answer.incomplete {
         text += &coloured(&harmless(&format!("perhaps budgets are missing: {why}")), Tone::Warning, 2, width, paint);
     }
-    let shown = |grant: &&Exception| !answer.budgets.iter().any(|row| row.grant.as_ref().is_some_and(|of| is_same(of, grant)));
+    let shown =
+        |grant: &&Exception| !answer.budgets.iter().any(|row| row.grant.as_ref().is_some_and(|of| is_same(of, grant)));
     let others: Vec<&Exception> = answer.grants.iter().filter(shown).collect();
     if !others.is_empty() {
         text += &format!("\n{}\n", paint.paint(Tone::Heading, "further grants"));
@@ -87,7 +89,8 @@ fn activity(sender: &SenderRow, now: &str, width: usize) -> String {
         short(sender.octets as f64 / 1_000.0),
     );
     let refusal = sender.last_refusal.as_ref().map(|refusal| {
-        let reference = refusal.reference.as_ref().map_or(String::new(), |reference| format!(", reference {reference}"));
+        let reference =
+            refusal.reference.as_ref().map_or(String::new(), |reference| format!(", reference {reference}"));
         format!("last refusal {} ago by {} at {}{reference}", ago(&refusal.time, now), refusal.by, refusal.stage)
     });
     wrapped(&harmless(&sentence), 0, width) + &refusal.map_or_else(String::new, |it| wrapped(&harmless(&it), 0, width))
@@ -225,4 +228,155 @@ fn logins(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
 fn coloured(text: &str, tone: Tone, indent: usize, width: usize, paint: Paint) -> String {
     let lines = wrapped(text, indent, width);
     lines.lines().map(|line| format!("{}\n", paint.paint(tone, line))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::exceptions::ExceptionKind;
+    use crate::admin::logins::LoginLine;
+    use crate::cli::table::USUAL_WIDTH;
+
+    const NO_PAINT: Paint = Paint { is_coloured: false };
+
+    fn owner(parts: &[(&str, &str)]) -> OwnerFields {
+        parts.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn row(limit: &str, rate: &str, level: f64, allowed: f64) -> BudgetRow {
+        BudgetRow {
+            limit: limit.into(),
+            rate: rate.into(),
+            mode: "enforce".into(),
+            line: Some(12),
+            owner: owner(&[("user", "alice")]),
+            unit: "recipients".into(),
+            level: Some(level),
+            allowed: Some(allowed),
+            period_seconds: Some(86_400.0),
+            room: Some((allowed - level).max(0.0)),
+            wait_seconds: Some(if level < allowed { 0.0 } else { 25_800.0 }),
+            changed: Some("2026-11-23T22:59:48Z".into()),
+            applies: Applies::Yes,
+            override_row: None,
+            grant: None,
+        }
+    }
+
+    fn exception(exception: ExceptionKind, reason: &str) -> Exception {
+        Exception {
+            exception,
+            limit: Some("user-recipients".into()),
+            owner: owner(&[("user", "alice")]),
+            rate: Some("2000 / 1d".into()),
+            since: "2026-11-23T22:00:00Z".into(),
+            until: "2026-11-24T01:00:00Z".into(),
+            by: "root".into(),
+            reason: reason.into(),
+            without_effect: None,
+        }
+    }
+
+    fn answer(budgets: Vec<BudgetRow>) -> BudgetsAnswer {
+        let login = LoginLine {
+            login: "alice".into(),
+            network: "192.0.2.0/24".into(),
+            first: "2026-11-20T23:00:00Z".into(),
+            last: "2026-11-23T22:00:00Z".into(),
+            logins: 12,
+            country: Some("AT".into()),
+            tls: None,
+            mechanism: None,
+            helo: vec!["laptop.example".into()],
+        };
+        BudgetsAnswer {
+            time: "2026-11-23T23:00:00Z".into(),
+            owner: owner(&[("user", "alice")]),
+            account: Some(AccountRow { is_known: Some(true), is_disabled: false, groups: vec!["staff".into()] }),
+            suspensions: Vec::new(),
+            grants: Vec::new(),
+            budgets,
+            incomplete: None,
+            activity: None,
+            logins: vec![login],
+            logins_unknown: None,
+        }
+    }
+
+    #[test]
+    fn budgets_are_plain_sentences_with_bars() {
+        let message = BudgetRow {
+            level: None,
+            period_seconds: None,
+            changed: None,
+            room: None,
+            ..row("per-message", "50 / message", 0.0, 50.0)
+        };
+        let both = BudgetRow {
+            owner: owner(&[("user", "alice"), ("client/24/56", "192.0.2.0/24")]),
+            applies: Applies::Depends { on: "listener".into() },
+            mode: "shadow".into(),
+            ..row("user-client", "30 / 1h", 30.0, 30.0)
+        };
+        let of_file = OverrideSource { file: "bulk.csv".into(), line: Some(3), depends_on: None };
+        let overridden =
+            BudgetRow { override_row: Some(of_file), ..row("user-recipients", "1000 / 1d", 512.3, 1_000.0) };
+        let mut answer = answer(vec![both, overridden, message]);
+        answer.suspensions = vec![exception(ExceptionKind::Suspension, "password stolen")];
+        assert_eq!(
+            text(&answer, USUAL_WIDTH, NO_PAINT),
+            "\
+user=alice: account enabled, groups staff
+suspended: user=alice sends nothing, 2h left, until 2026-11-24T01:00:00Z, by
+root: password stolen
+
+budgets
+  user-client               [####################]  30 of 30 recipients per 1h,
+                                                    free again in 7h10m
+      for client=192.0.2.0/24,user=alice; last change 12s ago; mode shadow:
+      refuses nothing; applies depending on listener; line 12 of the
+      configuration
+  user-recipients           [##########----------]  512.3 of 1000 recipients per
+                                                    1d, room for 487.7
+      last change 12s ago; override bulk.csv line 3; line 12 of the
+      configuration
+  per-message               [                    ]  50 recipients per message,
+                                                    counted in each message
+      line 12 of the configuration
+
+logins
+  last    first   logins  network       country  EHLO
+  1h ago  3d ago      12  192.0.2.0/24  AT       laptop.example
+"
+        );
+    }
+
+    #[test]
+    fn hostile_names_and_ten_thousand_budgets_fit_80_columns() {
+        let hostile = format!("\u{202e}\x1b[31m{}", "שx".repeat(120));
+        let hostile_row = |n: usize| BudgetRow {
+            owner: owner(&[("user", "alice"), ("sender", &hostile)]),
+            grant: Some(exception(ExceptionKind::Grant, &hostile)),
+            ..row(&"long-name-".repeat(6), "1000000000 / 1d", n as f64 * 1e5, 1e9)
+        };
+        let mut answer = answer((0..10_000).map(hostile_row).collect());
+        answer.owner = owner(&[("user", &hostile)]);
+        answer.logins[0].helo = vec![hostile.clone(); 9];
+        let text = text(&answer, USUAL_WIDTH, NO_PAINT);
+        assert!(text.lines().count() > 10_000);
+        for line in text.lines() {
+            assert!(columns_of(line) <= USUAL_WIDTH && !line.chars().any(char::is_control), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_without_a_budget_or_an_account_is_named_so() {
+        let mut answer = answer(Vec::new());
+        answer.account = Some(AccountRow { is_known: Some(false), is_disabled: false, groups: Vec::new() });
+        answer.logins.clear();
+        assert_eq!(
+            text(&answer, USUAL_WIDTH, NO_PAINT),
+            "user=alice: there is no account of this name\n\nbudgets\n  no limit has a budget for this owner\n\nlogins\n  none\n"
+        );
+    }
 }

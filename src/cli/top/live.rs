@@ -141,7 +141,8 @@ impl Live {
         let (config, question) = (self.config.clone(), self.question.clone());
         let (height, _) = size();
         let room = height.saturating_sub(view::HEAD_LINES + HELP_LINES).max(1);
-        let rows = self.rows.unwrap_or(u32::MAX).min(room.try_into().unwrap_or(u32::MAX)).min(crate::admin::top::MAX_ROWS);
+        let rows =
+            self.rows.unwrap_or(u32::MAX).min(room.try_into().unwrap_or(u32::MAX)).min(crate::admin::top::MAX_ROWS);
         tokio::task::spawn_blocking(move || ask(&config, &question, rows).map_err(|why| error(why).words))
     }
 
@@ -162,7 +163,11 @@ impl Live {
             Question::Limit(_) => "q quit",
         };
         // A screen of 80 columns has no room for the longest help.
-        let help = if help.len() > width { "q quit  r recipients m messages f refusals o octets  u users c clients a all" } else { help };
+        let help = if help.len() > width {
+            "q quit  r recipients m messages f refusals o octets  u users c clients a all"
+        } else {
+            help
+        };
         lines.push(self.paint.paint(Tone::Heading, &cut(help, width)));
         lines
     }

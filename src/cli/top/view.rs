@@ -150,8 +150,8 @@ pub fn ago(time: &str, now: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::top::{LastHour, LastRefusalRow};
     use crate::admin::budgets::Applies;
+    use crate::admin::top::{LastHour, LastRefusalRow};
     use crate::cli::table::{USUAL_WIDTH, columns_of};
 
     const NO_PAINT: Paint = Paint { is_coloured: false };
@@ -230,7 +230,8 @@ xxxxxxxxxxxxxxxxxx…       0.5     0.17        0      10   1h5m
     #[test]
     fn the_list_of_budgets_fits_80_columns() {
         let budgets = vec![budget("alice", 1_400.0, Some(25_800.0)), budget("bob", 512.0, Some(0.0))];
-        let answer = LimitTopAnswer { time: NOW.into(), limit: "user-recipients".into(), budgets_in_memory: 2, budgets };
+        let answer =
+            LimitTopAnswer { time: NOW.into(), limit: "user-recipients".into(), budgets_in_memory: 2, budgets };
         assert_eq!(
             text(&Answer::Limit(answer), USUAL_WIDTH, NO_PAINT),
             "\
