@@ -81,6 +81,7 @@
 //!   and ends these exceptions.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged only when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
+//! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
 //!   would happen to one message (`weir test`).
@@ -97,6 +98,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod daemon;
+pub mod decisions;
 pub mod engine;
 pub mod explain;
 pub mod history;
@@ -104,6 +106,7 @@ pub mod import;
 pub mod log;
 pub mod metrics;
 pub mod policy;
+pub mod reference;
 pub mod rehearse;
 pub mod relay;
 pub mod server;

@@ -4,6 +4,7 @@ pub use super::budget_row::Applies;
 use super::budget_row::{self, BudgetRow};
 use super::exceptions::{Exception, OwnerFields, applicability, owner_fields};
 use super::logins::LoginLine;
+use super::refusals::{self, StoredRefusal};
 use super::top::SenderRow;
 use super::{Api, ApiError, Errors, Json, Query};
 use crate::accounts::Accounts;
@@ -14,16 +15,20 @@ use crate::policy::limit::Limit;
 use crate::policy::matching::Field;
 use crate::policy::{BudgetViews, Policy, has_part};
 use crate::server::Server;
-use crate::store::{FoundBudgets, Store};
+use crate::store::{FoundBudgets, RefusalFilter, Store};
 use crate::time::Timestamp;
 use crate::top::{SenderKind, SortBy};
 use axum::extract::State as ApiState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use utoipa::{IntoParams, ToSchema};
 
 /// Maximum number of budgets that a search finds.
 const MAX_FOUND: usize = 1_000;
+
+/// Number of the last refusals in an answer.
+const MAX_REFUSALS: usize = 5;
 
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -55,6 +60,10 @@ pub struct BudgetsAnswer {
     pub incomplete: Option<String>,
     /// Present activity, if the owner is one of the top senders.
     pub activity: Option<SenderRow>,
+    /// Last refusals of the user or client that are stored, the newest first.
+    pub refusals: Vec<StoredRefusal>,
+    /// Reason why the refusals are not known; null if they are, or if the owner is neither a user nor a client.
+    pub refusals_unknown: Option<String>,
     /// Logins of the user, the newest first: one for each network.
     pub logins: Vec<LoginLine>,
     /// Reason why the logins are not known; null if they are, or if the owner is no user.
@@ -96,6 +105,7 @@ pub async fn of_owner(
         None => (None, None),
     };
     let (budgets, incomplete) = budgets(&server.store, &policy, &wanted, groups.as_deref(), now).await;
+    let (refusals, refusals_unknown) = refusals(&server.store, &wanted).await;
     let (logins, logins_unknown) = match user {
         Some(user) => logins(&server.store, user, now).await,
         None => (Vec::new(), None),
@@ -112,6 +122,8 @@ pub async fn of_owner(
         budgets,
         incomplete,
         activity: activity(&server, &policy, &wanted, now),
+        refusals,
+        refusals_unknown,
         logins,
         logins_unknown,
     }))
@@ -237,6 +249,25 @@ fn within_session<'a>(
         let row = BudgetRow::of_limit(limit, limit.quota, &owner, applies);
         (!matches!(row.applies, budget_row::Applies::No { .. })).then_some(row)
     })
+}
+
+async fn refusals(store: &Store, wanted: &Wanted) -> (Vec<StoredRefusal>, Option<String>) {
+    let value = Some(wanted.value.clone());
+    let filter = match &*wanted.field {
+        "user" => RefusalFilter { user: value, ..RefusalFilter::default() },
+        // The records have addresses, and no networks.
+        "client" if wanted.value.parse::<IpAddr>().is_ok() => {
+            RefusalFilter { client: value, ..RefusalFilter::default() }
+        }
+        _ => return (Vec::new(), None),
+    };
+    if !store.keeps_refusals() {
+        return (Vec::new(), Some("keep-refusals is \"0s\" in [state]".to_owned()));
+    }
+    match refusals::latest(store, filter, MAX_REFUSALS).await {
+        Ok(refusals) => (refusals, None),
+        Err(why) => (Vec::new(), Some(format!("the refusals cannot be read: {why}"))),
+    }
 }
 
 async fn logins(store: &Store, user: &str, now: Timestamp) -> (Vec<LoginLine>, Option<String>) {

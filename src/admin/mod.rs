@@ -12,6 +12,7 @@ mod extract;
 mod gate;
 pub mod logins;
 mod public;
+pub mod refusals;
 mod rehearsal;
 mod reload;
 mod routes;

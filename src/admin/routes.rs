@@ -4,7 +4,7 @@
 //! [`acting`].
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
-use super::{audit, budgets, caller, error, exceptions, logins, rehearsal, reload, status, top};
+use super::{audit, budgets, caller, error, exceptions, logins, refusals, rehearsal, reload, status, top};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
@@ -18,6 +18,8 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(exceptions::list))
         .routes(routes!(audit::audit))
         .routes(routes!(logins::logins))
+        .routes(routes!(refusals::refusal))
+        .routes(routes!(refusals::refusals))
         .routes(routes!(rehearsal::test))
         .routes(routes!(top::senders))
         .routes(routes!(top::of_limit))

@@ -20,6 +20,7 @@ mod status;
 mod table;
 mod top;
 mod user;
+mod why;
 
 use crate::config::{self, Config, ConfigError, Diagnostics};
 use crate::daemon::StartError;
@@ -113,6 +114,11 @@ enum Command {
     /// Print the login history of a user: from which networks, since when, with which client
     #[command(after_help = "Example:\n  weir logins alice")]
     Logins(logins::Arguments),
+    /// Explain a refusal, by the reference in its reply: which limits refused, and what would let it pass
+    #[command(
+        after_help = "Exit code: 1 if no refusal with this reference is stored.\n\nExample:\n  weir why mp3x9abc-k3f7q-1"
+    )]
+    Why(why::Arguments),
     /// Test what each limit would do to a message, and why; nothing is sent or charged
     #[command(after_help = concat!(
         "Exit code: 0 if everything passes, 1 if anything would be refused.\n\n",
@@ -283,6 +289,7 @@ pub fn run() -> ExitCode {
         Command::Show(arguments) => show::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Logins(arguments) => logins::run(&arguments),
+        Command::Why(arguments) => why::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::History(arguments) => history::run(&arguments),

@@ -3,7 +3,7 @@
 mod live;
 mod view;
 
-pub use view::{ago, owner_text};
+pub use view::{ago, owner_text, time_of};
 
 use super::control_client::{self, AskError};
 use super::table::{Paint, USUAL_WIDTH};

@@ -5,6 +5,7 @@ mod accounts;
 mod addresses;
 mod admin;
 mod certificates;
+mod decision_log;
 mod delay;
 mod diagnostic;
 mod diff;
@@ -22,6 +23,7 @@ mod notify;
 mod overrides;
 mod redact;
 pub mod reference;
+mod refusal_history;
 mod section;
 mod senders;
 mod service_user;
@@ -37,7 +39,7 @@ use files::Files;
 use crate::accounts::file_metadata::FileMetadata;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
-use crate::{log, relay, server, store};
+use crate::{decisions, log, relay, server, store};
 pub use diff::needs_restart;
 pub use location::KnownDatabases;
 use section::{Placed, Section};
@@ -62,6 +64,8 @@ pub struct Config {
     pub admin: crate::admin::Options,
     pub policy: Policy,
     pub log: log::Format,
+    /// `None`: Weir writes no decision log.
+    pub decision_log: Option<decisions::Options>,
     /// The text of the file, and its warnings.
     pub problems: Diagnostics,
     /// Every key read, with its value or default, in the order of reading.
@@ -259,6 +263,7 @@ impl Reader {
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         places.socket = socket;
         let log = log_format(root.section("log"));
+        let decision_log = decision_log::read(root.section("decision-log"), &self.folder);
         let normalizer = addresses::normalizer(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
@@ -315,6 +320,7 @@ impl Reader {
             admin,
             policy,
             log,
+            decision_log,
             problems,
             settings,
             watched,
@@ -337,9 +343,10 @@ impl Reader {
         let on_failure = s.value("on-failure", "\"allow\"", choice(&kinds));
         let MaxNewBudgets(most) = MaxNewBudgets::default();
         let max_new_budgets = s.value("max-new-budgets", &most.to_string(), count(1..=100_000_000));
+        let refusals = refusal_history::read(&mut s);
         s.finish();
         let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
-        (store::Options { path: self.folder.join(path), durability, on_failure }, max_new_budgets)
+        (store::Options { path: self.folder.join(path), durability, on_failure, refusals }, max_new_budgets)
     }
 }
 

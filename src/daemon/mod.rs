@@ -6,6 +6,7 @@ mod core_dumps;
 mod error;
 mod limit_metrics;
 mod open_files;
+mod refusal_sink;
 mod reloader;
 mod signals;
 mod systemd;
@@ -17,6 +18,7 @@ use crate::accounts::Accounts;
 use crate::admin::{self, Readiness};
 use crate::clock;
 use crate::config::Config;
+use crate::decisions::{self, DecisionLog, Hub};
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
@@ -25,6 +27,7 @@ use crate::store::{Health, Store};
 use crate::top::TopSenders;
 use administration::Administration;
 use limit_metrics::show_limits;
+use refusal_sink::RefusalSink;
 use reloader::{ReloadHandle, Reloader};
 use signals::Signal;
 use std::collections::HashMap;
@@ -131,6 +134,9 @@ impl Daemon {
         self.server.relay.close().await;
         if let Some(server) = Arc::into_inner(self.server) {
             server.store.close().await;
+            if let Some(log) = server.decision_log {
+                let _ = tokio::task::spawn_blocking(move || log.flush()).await;
+            }
         }
     }
 }
@@ -150,7 +156,10 @@ fn open(config: Config) -> Result<Server, StartError> {
     store.set_clock_doubt(clock::status().doubt);
     let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
     let relay = Relay::new(&config.relay, &metrics).map_err(StartError::config)?;
+    let decision_log = config.decision_log.map(|options| start_decision_log(&options, &metrics)).transpose()?;
     Ok(Server {
+        decisions: hub(&store, decision_log.as_ref()),
+        decision_log,
         options: config.server,
         accounts: accounts.map_err(StartError::config)?,
         store,
@@ -162,6 +171,18 @@ fn open(config: Config) -> Result<Server, StartError> {
         top: TopSenders::default(),
         certificates: certificates.map(Arc::new),
     })
+}
+
+/// Returns the hub of decisions, with the store of refusals and the decision log as sinks.
+fn hub(store: &Store, decision_log: Option<&Arc<DecisionLog>>) -> Hub {
+    let refusals: Arc<dyn decisions::Sink> = Arc::new(RefusalSink(store.refusal_recorder()));
+    let log = decision_log.map(|log| log.clone() as Arc<dyn decisions::Sink>);
+    Hub::new(store.keeps_refusals().then_some(refusals).into_iter().chain(log).collect())
+}
+
+fn start_decision_log(options: &decisions::Options, metrics: &Metrics) -> Result<Arc<DecisionLog>, StartError> {
+    let log = DecisionLog::start(options, &metrics.service.decision_log_lines_lost);
+    log.map(Arc::new).map_err(StartError::system)
 }
 
 /// Logs the version and the extent of the configuration.

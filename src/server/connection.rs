@@ -5,6 +5,7 @@ mod answers;
 
 use super::client_authorities::Verifier;
 use super::connection_limits::{ConnectionPermit, Standing};
+use super::decision_records;
 use super::log_throttle::Permit;
 use super::message_pipe::{Parts, slowest};
 use super::options::ListenerOptions;
@@ -304,7 +305,10 @@ impl Connection {
             location: session.location(),
             via: self.via.as_deref(),
         };
-        records.iter().for_each(|record| log.report(record, is_sent));
+        for record in &records {
+            log.report(record, is_sent);
+            decision_records::offer(&self.server.decisions, &self.id, record);
+        }
     }
 
     async fn start_tls(&mut self, mut start: StartTls) -> Step {

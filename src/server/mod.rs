@@ -7,6 +7,7 @@ mod certificate_chooser;
 pub mod client_authorities;
 mod connection;
 mod connection_limits;
+mod decision_records;
 mod listener;
 mod log_throttle;
 mod login_network;

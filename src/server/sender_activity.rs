@@ -18,9 +18,9 @@ pub fn count(top: &TopSenders, records: &[Record], user: Option<&str>, client: I
                 amounts.refusals += 1;
                 last_refusal = Some(refusal);
             }
-            Record::SenderMismatch { refused: Some((_, reference)), .. } => {
+            Record::SenderMismatch { refused: Some(refused), .. } => {
                 amounts.refusals += 1;
-                let (by, reference) = ("sender-mismatch".into(), Some(reference.as_str().into()));
+                let (by, reference) = ("sender-mismatch".into(), Some(refused.reference.as_str().into()));
                 last_refusal = Some(LastRefusal { at: now, by, stage: Stage::Mail.name(), reference });
             }
             _ => {}
@@ -55,7 +55,7 @@ fn add_message(delivery: &Delivery, amounts: &mut Amounts, last_refusal: &mut Op
 /// Returns the refusal; `None` if the sender has no part in it, because the upstream was unavailable.
 fn last_refusal_of(refused: &Refused, now: Timestamp) -> Option<LastRefusal> {
     let (by, reference) = match &refused.by {
-        RefusedBy::Limit { refusal, reference } => (refusal.limit.clone(), Some(reference)),
+        RefusedBy::Limit { refusal, reference, .. } => (refusal.limit.clone(), Some(reference)),
         RefusedBy::Suspension { reference, .. } => ("suspended".into(), Some(reference)),
         RefusedBy::Upstream => (UPSTREAM.into(), None),
         RefusedBy::Away(_) => return None,

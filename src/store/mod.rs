@@ -27,6 +27,8 @@ mod new_budgets;
 mod options;
 mod pending_exceptions;
 mod recovery;
+mod refusal_history;
+mod refusals;
 mod scan;
 mod schema;
 mod session_slots;
@@ -39,6 +41,8 @@ pub use health::Health;
 pub use login_history::{LoginKey, LoginRow};
 pub use options::{Durability, OnFailure, Options};
 pub use pending_exceptions::Kept;
+pub use refusal_history::{Found, MissingRefusal, RefusalRecorder};
+pub use refusals::{Filter as RefusalFilter, Refusal, RefusalOptions, RefusalRow};
 pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
 

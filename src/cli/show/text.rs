@@ -2,12 +2,15 @@
 
 use crate::admin::budgets::{AccountRow, Applies, BudgetsAnswer};
 use crate::admin::exceptions::{Exception, OwnerFields};
+use crate::admin::refusals::StoredRefusal;
 use crate::admin::top::SenderRow;
 use crate::admin::{BudgetRow, OverrideSource};
 use crate::cli::table::{
     Alignment, Column, Paint, Row, Tone, amount, bar, columns_of, cut, harmless, short, span, table, wrapped,
 };
-use crate::cli::top::{ago, owner_text};
+use crate::cli::top::{ago, owner_text, time_of};
+
+use crate::decisions::Outcome;
 
 /// Logins that are shown. `weir logins` shows all of them.
 const MAX_LOGINS: usize = 5;
@@ -24,6 +27,15 @@ const LOGINS: [Column; 6] = [
     Column { title: "network", alignment: Alignment::Flexible },
     Column { title: "country", alignment: Alignment::Left },
     Column { title: "EHLO", alignment: Alignment::Flexible },
+];
+
+const REFUSALS: [Column; 6] = [
+    Column { title: "first", alignment: Alignment::Left },
+    Column { title: "times", alignment: Alignment::Right },
+    Column { title: "stage", alignment: Alignment::Left },
+    Column { title: "by", alignment: Alignment::Flexible },
+    Column { title: "recipient or sender", alignment: Alignment::Flexible },
+    Column { title: "reference", alignment: Alignment::Left },
 ];
 
 /// Returns what Weir knows about an owner. No line is wider than `width`.
@@ -52,7 +64,7 @@ pub fn text(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     for grant in others {
         text += &wrapped(&harmless(&grant_sentence(grant, answer)), 2, width);
     }
-    text + &logins(answer, width, paint)
+    text + &refusals(answer, width, paint) + &logins(answer, width, paint)
 }
 
 fn is_same(one: &Exception, other: &Exception) -> bool {
@@ -195,6 +207,39 @@ fn term(exception: &Exception, answer: &BudgetsAnswer) -> String {
     format!("{left} left, until {}, by {}{because}", exception.until, exception.by)
 }
 
+fn refusals(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
+    let head = format!("\n{}\n", paint.paint(Tone::Heading, "last refusals"));
+    if let Some(why) = &answer.refusals_unknown {
+        return head + &wrapped(&harmless(&format!("not known: {why}")), 2, width);
+    }
+    if answer.refusals.is_empty() {
+        return String::new();
+    }
+    let row = |StoredRefusal { decision, coalesced }: &StoredRefusal| Row {
+        cells: vec![
+            format!("{} ago", span(time_of(&answer.time).since(decision.time).as_secs_f64())),
+            coalesced.as_ref().map_or_else(String::new, |coalesced| coalesced.times.to_string()),
+            decision.stage.name().to_owned(),
+            match decision.outcome {
+                Outcome::Suspended => "suspended".to_owned(),
+                Outcome::SenderMismatch => "sender-mismatch".to_owned(),
+                Outcome::Refused | Outcome::Accepted => decision.limit.clone().unwrap_or_default(),
+            },
+            decision.to.clone().or_else(|| decision.from.clone()).unwrap_or_default(),
+            decision.reference.clone().unwrap_or_default(),
+        ],
+        tone: Tone::Plain,
+    };
+    let rows: Vec<Row> = answer.refusals.iter().map(row).collect();
+    head + &indented(&REFUSALS, &rows, width) + "  weir why REFERENCE explains a refusal\n"
+}
+
+/// Lays out a table without colours, two columns to the right.
+fn indented(columns: &[Column], rows: &[Row], width: usize) -> String {
+    let table = table(columns, rows, width.saturating_sub(2), Paint { is_coloured: false });
+    table.lines().map(|line| format!("  {line}\n")).collect()
+}
+
 fn logins(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     if !answer.owner.contains_key("user") {
         return String::new();
@@ -218,11 +263,9 @@ fn logins(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
         tone: Tone::Plain,
     };
     let rows: Vec<Row> = answer.logins.iter().take(MAX_LOGINS).map(row).collect();
-    let table = table(&LOGINS, &rows, width.saturating_sub(2), Paint { is_coloured: false });
-    let table: String = table.lines().map(|line| format!("  {line}\n")).collect();
     let more = answer.logins.len().saturating_sub(MAX_LOGINS);
     let more = if more > 0 { format!("  and from {more} more networks: weir logins\n") } else { String::new() };
-    head + &table + &more
+    head + &indented(&LOGINS, &rows, width) + &more
 }
 
 fn coloured(text: &str, tone: Tone, indent: usize, width: usize, paint: Paint) -> String {
@@ -298,6 +341,8 @@ mod tests {
             budgets,
             incomplete: None,
             activity: None,
+            refusals: Vec::new(),
+            refusals_unknown: None,
             logins: vec![login],
             logins_unknown: None,
         }

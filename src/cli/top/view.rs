@@ -143,8 +143,12 @@ pub fn owner_text(owner: &crate::admin::exceptions::OwnerFields) -> String {
 
 /// Returns the time from one RFC 3339 time to another, such as `12s`.
 pub fn ago(time: &str, now: &str) -> String {
-    let parsed = |text: &str| parse_time(text).unwrap_or(Timestamp::from_micros(0));
-    span(parsed(now).since(parsed(time)).as_secs_f64())
+    span(time_of(now).since(time_of(time)).as_secs_f64())
+}
+
+/// Parses an RFC 3339 time of an answer.
+pub fn time_of(text: &str) -> Timestamp {
+    parse_time(text).unwrap_or(Timestamp::from_micros(0))
 }
 
 #[cfg(test)]

@@ -22,13 +22,18 @@ fn per_sender(rate: &str) -> Policy {
 }
 
 fn open(path: &Path, policy: Policy) -> Store {
-    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path: path.to_owned(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 
 fn mail(sender: &str) -> PolicyRequest {
     let facts = Facts { client: "192.0.2.7".parse().ok(), sender: Some(sender.into()), ..Facts::default() };
-    PolicyRequest { facts, events: vec![Event::Mail], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Mail], ..PolicyRequest::default() }
 }
 
 async fn send(store: &Store, seconds: i64, sender: &str) -> Verdict {

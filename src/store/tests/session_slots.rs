@@ -47,13 +47,18 @@ fn limits(at_once: f64) -> Policy {
 fn login(user: usize) -> PolicyRequest {
     let user: Arc<str> = format!("user{user}").into();
     let facts = Facts { user: Some(user), authenticated: true, ..Facts::default() };
-    PolicyRequest { facts, events: vec![Event::Login], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Login], ..PolicyRequest::default() }
 }
 
 async fn play(ops: Vec<Op>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path,
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     let store = Store::open(&options, limits(3.0), Arc::new(Metrics::new().unwrap())).unwrap();
     let mut most = 3;
     // The open sessions of each user.
