@@ -70,6 +70,7 @@ const ROOMS: [(&str, &[&str], Kind); 28] = [
             "store",
             "accounts",
             "relay",
+            "engine",
             "policy",
             "metrics",
             "log",
