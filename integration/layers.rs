@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 27] = [
+const ROOMS: [(&str, &[&str], Kind); 28] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
@@ -18,6 +18,7 @@ const ROOMS: [(&str, &[&str], Kind); 27] = [
     ("clock", &["time"], Kind::Clock),
     ("engine", &["time"], Kind::Pure),
     ("policy", &["engine", "time"], Kind::Pure),
+    ("top", &["time"], Kind::Pure),
     ("decisions", &["policy", "engine", "smtp", "time", "log"], Kind::Free),
     (
         "session",
@@ -54,6 +55,7 @@ const ROOMS: [(&str, &[&str], Kind); 27] = [
             "clock",
             "bounded_map",
             "certificate_pin",
+            "top",
         ],
         Kind::Free,
     ),
@@ -68,11 +70,13 @@ const ROOMS: [(&str, &[&str], Kind); 27] = [
             "store",
             "accounts",
             "relay",
+            "engine",
             "policy",
             "metrics",
             "log",
             "time",
             "clock",
+            "top",
         ],
         Kind::Free,
     ),
@@ -118,6 +122,7 @@ const ROOMS: [(&str, &[&str], Kind); 27] = [
             "log",
             "time",
             "clock",
+            "top",
         ],
         Kind::Free,
     ),

@@ -63,4 +63,5 @@ mod upstream_names;
 mod upstream_pool;
 mod upstream_routes;
 mod upstream_tls;
+mod views;
 mod why;

@@ -43,6 +43,7 @@
 //! | slot | Permit of a limited number: for the sessions of a gauge, or for the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
 //! | suspension | Exception that refuses all mail of one owner for a while. |
+//! | top sender | User, or client without a login, that sends or is refused most at present. |
 //! | upstream | Smart host to which Weir relays. |
 //! | verdict | Decision of policy about one event. |
 //!
@@ -116,3 +117,4 @@ pub mod simulate;
 pub mod smtp;
 pub mod store;
 pub mod time;
+pub mod top;

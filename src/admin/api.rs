@@ -3,7 +3,9 @@
 use super::ApiError;
 use crate::server::Server;
 use crate::session;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
@@ -20,6 +22,10 @@ pub struct Parts {
     /// Options of the sessions of each listener.
     pub sessions: Vec<Arc<session::Options>>,
     pub reload: ReloadHandler,
+    /// Names of the listeners, with their bound addresses.
+    pub listeners: Vec<(String, SocketAddr)>,
+    /// Time when Weir started.
+    pub started: Timestamp,
     /// Becomes true when Weir stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -52,6 +58,14 @@ impl Api {
 
     pub fn sessions(&self) -> &[Arc<session::Options>] {
         &self.0.sessions
+    }
+
+    pub fn listeners(&self) -> &[(String, SocketAddr)] {
+        &self.0.listeners
+    }
+
+    pub fn started(&self) -> Timestamp {
+        self.0.started
     }
 
     pub async fn reload(&self) -> Result<Reloaded, ApiError> {

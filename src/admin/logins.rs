@@ -45,7 +45,7 @@ pub struct LoginLine {
 }
 
 impl LoginLine {
-    fn new(key: &LoginKey, row: &LoginRow) -> Self {
+    pub(super) fn new(key: &LoginKey, row: &LoginRow) -> Self {
         let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
         Self {
             login: key.user.to_string(),

@@ -3,6 +3,8 @@
 
 mod api;
 mod audit;
+mod budget_row;
+pub mod budgets;
 mod caller;
 mod error;
 pub mod exceptions;
@@ -16,9 +18,12 @@ mod reload;
 mod routes;
 mod serve;
 mod socket;
+pub mod status;
+pub mod top;
 
 pub use api::{Api, Parts, ReloadFuture, Reloaded};
 pub use audit::{AuditAnswer, AuditLine, MAX_RECORDS};
+pub use budget_row::{BudgetRow, OverrideSource};
 pub use caller::{ADMINISTRATOR_HEADER, Caller};
 pub use error::{ApiError, ErrorAnswer, ErrorCode, ErrorDetails, Errors, ErrorsOrDoubts};
 pub use extract::{Json, Path, Query};

@@ -4,7 +4,7 @@
 //! [`acting`].
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
-use super::{audit, caller, error, exceptions, logins, refusals, rehearsal, reload};
+use super::{audit, budgets, caller, error, exceptions, logins, refusals, rehearsal, reload, status, top};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
@@ -21,6 +21,10 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(refusals::refusal))
         .routes(routes!(refusals::refusals))
         .routes(routes!(rehearsal::test))
+        .routes(routes!(top::senders))
+        .routes(routes!(top::of_limit))
+        .routes(routes!(budgets::of_owner))
+        .routes(routes!(status::status))
 }
 
 /// Routes of acts. Only a token with `act` permits them.

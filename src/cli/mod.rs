@@ -13,8 +13,12 @@ mod password;
 mod rehearse;
 mod reload;
 mod serve;
+mod show;
 mod simulate;
 mod state;
+mod status;
+mod table;
+mod top;
 mod user;
 mod why;
 
@@ -92,6 +96,21 @@ enum Command {
     /// List the grants and suspensions in force, or the audit trail
     #[command(after_help = "Example:\n  weir exceptions --audit --last 20")]
     Exceptions(exceptions::List),
+    /// Show who sends most and who is refused most at present, or the fullest budgets of a limit
+    #[command(after_help = concat!(
+        "In a terminal the list is live; press q to end.\n\n",
+        "Example:\n  weir top --sort refusals\n  weir top --limit user-recipients --once"
+    ))]
+    Top(top::Arguments),
+    /// Show all budgets of a user, client, sender or domain: how full, until when, and why
+    #[command(after_help = "Example:\n  weir show alice\n  weir show client=192.0.2.7")]
+    Show(show::Arguments),
+    /// Show the status of the running Weir: uptime, sessions, upstreams, state file, certificates
+    #[command(after_help = concat!(
+        "Exit code: 0 if everything works, 1 if something is degraded, 69 if no Weir runs.\n\n",
+        "Example:\n  weir status"
+    ))]
+    Status(status::Arguments),
     /// Print the login history of a user: from which networks, since when, with which client
     #[command(after_help = "Example:\n  weir logins alice")]
     Logins(logins::Arguments),
@@ -266,6 +285,9 @@ pub fn run() -> ExitCode {
         Command::Release(release) => exceptions::release(&release),
         Command::Reset(reset) => exceptions::reset(reset),
         Command::Exceptions(list) => exceptions::list(&list),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Logins(arguments) => logins::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),

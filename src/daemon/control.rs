@@ -2,16 +2,20 @@
 
 use super::reloader::ReloadHandle;
 use crate::admin::{Api, Parts, ReloadFuture};
+use crate::clock;
 use crate::server::Server;
 use crate::session;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Returns the state of the API. `sessions` are the options of the sessions of each listener.
+/// Returns the state of the API. `sessions` are the options of the sessions of each listener, and `listeners` are the
+/// names and addresses of the listeners.
 pub fn api(
     reload: &ReloadHandle,
     server: &Arc<Server>,
     sessions: Vec<Arc<session::Options>>,
+    listeners: Vec<(String, SocketAddr)>,
     stopping: watch::Receiver<bool>,
 ) -> Api {
     let handle = reload.clone();
@@ -19,5 +23,5 @@ pub fn api(
         let handle = handle.clone();
         Box::pin(async move { handle.reload().await }) as ReloadFuture
     });
-    Api::new(Parts { server: Arc::downgrade(server), sessions, reload, stopping })
+    Api::new(Parts { server: Arc::downgrade(server), sessions, reload, listeners, started: clock::now(), stopping })
 }

@@ -24,6 +24,7 @@ use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
 use crate::store::{Health, Store};
+use crate::top::TopSenders;
 use administration::Administration;
 use limit_metrics::show_limits;
 use refusal_sink::RefusalSink;
@@ -102,7 +103,7 @@ impl Daemon {
         let (reload_handle, reloading) =
             Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
-        let api = control::api(&reload_handle, &server, sessions, stopping.clone());
+        let api = control::api(&reload_handle, &server, sessions, listeners.clone(), stopping.clone());
         let administration = Administration::start(&admin_options, public, api, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
@@ -168,6 +169,7 @@ fn open(config: Config) -> Result<Server, StartError> {
         notification_throttle: NotificationThrottle::default(),
         accept_errors: AcceptErrors::default(),
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
+        top: TopSenders::default(),
         certificates: certificates.map(Arc::new),
     })
 }

@@ -29,6 +29,7 @@ mod pending_exceptions;
 mod recovery;
 mod refusal_history;
 mod refusals;
+mod scan;
 mod schema;
 mod session_slots;
 mod wal_checkpoint;
@@ -42,6 +43,7 @@ pub use options::{Durability, OnFailure, Options};
 pub use pending_exceptions::Kept;
 pub use refusal_history::{Found, MissingRefusal, RefusalRecorder};
 pub use refusals::{Filter as RefusalFilter, Refusal, RefusalOptions, RefusalRow};
+pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};

@@ -10,6 +10,7 @@ mod request;
 pub mod resets;
 pub mod suspensions;
 
+pub use applicability::{Applicability, applicability};
 pub use format::trail;
 pub use names::Account;
 pub use request::{checked_reason, parse_term};

@@ -138,10 +138,18 @@ pub async fn refusals(
     let found = server.store.refusals(filter, count).await;
     let found = found.map_err(|why| ApiError::unavailable(format!("the refusals cannot be read: {why}")))?;
     let next = found.last().filter(|_| found.len() == count).and_then(|found| found.id);
-    // A record of another version of Weir, which cannot be parsed, is left out.
-    let stored =
-        |Found { row, .. }: &Found| Some(StoredRefusal { decision: decision(row).ok()?, coalesced: coalesced(row) });
     Ok(Json(RefusalsAnswer { refusals: found.iter().filter_map(stored).collect(), next }))
+}
+
+/// Returns at most `count` stored refusals that a filter selects, the newest first. Returns an error with the reason if
+/// the state file cannot be read.
+pub async fn latest(store: &Store, filter: RefusalFilter, count: usize) -> Result<Vec<StoredRefusal>, String> {
+    Ok(store.refusals(filter, count).await?.iter().filter_map(stored).collect())
+}
+
+/// Returns a stored refusal; `None` if it is of another version of Weir, and cannot be parsed.
+fn stored(Found { row, .. }: &Found) -> Option<StoredRefusal> {
+    Some(StoredRefusal { decision: decision(row).ok()?, coalesced: coalesced(row) })
 }
 
 fn decision(row: &RefusalRow) -> Result<DecisionRecord, ApiError> {
