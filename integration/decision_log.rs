@@ -1,7 +1,8 @@
 //! Tests of the decision log: which decisions get a line, what a line says, and that mail flows whatever happens to the
 //! file.
 
-use crate::harness::{Client, Process, Site, Upstream, wait_for};
+use crate::harness::{Client, PASSWORD, Process, Site, Upstream, wait_for};
+use base64::Engine as _;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt as _;
@@ -116,9 +117,59 @@ fn suspensions_foreign_senders_and_refused_messages_have_lines() {
     }
     let mismatch = serde_json::json!({ "part": "header", "address": "bob@example.org" });
     assert_eq!(records[1]["mismatch"], mismatch);
-    assert_eq!(records[2]["limits"][0]["budget"], serde_json::json!(["user=alice"]));
+    assert_eq!(records[2]["limits"][0]["budget"], serde_json::json!(["user=alice@example.org"]));
     assert_eq!(records[3]["suspension"]["reason"], "stolen");
-    assert_eq!(records[3]["suspension"]["owner"], serde_json::json!(["user=alice"]));
+    assert_eq!(records[3]["suspension"]["owner"], serde_json::json!(["user=alice@example.org"]));
+}
+
+/// Runs a session with a login and a message up to the first refusal, and returns the refusal.
+fn first_refusal(weir: &Process) -> String {
+    let mut client = Client::connect_silently(weir.address("s"));
+    let greeting = client.reply();
+    let is_refusal = |reply: &String| reply.starts_with(['4', '5']);
+    if is_refusal(&greeting) {
+        return greeting;
+    }
+    let plain = base64::engine::general_purpose::STANDARD.encode(format!("\0alice\0{PASSWORD}"));
+    let message = format!("From: alice@example.org\r\n\r\n{}\r\n.", "x".repeat(200));
+    let mut lines = vec!["EHLO pc.example".to_owned(), format!("AUTH PLAIN {plain}")];
+    lines.extend(["MAIL FROM:<alice@example.org>", "RCPT TO:<b@example.net>", "DATA", &message].map(str::to_owned));
+    lines.iter().map(|line| client.ask(line)).find(is_refusal).expect("a refusal")
+}
+
+#[test]
+fn a_refusal_at_each_stage_has_a_line_with_its_reply() {
+    let to_bob = "match = { recipient = \"b@example.net\" }";
+    for (stage, is_login, limit) in [
+        ("connect", false, "count = \"connections\"\nrate = \"0\""),
+        ("command", false, "count = \"commands\"\nrate = \"0\""),
+        ("auth", false, "count = \"logins\"\nrate = \"0\""),
+        ("auth", true, "count = \"logins\"\nrate = \"0\"\nmatch = { group = \"staff\" }"),
+        ("mail", false, "count = \"messages\"\nrate = \"0\"\nstage = \"mail\""),
+        ("rcpt", false, &format!("count = \"recipients\"\nrate = \"0\"\n{to_bob}")),
+        ("data", false, &format!("count = \"messages\"\nrate = \"0\"\n{to_bob}")),
+        ("end", false, "count = \"bytes\"\nrate = \"100 / 1d\"\nstage = \"end\""),
+    ] {
+        let upstream = Upstream::start();
+        let site = Site::builder()
+            .listener("s", "tls = \"none\", auth = \"optional\"")
+            .upstream(upstream.address(), "")
+            .users(&[("alice", PASSWORD, "staff")])
+            .more("decision-log = { file = \"decisions\", sample = 0 }\n")
+            .more(&format!("[[limit]]\nname = \"l\"\nper = [\"client\"]\n{limit}\n"))
+            .build();
+        let weir = site.start();
+        let reply = first_refusal(&weir);
+        assert_eq!(weir.terminate(), Some(0));
+        let records = records(&site);
+        assert_eq!(steps(&records[..1]), [format!("refused {stage}")], "{limit}");
+        let record = &records[0];
+        assert_eq!(text_of(&record["reply"]), reply.trim_end(), "{limit}");
+        assert_eq!((&record["limit"], &record["limits"][0]["refused"]), (&"l".into(), &true.into()), "{record}");
+        assert_eq!(record["login-right"].as_bool().unwrap_or_default(), is_login, "{record}");
+        let knows_user = !["connect", "command"].contains(&stage);
+        assert_eq!(record["user"].as_str(), knows_user.then_some("alice"), "{record}");
+    }
 }
 
 #[test]
@@ -182,7 +233,7 @@ fn deliver_without_file(weir: &Process, upstream: &Upstream) {
 #[test]
 fn mail_flows_while_the_disk_is_full() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "file = \"/dev/full\"", "admin = { address = \"127.0.0.1:0\" }\n");
+    let site = site(&upstream, "file = \"/dev/full\"", "");
     let weir = site.start();
     deliver_without_file(&weir, &upstream);
     assert_eq!(weir.terminate(), Some(0));
@@ -191,7 +242,7 @@ fn mail_flows_while_the_disk_is_full() {
 #[test]
 fn a_missing_folder_is_logged_and_the_file_is_written_when_it_exists() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "file = \"folder/decisions\"", "admin = { address = \"127.0.0.1:0\" }\n");
+    let site = site(&upstream, "file = \"folder/decisions\"", "");
     let weir = site.start();
     deliver_without_file(&weir, &upstream);
     std::fs::create_dir(site.path("folder")).unwrap();
@@ -223,19 +274,26 @@ fn a_line_with_hostile_names_controls_no_terminal() {
     let site = site(&upstream, "file = \"decisions\"", TWO_RECIPIENTS);
     let weir = site.start();
     let mut client = Client::greeted_by(&weir);
+    // The listener refuses such names before it decides.
+    client.try_log_in("al\u{202e}ice", PASSWORD);
+    client.try_log_in("\u{1b}[31m\u{9b}31m", PASSWORD);
     let long = format!("{}@{}.example.net", "l".repeat(64), "d".repeat(63));
-    client.ask("MAIL FROM:<\u{202e}alice\u{2066}@example.org> SMTPUTF8");
-    client.ask("RSET");
-    client.say(&format!("MAIL FROM:<{long}>"), "250");
+    client.say("MAIL FROM:<אב@example.org> SMTPUTF8", "250");
     client.ask("RCPT TO:<\"\u{1b}[31m\"@example.net>");
-    client.ask("RCPT TO:<\u{9b}31m@example.net>");
+    client.ask("RCPT TO:<\u{202e}bob@example.net>");
     client.say(&format!("RCPT TO:<{long}>"), "250");
+    client.say("RSET", "250");
+    let reason = ["--reason", "\u{202e}stolen\u{2066}\u{200b}"];
+    let arguments = [&["suspend", "client=127.0.0.1", "--for", "1h", "--force"], &reason[..]].concat();
+    let suspended = site.run(&arguments, "");
+    assert_eq!(suspended.code, Some(0), "{}", suspended.said());
+    client.say("MAIL FROM:<alice@example.org>", "550");
     drop(client);
     assert_eq!(weir.terminate(), Some(0));
     let text = std::fs::read_to_string(site.path("decisions")).unwrap();
     let is_bad =
         |c: char| c != '\n' && c.is_control() || matches!(c, '\u{200e}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     assert!(!text.contains(is_bad), "{text:?}");
-    assert!(text.contains("\\u202ealice\\u2066@example.org") && text.contains(&long), "{text}");
+    assert!(text.contains(r#""reason":"\u202estolen\u2066\u200b""#) && text.contains(&long), "{text}");
     records(&site);
 }

@@ -80,6 +80,8 @@
 //!   and ends these exceptions.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged only when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
+//! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
+//!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
 //!   would happen to one message (`weir test`).
