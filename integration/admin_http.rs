@@ -91,11 +91,15 @@ fn the_control_socket_has_a_limit_of_connections_too() {
     let mut held: Vec<UnixStream> = (0..100).map(|_| connect()).collect();
     wait_for("fewer connections", || (sockets(&weir) <= before + 64 + OTHERS).then_some(()));
     let mut order = connect();
-    order.write_all(b"POST /reload HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\n\r\n").unwrap();
+    order
+        .write_all(
+            b"POST /v1/reload HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+        )
+        .unwrap();
     assert_eq!(status(&mut order), 200);
     // This client sends only one octet of its request's body, so the request times out.
     let mut slow = connect();
-    slow.write_all(b"POST /test HTTP/1.1\r\nHost: weir\r\nContent-Length: 9\r\n\r\n{").unwrap();
+    slow.write_all(b"POST /v1/test HTTP/1.1\r\nHost: weir\r\nContent-Length: 9\r\n\r\n{").unwrap();
     assert!(is_closed(&mut slow));
     assert!(held.iter_mut().all(is_closed));
 }
@@ -137,7 +141,7 @@ fn a_request_that_is_too_large_is_refused() {
     assert_eq!(status(&mut client), 431);
     let mut order = UnixStream::connect(site.path("state.sock")).unwrap();
     let length = (2 << 20) + 1;
-    write!(order, "POST /test HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n").unwrap();
+    write!(order, "POST /v1/test HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n").unwrap();
     let _ = order.write_all(&vec![b' '; length]);
     assert_eq!(status(&mut order), 413);
 }

@@ -264,6 +264,7 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
         accounts: None,
         store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
         relay: weir::relay::Relay::new(&config.relay, &metrics).unwrap(),
+        top: weir::top::TopSenders::default(),
         certificates: Some(Arc::new(certificates)),
         metrics,
         notification_throttle: NotificationThrottle::default(),

@@ -350,6 +350,16 @@ fn manual_pages_and_completions_are_made() {
 }
 
 #[test]
+fn the_openapi_file_is_that_of_the_types() {
+    let Outcome { code, out, .. } = run(weir().args(["man", "--openapi"]), "");
+    let file = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/conf/openapi.json")).unwrap();
+    assert!(
+        code == Some(0) && out == file,
+        "conf/openapi.json is stale: cargo run -- man --openapi > conf/openapi.json"
+    );
+}
+
+#[test]
 fn the_reference_page_is_that_of_the_comments() {
     let Outcome { code, out: page, err } = run(weir().args(["man", "--reference"]), "");
     assert_eq!((code, err.as_str()), (Some(0), ""));

@@ -7,16 +7,18 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 26] = [
+const ROOMS: [(&str, &[&str], Kind); 28] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
+    ("reference", &["time"], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
     ("metrics", &["time"], Kind::Free),
     ("log", &["time"], Kind::Free),
     ("clock", &["time"], Kind::Clock),
     ("engine", &["time"], Kind::Pure),
     ("policy", &["engine", "time"], Kind::Pure),
+    ("top", &["time"], Kind::Pure),
     ("decisions", &["policy", "engine", "smtp", "time", "log"], Kind::Free),
     (
         "session",
@@ -29,11 +31,12 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
             "policy::exception",
             "policy::matching::Senders",
             "policy::verdict",
+            "reference",
             "time",
         ],
         Kind::Pure,
     ),
-    ("store", &["policy", "engine", "time", "metrics", "log", "bounded_map"], Kind::Free),
+    ("store", &["policy", "engine", "reference", "time", "metrics", "log", "bounded_map"], Kind::Free),
     ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
     ("relay", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
     (
@@ -52,10 +55,31 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
             "clock",
             "bounded_map",
             "certificate_pin",
+            "top",
         ],
         Kind::Free,
     ),
-    ("admin", &["policy", "store", "metrics", "log", "time", "clock"], Kind::Free),
+    (
+        "admin",
+        &[
+            "server",
+            "session",
+            "rehearse",
+            "decisions",
+            "reference",
+            "store",
+            "accounts",
+            "relay",
+            "engine",
+            "policy",
+            "metrics",
+            "log",
+            "time",
+            "clock",
+            "top",
+        ],
+        Kind::Free,
+    ),
     (
         "config",
         &[
@@ -84,6 +108,7 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
         "daemon",
         &[
             "config",
+            "reference",
             "decisions",
             "server",
             "session",
@@ -97,6 +122,7 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
             "log",
             "time",
             "clock",
+            "top",
         ],
         Kind::Free,
     ),

@@ -63,3 +63,4 @@ mod upstream_names;
 mod upstream_pool;
 mod upstream_routes;
 mod upstream_tls;
+mod views;

@@ -285,12 +285,12 @@ fn invalid_arguments_of_weir_test_are_named() {
     assert_eq!(test(&site, "--client ::1 --live").code, Some(66));
 }
 
-/// Sends `POST /test` with this body to the control socket of the running Weir; returns the response.
+/// Sends `POST /v1/test` with this body to the control socket of the running Weir; returns the response.
 fn post(site: &Site, body: &str) -> String {
     let mut stream = UnixStream::connect(site.path("state.sock")).unwrap();
     let length = body.len();
-    write!(stream, "POST /test HTTP/1.1\r\nHost: weir\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
-        .unwrap();
+    let head = format!("POST /v1/test HTTP/1.1\r\nHost: weir\r\nConnection: close\r\nContent-Length: {length}");
+    write!(stream, "{head}\r\nContent-Type: application/json\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -392,7 +392,10 @@ fn a_posted_test_is_checked_like_a_typed_one() {
     let site = site(&upstream.address().to_string(), TOKENS);
     let _weir = site.start();
     let answer = post(&site, r#"{"client":"192.0.2.7","mail-from":"a@","rcpt-to":["c@d"]}"#);
-    assert!(answer.starts_with("HTTP/1.1 422 ") && answer.contains("mail-from: \"a@\" is not an address"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 422 ") && answer.contains("mail-from: \\\"a@\\\" is not an address"),
+        "{answer}"
+    );
     let answer = post(&site, r#"{"client":"192.0.2.7","mail-from":"a@b","rcpt-to":["c@d"],"user":"alice"}"#);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let report: Value = serde_json::from_str(body).unwrap();

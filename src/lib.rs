@@ -43,6 +43,7 @@
 //! | slot | Permit of a limited number: for the sessions of a gauge, or for the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
 //! | suspension | Exception that refuses all mail of one owner for a while. |
+//! | top sender | User, or client without a login, that sends or is refused most at present. |
 //! | upstream | Smart host to which Weir relays. |
 //! | verdict | Decision of policy about one event. |
 //!
@@ -82,6 +83,7 @@
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
 //!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
+//! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
 //!   would happen to one message (`weir test`).
@@ -106,6 +108,7 @@ pub mod import;
 pub mod log;
 pub mod metrics;
 pub mod policy;
+pub mod reference;
 pub mod rehearse;
 pub mod relay;
 pub mod server;
@@ -114,3 +117,4 @@ pub mod simulate;
 pub mod smtp;
 pub mod store;
 pub mod time;
+pub mod top;

@@ -6,6 +6,7 @@ use crate::harness::Upstream;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use weir::reference::Reference;
 
 /// Transcript, shared by all clients of a talk.
 #[derive(Clone, Default)]
@@ -97,12 +98,15 @@ fn with_placeholders(reply: &str) -> String {
     words.join(" ")
 }
 
-/// Tests whether a word is a reference to the log, such as `(hocvofwl8x005-1)`, or `(hocvofwl8x005)`.
+/// Tests whether a word is the reference of a refusal, such as `(mp3x9abc-k3f7q-1)`, or a session such as
+/// `(hocvofwl8x005)`.
 fn is_reference(word: &str) -> bool {
     let inner = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or_default();
-    let (session, number) = inner.split_once('-').unwrap_or((inner, "1"));
+    if inner.parse::<Reference>().is_ok() {
+        return true;
+    }
     let is_base_36 = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    session.len() > 8 && session.bytes().all(is_base_36) && number.parse::<u32>().is_ok()
+    inner.len() > 8 && inner.bytes().all(is_base_36)
 }
 
 /// Shortens lines, or pairs of lines, that occur more than three times in succession: keeps only the first and the
@@ -179,7 +183,7 @@ fn repeated_lines_fold_to_the_first_and_the_last() {
 fn text_that_differs_from_run_to_run_has_a_placeholder() {
     for (reply, told) in [
         (
-            "450 4.7.1 99 of 99 recipients used, 100 more per day; try again in 14m24s (hocvofwl8x005-1)",
+            "450 4.7.1 99 of 99 recipients used, 100 more per day; try again in 14m24s (mp3x9abc-k3f7q-1)",
             "450 4.7.1 LEVEL of 99 recipients used, 100 more per day; try again in WAIT (REFERENCE)",
         ),
         ("535 5.7.8 User name or password wrong (hocvofwl8x005)", "535 5.7.8 User name or password wrong (REFERENCE)"),

@@ -1,49 +1,90 @@
-//! Login history of a user, as a table or as lines of JSON.
+//! Login history of a user.
 
-use super::Outcome;
+use super::{Api, ApiError, Errors, Json, Path};
 use crate::clock;
-use crate::store::{LoginKey, LoginRow, Store, jsonl};
+use crate::store::{LoginKey, LoginRow};
 use crate::time::{Timestamp, format_duration};
-use serde_json::Value;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-/// Path of the request on the control socket.
-pub const PATH: &str = "/logins";
-
-/// Request for the login history of a user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoginsRequest {
-    pub user: String,
-    /// True for lines of JSON instead of a table.
-    pub json: bool,
+/// Logins of a user.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct LoginsAnswer {
+    /// One row for each network, the newest login first, in the form of `weir state dump`.
+    pub logins: Vec<LoginLine>,
+    /// Whether the user has an account.
+    pub has_account: bool,
+    /// The logins for people: a table, or a sentence if there are none.
+    pub message: String,
 }
 
-impl LoginsRequest {
-    /// Parses `{"user": "alice", "json": false}`.
-    pub fn parse(body: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(body).map_err(|error| format!("this is not JSON: {error}"))?;
-        let user = value["user"].as_str().filter(|user| !user.is_empty()).ok_or("\"user\" must be a name")?;
-        Ok(Self { user: user.to_owned(), json: value["json"].as_bool().unwrap_or(false) })
-    }
+/// Logins of a user from one network, in the form of `weir state dump`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct LoginLine {
+    /// The user.
+    pub login: String,
+    pub network: String,
+    #[schema(format = DateTime)]
+    pub first: String,
+    #[schema(format = DateTime)]
+    pub last: String,
+    /// Number of logins.
+    pub logins: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub country: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mechanism: Option<String>,
+    /// Names of the client in EHLO, the latest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub helo: Vec<String>,
+}
 
-    /// Answers the request. `has_account`: whether the user has an account.
-    pub async fn answer(&self, store: &Store, has_account: bool) -> Outcome {
-        let keep = store.policy().login_history.keep;
-        let user = self.user.escape_debug();
-        if keep.is_zero() {
-            return Outcome::Refused("no history is kept: login-history is \"0s\" in [accounts]\n".to_owned());
-        }
-        match store.logins(&self.user, clock::now()).await {
-            Ok(rows) if self.json => {
-                Outcome::Done(rows.iter().map(|(key, row)| format!("{}\n", jsonl::of_login(key, row))).collect())
-            }
-            Ok(rows) if rows.is_empty() => {
-                let doubt = if has_account { "" } else { "; there is no account of this name" };
-                Outcome::Done(format!("{user}: no login in the last {}{doubt}\n", format_duration(keep)))
-            }
-            Ok(rows) => Outcome::Done(table(&rows)),
-            Err(why) => Outcome::Unavailable(format!("the login history cannot be read: {why}\n")),
+impl LoginLine {
+    pub(super) fn new(key: &LoginKey, row: &LoginRow) -> Self {
+        let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
+        Self {
+            login: key.user.to_string(),
+            network: key.network.to_string(),
+            first: row.first.rfc3339_exact(),
+            last: row.last.rfc3339_exact(),
+            logins: row.logins,
+            country: text(&row.country),
+            tls: text(&row.tls),
+            mechanism: text(&row.mechanism),
+            helo: row.helo.iter().map(ToString::to_string).collect(),
         }
     }
+}
+
+/// Returns the login history of a user: from which networks, since when, with which client.
+#[utoipa::path(get, path = "/v1/logins/{user}", params(("user" = String, Path, description = "The user")),
+    responses((status = 200, description = "The logins", body = LoginsAnswer), Errors))]
+pub async fn logins(State(api): State<Api>, Path(user): Path<String>) -> Result<Json<LoginsAnswer>, ApiError> {
+    let server = api.server()?;
+    let has_account = match &server.accounts {
+        Some(accounts) => accounts.has(&user).await,
+        None => false,
+    };
+    let keep = server.store.policy().login_history.keep;
+    if keep.is_zero() {
+        return Err(ApiError::refused("no history is kept: login-history is \"0s\" in [accounts]"));
+    }
+    let read = server.store.logins(&user, clock::now()).await;
+    let rows = read.map_err(|why| ApiError::unavailable(format!("the login history cannot be read: {why}")))?;
+    let message = match rows.is_empty() {
+        true => {
+            let doubt = if has_account { "" } else { "; there is no account of this name" };
+            format!("{}: no login in the last {}{doubt}\n", user.escape_debug(), format_duration(keep))
+        }
+        false => table(&rows),
+    };
+    let logins = rows.iter().map(|(key, row)| LoginLine::new(key, row)).collect();
+    Ok(Json(LoginsAnswer { logins, has_account, message }))
 }
 
 /// Titles of the columns.
@@ -109,12 +150,5 @@ first                 last                  logins  network        country  TLS 
 2023-11-14T22:13:20Z  2023-11-14T22:14:20Z  12      2001:db8::/56  -        TLSv1.3  -          a\\u{1b}[2J\\nb
 ";
         assert_eq!(table(&rows), expected);
-    }
-
-    #[test]
-    fn a_request_without_a_user_is_refused() {
-        for (body, user) in [("{}", None), (r#"{"user":""}"#, None), ("x", None), (r#"{"user":"a"}"#, Some("a"))] {
-            assert_eq!(LoginsRequest::parse(body).ok().map(|request| request.user).as_deref(), user, "{body}");
-        }
     }
 }

@@ -1,10 +1,11 @@
 //! HTTP connections, with limits on their number, size and time. A stranger who can connect must not be able to block
 //! other clients or to fill the memory.
 
+use super::{ApiError, ControlPeer, ErrorCode, Gate};
 use crate::policy::matching::Widths;
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, Response};
 use axum::response::IntoResponse as _;
 use axum::serve::Listener;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -39,7 +40,7 @@ const NEXT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_HEAD: usize = 16 * 1024;
 
 /// Address of a client. A client of a Unix socket has no network address.
-pub trait Peer {
+pub trait Peer: Clone + Send + Sync + 'static {
     /// Returns the client's network: one IPv4 address or one IPv6 /64. Empty for a client of a Unix socket.
     fn network(&self) -> String;
 }
@@ -50,15 +51,15 @@ impl Peer for SocketAddr {
     }
 }
 
-impl Peer for tokio::net::unix::SocketAddr {
+impl Peer for ControlPeer {
     fn network(&self) -> String {
         String::new()
     }
 }
 
 /// Serves requests until the future `stop` is complete. Then accepts no new connections, answers the requests that have
-/// begun, and returns. A request body can have at most `max_body` octets.
-pub async fn serve<L>(mut listener: L, router: Router, max_body: usize, stop: impl Future<Output = ()>)
+/// begun, and returns. `gate` admits the requests.
+pub async fn serve<L>(mut listener: L, router: Router, gate: Gate, stop: impl Future<Output = ()>)
 where
     L: Listener<Addr: Peer>,
 {
@@ -71,8 +72,9 @@ where
             Some(_) = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
             (io, peer) = listener.accept() => {
                 let phase = Phase::new();
-                let connection = serve_connection(io, router.clone(), max_body, phase.clone(), stopped.clone());
-                connections.add(peer.network(), phase, connection);
+                let network = peer.network();
+                let requests = Requests { router: router.clone(), gate: gate.clone(), peer, phase: phase.clone() };
+                connections.add(network, phase, serve_connection(io, requests, stopped.clone()));
             }
         }
     }
@@ -165,18 +167,24 @@ impl Phase {
     }
 }
 
+/// Requests of a connection.
+struct Requests<P> {
+    router: Router,
+    gate: Gate,
+    peer: P,
+    phase: Arc<Phase>,
+}
+
 /// Answers the requests of a connection, one after another.
 async fn serve_connection(
     io: impl AsyncRead + AsyncWrite + Unpin,
-    router: Router,
-    max_body: usize,
-    phase: Arc<Phase>,
+    requests: Requests<impl Peer>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let service = service_fn(|request| answer(&router, request, max_body, &phase));
+    let service = service_fn(|request| requests.answer(request));
     let connection = http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
-    let mut timed_out = pin!(phase.timed_out());
+    let mut timed_out = pin!(requests.phase.timed_out());
     let mut is_stopping = false;
     loop {
         tokio::select! {
@@ -191,23 +199,30 @@ async fn serve_connection(
     }
 }
 
-async fn answer(
-    router: &Router,
-    request: Request<Incoming>,
-    max_body: usize,
-    phase: &Phase,
-) -> Result<Response<Body>, Infallible> {
-    phase.wait(REQUEST_TIMEOUT);
-    let (head, body) = request.into_parts();
-    let answer = match Limited::new(body, max_body).collect().await {
-        Ok(body) => {
-            phase.answer();
-            let request = Request::from_parts(head, Full::<Bytes>::from(body.to_bytes()));
-            TowerToHyperService::new(router.clone()).call(request).await?
-        }
-        Err(error) if error.is::<LengthLimitError>() => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
-        Err(_) => StatusCode::BAD_REQUEST.into_response(),
-    };
-    phase.wait(NEXT_TIMEOUT);
-    Ok(answer)
+impl<P: Peer> Requests<P> {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        self.phase.wait(REQUEST_TIMEOUT);
+        let answer = match self.read(request).await {
+            Ok(request) => {
+                self.phase.answer();
+                TowerToHyperService::new(self.router.clone()).call(request).await?
+            }
+            Err(error) => error.into_response(),
+        };
+        self.phase.wait(NEXT_TIMEOUT);
+        Ok(answer)
+    }
+
+    /// Asks the gate about a request, and reads its body.
+    async fn read(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, ApiError> {
+        let (mut head, body) = request.into_parts();
+        head.extensions.insert(self.peer.clone());
+        let max_body = self.gate.admit(&mut head).await?;
+        let body =
+            Limited::new(body, max_body).collect().await.map_err(|error| match error.is::<LengthLimitError>() {
+                true => ApiError::new(ErrorCode::TooLarge, format!("the body has more than {max_body} octets")),
+                false => ApiError::new(ErrorCode::BadRequest, "the body is malformed or incomplete"),
+            })?;
+        Ok(Request::from_parts(head, Full::from(body.to_bytes())))
+    }
 }

@@ -9,6 +9,38 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 
+/// Listener of the control socket.
+pub struct ControlListener(UnixListener);
+
+/// Client of the control socket.
+#[derive(Clone, Copy, Debug)]
+pub struct ControlPeer {
+    /// System user of the client, if the system tells it.
+    uid: Option<u32>,
+}
+
+impl ControlPeer {
+    /// Returns the name of the system user for the audit trail.
+    pub fn name(&self) -> String {
+        self.uid.map_or_else(|| "unknown".to_owned(), |uid| format!("uid-{uid}"))
+    }
+}
+
+impl axum::serve::Listener for ControlListener {
+    type Io = UnixStream;
+    type Addr = ControlPeer;
+
+    async fn accept(&mut self) -> (UnixStream, ControlPeer) {
+        let (stream, _) = axum::serve::Listener::accept(&mut self.0).await;
+        let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
+        (stream, ControlPeer { uid })
+    }
+
+    fn local_addr(&self) -> io::Result<ControlPeer> {
+        Ok(ControlPeer { uid: None })
+    }
+}
+
 /// File of a listening socket. Dropping this removes the file.
 pub struct SocketFile {
     path: PathBuf,
@@ -42,9 +74,10 @@ impl std::error::Error for SocketError {}
 const BACKLOG: i32 = 16;
 
 /// Listens at a path. Replaces a socket file on which no process listens any more.
-pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
+pub async fn bind(path: &Path) -> Result<(ControlListener, SocketFile), SocketError> {
     clear(path).await?;
-    listen(path).map_err(|error| SocketError::Io(path.to_owned(), error))
+    let (listener, file) = listen(path).map_err(|error| SocketError::Io(path.to_owned(), error))?;
+    Ok((ControlListener(listener), file))
 }
 
 fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {

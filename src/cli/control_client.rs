@@ -1,12 +1,17 @@
-//! Client of the control socket: posts commands to the running Weir process over HTTP.
+//! Client of the control socket: asks the API of the running Weir process over HTTP.
 
-use super::{CommandError, complain, exit};
+use super::{CommandError, administrator, complain, exit};
+use crate::admin::{ADMINISTRATOR_HEADER, ErrorAnswer, ErrorCode, ErrorDetails};
 use crate::config;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::handshake;
-use hyper::{Request, StatusCode, header};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
@@ -15,33 +20,100 @@ use tokio::net::UnixStream;
 /// Timeout for an answer of the running Weir. An answer with a long list takes a few seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Sends a POST request without a body to the path `order` of the running Weir. Returns the text of the answer.
-pub fn command(config: &Path, order: &str) -> Result<String, CommandError> {
-    match post(config, order, String::new())? {
-        (StatusCode::OK, words) => Ok(words),
-        (StatusCode::UNPROCESSABLE_ENTITY, words) => {
-            // The answer begins with the problems of the configuration. After the last blank line, it says which parts
-            // of the former configuration stay in force.
-            let (drawn, rest) = words.trim_end().rsplit_once("\n\n").unwrap_or(("", words.trim_end()));
-            complain(&format!("{drawn}\n\n"));
-            Err(CommandError::new(exit::CONFIG, rest))
-        }
-        (status, words) => {
-            Err(CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
+/// Reason why the running Weir has no answer.
+#[derive(Debug)]
+pub enum AskError {
+    /// The running Weir answers with this error.
+    Answered(StatusCode, ErrorDetails),
+    /// The running Weir does not answer, or not as its API says.
+    Failed(CommandError),
+}
+
+/// Converts the error for a command whose arguments are data, such as names.
+impl From<AskError> for CommandError {
+    fn from(error: AskError) -> Self {
+        match error {
+            AskError::Answered(_, ErrorDetails { code: ErrorCode::Refused | ErrorCode::BadRequest, message, .. }) => {
+                Self::new(exit::DATA, message)
+            }
+            AskError::Answered(status, ErrorDetails { message, .. }) => {
+                Self::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {message}"))
+            }
+            AskError::Failed(error) => error,
         }
     }
 }
 
-/// Sends a POST request with `body` to the path `order` of the Weir process that runs with the configuration file
-/// `config`. Returns the status and the text of its answer.
-pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, String), CommandError> {
+/// Reads `path`, which may have a query, from the Weir process that runs with the configuration file `config`.
+pub fn get<T: DeserializeOwned>(config: &Path, path: &str) -> Result<T, AskError> {
+    ask(config, Method::GET, path, None)
+}
+
+/// Posts a body to a path.
+pub fn post<T: DeserializeOwned>(config: &Path, path: &str, body: &impl Serialize) -> Result<T, AskError> {
+    let body = serde_json::to_string(body);
+    let body = body.map_err(|error| AskError::Failed(CommandError::new(exit::DATA, error)))?;
+    ask(config, Method::POST, path, Some(body))
+}
+
+/// Deletes the thing that `path` and its query name.
+pub fn delete<T: DeserializeOwned>(config: &Path, path: &str) -> Result<T, AskError> {
+    ask(config, Method::DELETE, path, None)
+}
+
+/// Encodes a text as one segment of a path.
+pub fn segment(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// Returns a path with a query. Parameters without a value are left out.
+pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", segment((*value)?))));
+    let query: Vec<String> = given.collect();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) }
+}
+
+/// Prints the diagnostics at the beginning of a message: everything before its last blank line. Returns the rest.
+pub fn without_diagnostics(message: &str) -> &str {
+    match message.trim_end().rsplit_once("\n\n") {
+        Some((drawn, rest)) => {
+            complain(&format!("{drawn}\n\n"));
+            rest
+        }
+        None => message.trim_end(),
+    }
+}
+
+fn ask<T: DeserializeOwned>(config: &Path, method: Method, path: &str, body: Option<String>) -> Result<T, AskError> {
+    let (status, body) = exchange(config, method, path, body).map_err(AskError::Failed)?;
+    let unavailable = |why: String| AskError::Failed(CommandError::new(exit::UNAVAILABLE, why));
+    if status == StatusCode::OK {
+        let answer = serde_json::from_slice(&body);
+        return answer.map_err(|error| unavailable(format!("the running Weir is of another version: {error}")));
+    }
+    match serde_json::from_slice(&body) {
+        Ok(ErrorAnswer { error }) => Err(AskError::Answered(status, error)),
+        Err(_) => Err(unavailable(format!("the running Weir is of another version, restart it: {status}"))),
+    }
+}
+
+fn exchange(
+    config: &Path,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+) -> Result<(StatusCode, Bytes), CommandError> {
     let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::new(exit::OS, error))?;
     let unavailable = |why: String| CommandError::new(exit::UNAVAILABLE, why);
     runtime.block_on(async {
         let stream = UnixStream::connect(&socket).await.map_err(|error| unreachable(&socket, &error))?;
-        let answer = tokio::time::timeout(TIMEOUT, send(stream, order, body)).await;
+        let answer = async {
+            let (head, body) = send(stream, method, path, body).await?.into_parts();
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((head.status, body.collect().await?.to_bytes()))
+        };
+        let answer = tokio::time::timeout(TIMEOUT, answer).await;
         let answer =
             answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", TIMEOUT.as_secs()).into()));
         answer.map_err(|why| unavailable(format!("the Weir at {}: {why}", socket.display())))
@@ -50,16 +122,19 @@ pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, Str
 
 async fn send(
     stream: UnixStream,
-    order: &str,
-    body: String,
-) -> Result<(StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
+    method: Method,
+    path: &str,
+    body: Option<String>,
+) -> Result<Response<Incoming>, Box<dyn std::error::Error + Send + Sync>> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     // This task drives the connection, until the process ends.
     tokio::spawn(connection);
-    let request = Request::post(order).header(header::HOST, "weir").body(Full::<Bytes>::from(body))?;
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = body.collect().await?.to_bytes();
-    Ok((head.status, String::from_utf8_lossy(&body).into_owned()))
+    let mut request = Request::builder().method(method).uri(path).header(HOST, "weir");
+    request = request.header(ADMINISTRATOR_HEADER, HeaderValue::from_bytes(administrator::name().as_bytes())?);
+    if body.is_some() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    Ok(sender.send_request(request.body(Full::<Bytes>::from(body.unwrap_or_default()))?).await?)
 }
 
 fn unreadable(config: &Path, error: &io::Error) -> CommandError {

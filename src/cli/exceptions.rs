@@ -1,11 +1,14 @@
 //! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: each of these commands sends a request to
 //! the running Weir.
 
-use super::{CommandError, ConfigArgument, administrator, complain, control_client, exit, print};
-use crate::admin::exceptions::ExceptionCommand;
+use super::{CommandError, ConfigArgument, complain, control_client, exit, print, print_lines};
+use crate::admin::exceptions::grants::GrantRequest;
+use crate::admin::exceptions::resets::ResetRequest;
+use crate::admin::exceptions::suspensions::SuspendRequest;
+use crate::admin::exceptions::{ActAnswer, ExceptionsAnswer, parse_term};
+use crate::admin::{AuditAnswer, ErrorCode, MAX_RECORDS};
 use clap::Args;
-use hyper::StatusCode;
-use serde_json::{Value, json};
+use control_client::AskError;
 use std::io::{BufRead as _, IsTerminal as _};
 
 #[derive(Args)]
@@ -116,73 +119,86 @@ struct Because {
     reason: Option<String>,
 }
 
-pub fn grant(Grant { budget, rate, term, force, config }: &Grant) -> Result<(), CommandError> {
-    let Term { time, reason } = term;
-    let body = json!({"limit": budget.limit, "key": budget.key, "rate": rate, "for": time, "reason": reason, "by": administrator::name()});
-    ask_checked(config, ExceptionCommand::Grant, body, force)
+pub fn grant(Grant { budget, rate, term, force, config }: Grant) -> Result<(), CommandError> {
+    let Budget { limit, key } = budget;
+    let (for_seconds, Term { reason, .. }) = (seconds(&term)?, term);
+    let mut request = GrantRequest { limit, key, rate, for_seconds, reason, force: force.force };
+    act_checked(|force| {
+        request.force |= force;
+        control_client::post(&config.config, "/v1/grants", &request)
+    })
 }
 
 pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::Revoke, &on_budget(budget, because))
+    let (limit, key) = (Some(&*budget.limit), Some(&*budget.key));
+    let query = [("limit", limit), ("key", key), ("reason", because.reason.as_deref())];
+    let path = control_client::with_query("/v1/grants", &query);
+    printed(control_client::delete(&config.config, &path)?)
 }
 
-pub fn reset(Reset { budget, because, force, config }: &Reset) -> Result<(), CommandError> {
-    ask_checked(config, ExceptionCommand::Reset, on_budget(budget, because), force)
+pub fn reset(Reset { budget, because, force, config }: Reset) -> Result<(), CommandError> {
+    let Budget { limit, key } = budget;
+    let mut request = ResetRequest { limit, key, reason: because.reason, force: force.force };
+    act_checked(|force| {
+        request.force |= force;
+        control_client::post(&config.config, "/v1/resets", &request)
+    })
 }
 
-fn on_budget(budget: &Budget, because: &Because) -> Value {
-    json!({"limit": budget.limit, "key": budget.key, "reason": because.reason, "by": administrator::name()})
-}
-
-pub fn suspend(Suspend { owner, term, force, config }: &Suspend) -> Result<(), CommandError> {
-    let body = json!({"whom": owner, "for": term.time, "reason": term.reason, "by": administrator::name()});
-    ask_checked(config, ExceptionCommand::Suspend, body, force)
+pub fn suspend(Suspend { owner, term, force, config }: Suspend) -> Result<(), CommandError> {
+    let (for_seconds, Term { reason, .. }) = (seconds(&term)?, term);
+    let mut request = SuspendRequest { owner, for_seconds, reason, force: force.force };
+    act_checked(|force| {
+        request.force |= force;
+        control_client::post(&config.config, "/v1/suspensions", &request)
+    })
 }
 
 pub fn release(Release { owner, because, config }: &Release) -> Result<(), CommandError> {
-    ask(
-        config,
-        ExceptionCommand::Release,
-        &json!({"whom": owner, "reason": because.reason, "by": administrator::name()}),
-    )
+    let query = [("owner", Some(&**owner)), ("reason", because.reason.as_deref())];
+    let path = control_client::with_query("/v1/suspensions", &query);
+    printed(control_client::delete(&config.config, &path)?)
 }
 
 pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::List, &json!({"audit": audit, "last": last, "json": json}))
+    if *audit {
+        let last = u64::try_from(*last).unwrap_or(u64::MAX).min(MAX_RECORDS).to_string();
+        let path = control_client::with_query("/v1/audit", &[("last", Some(&*last))]);
+        let answer: AuditAnswer = control_client::get(&config.config, &path)?;
+        return if *json { print_lines(&answer.records) } else { print(&answer.message) };
+    }
+    let mut answer: ExceptionsAnswer = control_client::get(&config.config, "/v1/exceptions")?;
+    // `weir state load` does not know this key.
+    answer.exceptions.iter_mut().for_each(|exception| exception.without_effect = None);
+    if *json { print_lines(&answer.exceptions) } else { print(&answer.message) }
+}
+
+/// Returns the duration of an exception in seconds.
+fn seconds(Term { time, .. }: &Term) -> Result<f64, CommandError> {
+    parse_term(time).map_err(|why| CommandError::new(exit::DATA, why))
 }
 
 /// Sends a command that names an owner to the running Weir. Weir may answer that the command is probably a mistake, for
 /// example because the owner's name is unknown. In this case, asks the administrator for a confirmation. Without a
-/// terminal, the command fails instead.
-fn ask_checked(
-    config: &ConfigArgument,
-    command: ExceptionCommand,
-    mut body: Value,
-    Force { force }: &Force,
-) -> Result<(), CommandError> {
-    // An older Weir process does not check names, and refuses the key `force` as unknown. So the key is sent only with
-    // --force.
-    if *force {
-        body["force"] = true.into();
-    }
-    let (status, words) = post(config, command, &body)?;
-    if status != StatusCode::CONFLICT {
-        return answered(status, &words);
-    }
-    let doubts: Vec<&str> = words.lines().collect();
+/// terminal, the command fails instead. `act` sends the command; its argument is whether a confirmation forces it.
+fn act_checked(mut act: impl FnMut(bool) -> Result<ActAnswer, AskError>) -> Result<(), CommandError> {
+    let doubts = match act(false) {
+        Err(AskError::Answered(_, details)) if details.code == ErrorCode::Doubtful => details.doubts,
+        answer => return printed(answer?),
+    };
     if !confirmed(&doubts)? {
         let remedy = "nothing was changed; --force does it all the same";
         return Err(CommandError::new(exit::NO_USER, format!("{}; {remedy}", doubts.join("; "))));
     }
-    body["force"] = true.into();
-    let (status, words) = post(config, command, &body)?;
+    let message = act(true)?.message;
     // The administrator has read the warnings in `doubts` already, so they are not printed again.
-    let is_new = |line: &&str| line.trim_end().strip_prefix("warning: ").is_none_or(|doubt| !doubts.contains(&doubt));
-    answered(status, &words.split_inclusive('\n').filter(is_new).collect::<String>())
+    let is_known = |doubt: &str| doubts.iter().any(|known| known == doubt);
+    let is_new = |line: &&str| line.trim_end().strip_prefix("warning: ").is_none_or(|doubt| !is_known(doubt));
+    print(&message.split_inclusive('\n').filter(is_new).collect::<String>())
 }
 
 /// Asks on the terminal for a confirmation. Returns false if standard input or standard error is no terminal.
-fn confirmed(doubts: &[&str]) -> Result<bool, CommandError> {
+fn confirmed(doubts: &[String]) -> Result<bool, CommandError> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);
     }
@@ -197,31 +213,7 @@ fn confirmed(doubts: &[&str]) -> Result<bool, CommandError> {
     }
 }
 
-/// Sends a command to the running Weir, and prints the answer.
-fn ask(config: &ConfigArgument, command: ExceptionCommand, body: &Value) -> Result<(), CommandError> {
-    let (status, words) = post(config, command, body)?;
-    answered(status, &words)
-}
-
-fn post(
-    config: &ConfigArgument,
-    command: ExceptionCommand,
-    body: &Value,
-) -> Result<(StatusCode, String), CommandError> {
-    control_client::post(&config.config, command.path(), body.to_string())
-}
-
-/// Prints the answer of the running Weir, or returns it as an error.
-fn answered(status: StatusCode, words: &str) -> Result<(), CommandError> {
-    match (status, words) {
-        (StatusCode::OK, words) => print(words),
-        (StatusCode::UNPROCESSABLE_ENTITY, words) => Err(CommandError::new(exit::DATA, words.trim_end())),
-        (StatusCode::NOT_FOUND, _) => Err(CommandError::new(
-            exit::UNAVAILABLE,
-            "the running Weir is an older one, which knows no exceptions: restart it",
-        )),
-        (status, words) => {
-            Err(CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
-        }
-    }
+/// Prints the answer to an act.
+fn printed(answer: ActAnswer) -> Result<(), CommandError> {
+    print(&answer.message)
 }

@@ -11,10 +11,16 @@ mod logins;
 mod manual;
 mod password;
 mod rehearse;
+mod reload;
 mod serve;
+mod show;
 mod simulate;
 mod state;
+mod status;
+mod table;
+mod top;
 mod user;
+mod why;
 
 use crate::config::{self, Config, ConfigError, Diagnostics};
 use crate::daemon::StartError;
@@ -68,7 +74,7 @@ enum Command {
         "Exit code: 0 if the configuration is taken, 78 if it is bad, 69 if no Weir runs.\n\n",
         "Example:\n  weir reload"
     ))]
-    Reload(ConfigArgument),
+    Reload(reload::Arguments),
     /// Grant one budget another rate for a limited time; meanwhile its mail is counted separately
     #[command(after_help = concat!(
         "Example:\n",
@@ -90,9 +96,29 @@ enum Command {
     /// List the grants and suspensions in force, or the audit trail
     #[command(after_help = "Example:\n  weir exceptions --audit --last 20")]
     Exceptions(exceptions::List),
+    /// Show who sends most and who is refused most at present, or the fullest budgets of a limit
+    #[command(after_help = concat!(
+        "In a terminal the list is live; press q to end.\n\n",
+        "Example:\n  weir top --sort refusals\n  weir top --limit user-recipients --once"
+    ))]
+    Top(top::Arguments),
+    /// Show all budgets of a user, client, sender or domain: how full, until when, and why
+    #[command(after_help = "Example:\n  weir show alice\n  weir show client=192.0.2.7")]
+    Show(show::Arguments),
+    /// Show the status of the running Weir: uptime, sessions, upstreams, state file, certificates
+    #[command(after_help = concat!(
+        "Exit code: 0 if everything works, 1 if something is degraded, 69 if no Weir runs.\n\n",
+        "Example:\n  weir status"
+    ))]
+    Status(status::Arguments),
     /// Print the login history of a user: from which networks, since when, with which client
     #[command(after_help = "Example:\n  weir logins alice")]
     Logins(logins::Arguments),
+    /// Explain a refusal, by the reference in its reply: which limits refused, and what would let it pass
+    #[command(
+        after_help = "Exit code: 1 if no refusal with this reference is stored.\n\nExample:\n  weir why mp3x9abc-k3f7q-1"
+    )]
+    Why(why::Arguments),
     /// Test what each limit would do to a message, and why; nothing is sent or charged
     #[command(after_help = concat!(
         "Exit code: 0 if everything passes, 1 if anything would be refused.\n\n",
@@ -146,6 +172,9 @@ enum Command {
         /// Print the reference of weir.toml, in Markdown
         #[arg(long, conflicts_with = "folder")]
         reference: bool,
+        /// Print the OpenAPI file of the admin API, in JSON
+        #[arg(long, conflicts_with_all = ["folder", "reference"])]
+        openapi: bool,
     },
 }
 
@@ -249,16 +278,18 @@ pub fn run() -> ExitCode {
         Command::Check { config, file, print, explain, online } => {
             check::run(&file.unwrap_or(config.config), print, explain, online)
         }
-        Command::Reload(argument) => {
-            control_client::command(&argument.config, "/reload").and_then(|words| print(&words))
-        }
-        Command::Grant(grant) => exceptions::grant(&grant),
+        Command::Reload(arguments) => reload::run(arguments),
+        Command::Grant(grant) => exceptions::grant(grant),
         Command::Revoke(revoke) => exceptions::revoke(&revoke),
-        Command::Suspend(suspend) => exceptions::suspend(&suspend),
+        Command::Suspend(suspend) => exceptions::suspend(suspend),
         Command::Release(release) => exceptions::release(&release),
-        Command::Reset(reset) => exceptions::reset(&reset),
+        Command::Reset(reset) => exceptions::reset(reset),
         Command::Exceptions(list) => exceptions::list(&list),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Logins(arguments) => logins::run(&arguments),
+        Command::Why(arguments) => why::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::History(arguments) => history::run(&arguments),
@@ -268,6 +299,7 @@ pub fn run() -> ExitCode {
         Command::State { command } => state::run(&command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { reference: true, .. } => manual::print_reference(),
+        Command::Man { openapi: true, .. } => print(&crate::admin::openapi()),
         Command::Man { folder, .. } => manual::pages(folder.as_deref()),
     };
     match outcome {
@@ -285,6 +317,13 @@ pub fn run() -> ExitCode {
 /// closed pipe is no error.
 fn print(text: &str) -> Result<(), CommandError> {
     written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
+}
+
+/// Prints each item as a line of JSON, with its keys in order.
+fn print_lines<T: serde::Serialize>(items: &[T]) -> Result<(), CommandError> {
+    let line = |item| serde_json::to_value(item).map(|value| format!("{value}\n"));
+    let lines: Result<String, _> = items.iter().map(line).collect();
+    print(&lines.map_err(|error| CommandError::new(exit::DATA, error))?)
 }
 
 /// Converts the result of writing to standard output. A closed pipe is no error.

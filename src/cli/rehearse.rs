@@ -2,13 +2,15 @@
 
 use super::{CommandError, ConfigArgument, control_client, exit, print, read_config};
 use crate::accounts::users_file::{User, Users};
+use crate::admin::{ErrorCode, TestAnswer};
 use crate::clock;
 use crate::config::Config;
 use crate::policy::request::{Novelty, Stage};
+use crate::rehearse;
 use crate::rehearse::test_message::{self, Account, TestMessage};
-use crate::rehearse::{self, live};
 use crate::time::Moment;
-use hyper::StatusCode;
+use control_client::AskError;
+use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -138,11 +140,12 @@ fn account(config: &Config, user: Option<&str>) -> Account {
 
 /// Asks the running Weir to test the message against Weir's current limits and budgets.
 fn ask(Arguments { config, json, .. }: &Arguments, test_message: &TestMessage) -> Result<(String, bool), CommandError> {
-    let (status, said) = control_client::post(&config.config, "/test", live::request(test_message, *json))?;
-    let unavailable = |why: &str| CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));
-    match status {
-        StatusCode::OK => live::read(&said).ok_or_else(|| unavailable("its answer is of another version")),
-        StatusCode::UNPROCESSABLE_ENTITY => Err(CommandError::new(exit::USAGE, said.trim_end())),
-        _ => Err(unavailable(said.trim_end())),
+    match control_client::post::<TestAnswer>(&config.config, "/v1/test", &test_message.to_json()) {
+        Ok(TestAnswer { refused, report, .. }) if *json => Ok((format!("{}\n", Value::Object(report)), refused)),
+        Ok(TestAnswer { refused, message, .. }) => Ok((message, refused)),
+        Err(AskError::Answered(_, details)) if details.code == ErrorCode::Refused => {
+            Err(CommandError::new(exit::USAGE, details.message))
+        }
+        Err(error) => Err(error.into()),
     }
 }

@@ -51,6 +51,11 @@ impl<'a> Section<'a> {
         self.span.clone()
     }
 
+    /// Returns the line in the file, from 1, in which the section begins.
+    pub fn line(&self) -> usize {
+        self.source.line(self.span.start)
+    }
+
     pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         self.source.error(span, message, help);
     }

@@ -35,6 +35,12 @@ impl<'a> Source<'a> {
         Self { text, problems: RefCell::default(), follow_ups, wrong, settings: RefCell::default() }
     }
 
+    /// Returns the number, from 1, of the line that has the octet at this position.
+    pub fn line(&self, position: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(position);
+        1 + before.filter(|octet| **octet == b'\n').count()
+    }
+
     pub fn problem(&self, severity: Severity, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         self.problems.borrow_mut().push(diagnostic(severity, span, message.into(), help));
     }

@@ -1,10 +1,10 @@
 //! Listeners for administrators: the control socket, and the HTTP address for metrics and health.
 
 use super::error::StartError;
-use crate::admin::{self, ControlHandlers, SocketFile};
+use crate::admin::{self, Api, ControlListener, Gate, SocketFile};
 use axum::Router;
 use std::net::SocketAddr;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -13,29 +13,28 @@ pub struct Administration {
     tasks: JoinSet<()>,
     /// Control socket, if it could be bound.
     socket: Option<SocketFile>,
-    /// Bound address of the read-only routes.
+    /// Bound address of HTTP over TCP.
     pub address: Option<SocketAddr>,
 }
 
 impl Administration {
-    /// Serves the routes `public` over HTTP. Serves them over the control socket, too, together with the control
-    /// requests.
+    /// Serves the routes `public` and the API over the control socket and over the TCP address.
     pub async fn start(
         options: &admin::Options,
         public: Router,
-        handlers: ControlHandlers,
+        api: Api,
         stopping: &watch::Receiver<bool>,
     ) -> Result<Self, StartError> {
         let (mut tasks, mut socket, mut address) = (JoinSet::new(), None, None);
+        let router = admin::with_fallbacks(public.merge(admin::router(api)));
         if let Some((listener, file)) = bind_socket(options).await {
-            let router = public.clone().merge(handlers.router());
-            tasks.spawn(serve(listener, router, admin::MAX_CONTROL_BODY, stopping.clone()));
+            tasks.spawn(serve(listener, router.clone(), Gate::Socket, stopping.clone()));
             socket = Some(file);
         }
         if let Some(wanted) = options.address {
             let listener = bind(wanted).await?;
             address = listener.local_addr().ok();
-            tasks.spawn(serve(listener, public, admin::MAX_PUBLIC_BODY, stopping.clone()));
+            tasks.spawn(serve(listener, router, Gate::Tcp, stopping.clone()));
         }
         Ok(Self { tasks, socket, address })
     }
@@ -57,7 +56,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
 }
 
 /// Binds the control socket. Weir serves mail even if that fails.
-async fn bind_socket(options: &admin::Options) -> Option<(UnixListener, SocketFile)> {
+async fn bind_socket(options: &admin::Options) -> Option<(ControlListener, SocketFile)> {
     match admin::bind(&options.socket).await {
         Ok(bound) => {
             tracing::info!(socket = %options.socket.display(), "control socket open");
@@ -70,10 +69,10 @@ async fn bind_socket(options: &admin::Options) -> Option<(UnixListener, SocketFi
     }
 }
 
-async fn serve<L>(listener: L, router: Router, max_body: usize, mut stopping: watch::Receiver<bool>)
+async fn serve<L>(listener: L, router: Router, gate: Gate, mut stopping: watch::Receiver<bool>)
 where
     L: axum::serve::Listener<Addr: admin::Peer>,
 {
     let stop = async move { drop(stopping.wait_for(|stop| *stop).await) };
-    admin::serve(listener, router, max_body, stop).await;
+    admin::serve(listener, router, gate, stop).await;
 }

@@ -6,6 +6,7 @@ mod core_dumps;
 mod error;
 mod limit_metrics;
 mod open_files;
+mod refusal_sink;
 mod reloader;
 mod signals;
 mod systemd;
@@ -23,8 +24,10 @@ use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
 use crate::store::{Health, Store};
+use crate::top::TopSenders;
 use administration::Administration;
 use limit_metrics::show_limits;
+use refusal_sink::RefusalSink;
 use reloader::{ReloadHandle, Reloader};
 use signals::Signal;
 use std::collections::HashMap;
@@ -100,8 +103,8 @@ impl Daemon {
         let (reload_handle, reloading) =
             Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
-        let handlers = control::handlers(&reload_handle, &server, sessions);
-        let administration = Administration::start(&admin_options, public, handlers, &stopping).await?;
+        let api = control::api(&reload_handle, &server, sessions, listeners.clone(), stopping.clone());
+        let administration = Administration::start(&admin_options, public, api, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
@@ -156,7 +159,7 @@ fn open(config: Config) -> Result<Server, StartError> {
     let relay = Relay::new(&config.relay, &metrics).map_err(StartError::config)?;
     let decision_log = config.decision_log.map(|options| start_decision_log(&options, &metrics)).transpose()?;
     Ok(Server {
-        decisions: Hub::new(decision_log.iter().map(|log| log.clone() as Arc<dyn decisions::Sink>).collect()),
+        decisions: hub(&store, decision_log.as_ref()),
         decision_log,
         options: config.server,
         accounts: accounts.map_err(StartError::config)?,
@@ -166,8 +169,16 @@ fn open(config: Config) -> Result<Server, StartError> {
         notification_throttle: NotificationThrottle::default(),
         accept_errors: AcceptErrors::default(),
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
+        top: TopSenders::default(),
         certificates: certificates.map(Arc::new),
     })
+}
+
+/// Returns the hub of decisions, with the store of refusals and the decision log as sinks.
+fn hub(store: &Store, decision_log: Option<&Arc<DecisionLog>>) -> Hub {
+    let refusals: Arc<dyn decisions::Sink> = Arc::new(RefusalSink(store.refusal_recorder()));
+    let log = decision_log.map(|log| log.clone() as Arc<dyn decisions::Sink>);
+    Hub::new(store.keeps_refusals().then_some(refusals).into_iter().chain(log).collect())
 }
 
 fn start_decision_log(options: &decisions::Options, metrics: &Metrics) -> Result<Arc<DecisionLog>, StartError> {

@@ -3,7 +3,7 @@
 use super::limit_metrics::show_limits;
 use super::systemd;
 use crate::accounts::file_metadata::FileMetadata;
-use crate::admin::Outcome;
+use crate::admin::{ApiError, Reloaded};
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, KnownDatabases, Setting, Severity};
 use crate::log::LoggedState;
@@ -41,6 +41,9 @@ pub struct Reloader {
     former: Vec<Arc<Policy>>,
 }
 
+/// Outcome of a reload, for an administrator.
+pub type Outcome = Result<Reloaded, ApiError>;
+
 /// Handle that asks the reloader to reload.
 #[derive(Clone)]
 pub struct ReloadHandle(mpsc::Sender<oneshot::Sender<Outcome>>);
@@ -73,7 +76,7 @@ impl ReloadHandle {
             self.0.send(answer).await.ok()?;
             answered.await.ok()
         };
-        answered.await.unwrap_or_else(|| Outcome::Unavailable("Weir is stopping\n".to_owned()))
+        answered.await.unwrap_or_else(|| Err(ApiError::unavailable("Weir is stopping")))
     }
 }
 
@@ -120,11 +123,13 @@ impl Reloader {
             current_files(&watched)
         });
         let is_changed = looked.await.is_ok_and(|files| files != self.watched);
-        if is_changed {
-            self.read(Trigger::Changed).await;
-        } else if self.error.get().is_some() {
-            self.read(Trigger::WasBad).await;
-        }
+        let trigger = match is_changed {
+            true => Trigger::Changed,
+            false if self.error.get().is_some() => Trigger::WasBad,
+            false => return,
+        };
+        // The log has the outcome.
+        let _ = self.read(trigger).await;
     }
 
     async fn read(&mut self, trigger: Trigger) -> Outcome {
@@ -140,7 +145,7 @@ impl Reloader {
                 self.refuse(bad, trigger)
             }
             // The panic itself is in the log.
-            Err(_) => Outcome::Unavailable("a fault of Weir's own: the log says more\n".to_owned()),
+            Err(_) => Err(ApiError::unavailable("a fault of Weir's own: the log says more")),
         };
         if let Some(log) = self.server.decision_log.as_ref().filter(|_| trigger == Trigger::Command) {
             log.reopen();
@@ -178,7 +183,7 @@ impl Reloader {
         if !changed.is_empty() {
             tracing::warn!("needs a restart: {changed}");
         }
-        answer(self.words(limits, &gone, &inert, &changed), unusable, problems)
+        answer(limits, self.words(limits, &gone, &inert, &changed), unusable, problems)
     }
 
     fn words(&self, limits: usize, gone: &[String], inert: &[String], changed: &str) -> String {
@@ -203,23 +208,26 @@ impl Reloader {
             tracing::error!(error = bad.line, "configuration refused: the former limits and upstreams stay in force");
         }
         let (drawn, file) = (bad.drawn, self.path.display());
-        Outcome::Refused(format!("{drawn}\n\n{file}: refused: the former limits and upstreams stay in force\n"))
+        Err(ApiError::refused(format!("{drawn}\n\n{file}: refused: the former limits and upstreams stay in force")))
     }
 }
 
 /// Returns the answer to a reload that has put a configuration in force: `words`, and the errors in upstreams and other
 /// files.
-fn answer(words: String, unusable: Option<UnusableError>, problems: &Diagnostics) -> Outcome {
+fn answer(limits: usize, words: String, unusable: Option<UnusableError>, problems: &Diagnostics) -> Outcome {
     if let Some(error) = unusable {
-        return Outcome::Refused(format!("{words}upstreams refused: the former ones stay in force: {error}\n"));
+        let why = format!("{words}upstreams refused: the former ones stay in force: {error}");
+        return Err(ApiError::refused(why));
     }
+    let taken = |message| Ok(Reloaded { message, limits: limits as u64 });
     match problems.render(false) {
-        drawn if drawn.is_empty() => Outcome::Done(words),
-        drawn if !problems.has_errors() => Outcome::Done(format!("{drawn}\n\n{words}")),
+        drawn if drawn.is_empty() => taken(words),
+        drawn if !problems.has_errors() => taken(format!("{drawn}\n\n{words}")),
         drawn => {
             let error = first_error(problems);
             tracing::warn!(error, "a restart with this configuration would fail");
-            Outcome::Refused(format!("{drawn}\n\n{words}what is wrong with other files leaves the former in place\n"))
+            let why = format!("{drawn}\n\n{words}what is wrong with other files leaves the former in place");
+            Err(ApiError::refused(why))
         }
     }
 }

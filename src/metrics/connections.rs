@@ -31,6 +31,11 @@ pub struct ConnectionMetrics {
 const REASONS: [&str; 3] = ["max-connections", "max-connections-per-client", "proxy-protocol"];
 
 impl ConnectionMetrics {
+    /// Returns the number of open SMTP sessions of a listener.
+    pub fn open_sessions(&self, listener: &str) -> u64 {
+        self.sessions.with_label_values(&[listener]).get().try_into().unwrap_or(0)
+    }
+
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         let logins = build.counters("weir_logins_total", "Logins whose credentials were checked", &["result"])?;
         // Create the counters with the value 0, so that Prometheus sees the first login with each result as a change.

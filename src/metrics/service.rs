@@ -2,6 +2,7 @@
 
 use super::builder::Builder;
 use crate::time::Timestamp;
+use prometheus::core::Collector as _;
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 /// Metrics of configuration, clock, log and certificates.
@@ -75,6 +76,18 @@ impl ServiceMetrics {
                 &["certificate"],
             )?,
         })
+    }
+
+    /// Returns each certificate file whose end of validity is known, with this end.
+    pub fn certificate_expiries(&self) -> Vec<(String, Timestamp)> {
+        let families = self.certificate_expiry.collect();
+        let metrics = families.iter().flat_map(|family| family.get_metric());
+        let expiry = metrics.filter_map(|metric| {
+            let file = metric.get_label().first()?.value().to_owned();
+            let seconds = metric.get_gauge().get_value() as i64;
+            Some((file, Timestamp::from_micros(seconds.saturating_mul(1_000_000))))
+        });
+        expiry.collect()
     }
 
     /// Records that a configuration is in force, which was read at the time `now`.

@@ -10,6 +10,7 @@
 //! states of budgets. `decision` measures and charges each event. [`verdict`] contains the result of a decision.
 
 pub mod address;
+mod budget_view;
 pub mod budgets;
 mod decision;
 pub mod exception;
@@ -24,10 +25,11 @@ mod plan;
 pub mod request;
 pub mod verdict;
 
+pub use budget_view::{BudgetReading, BudgetView, BudgetViews, QuotaSource};
 pub use decision::{Explained, decide, explain};
 pub use in_memory::InMemoryStore;
 pub use login_history::LoginHistory;
-pub use name_search::NameSearch;
+pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
 
 use address::AddressNormalizer;

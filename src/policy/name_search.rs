@@ -115,6 +115,13 @@ impl Name {
     }
 }
 
+/// Returns whether one of these parts of an owner has this value. `field` is without the widths of networks. Two networks
+/// of clients are the same if they have an address in common.
+pub fn has_part<'o>(mut parts: impl Iterator<Item = (&'o str, &'o str)>, field: &str, value: &str) -> bool {
+    let is_same = |own: &str| if field == "client" { overlap(own, value) } else { own == value };
+    parts.any(|(name, own)| without_widths(name) == field && is_same(own))
+}
+
 /// Returns whether budgets of this limit outlive the session and record names of the field.
 fn records(limit: &Limit, field: &str, part_of: Option<&str>) -> bool {
     let is_of_guesses = limit.count == Count::LoginFailures && field.starts_with("user");

@@ -1,4 +1,4 @@
-//! Rehearsal with the budgets of the running Weir: the request to that Weir, and its answer.
+//! Rehearsal with the budgets of the running Weir.
 
 use super::rehearsal::{self, Pace, Setup};
 use super::report::Report;
@@ -7,13 +7,18 @@ use crate::policy::{InMemoryStore, Policy};
 use crate::session;
 use crate::store::Store;
 use crate::time::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
-/// Key of the request that selects the form of the answer. With the value `text`, the answer is a JSON object that
-/// contains the report as text. Without this key, the answer is the full JSON report.
-const AS: &str = "as";
-const TEXT: &str = "text";
+/// Answer to a posted test message.
+pub struct Answer {
+    /// True if anything would be refused.
+    pub refused: bool,
+    /// Report for people.
+    pub text: String,
+    /// Report for programs.
+    pub report: Value,
+}
 
 /// Reason why a posted test message is not rehearsed.
 #[derive(Debug)]
@@ -24,37 +29,13 @@ pub enum AnswerError {
     Store(String),
 }
 
-/// Returns the request body for a test message.
-pub fn request(test_message: &TestMessage, wants_json: bool) -> String {
-    let mut request = test_message.to_json();
-    if !wants_json {
-        request[AS] = TEXT.into();
-    }
-    request.to_string()
-}
-
-/// Posted test message, and the form of its answer.
-pub struct Posted {
-    pub test_message: TestMessage,
-    wants_text: bool,
-}
-
-impl Posted {
-    /// Parses the body of a request.
-    pub fn parse(body: &str) -> Result<Self, AnswerError> {
-        let test_message = TestMessage::from_json(body).map_err(AnswerError::TestMessage)?;
-        let wants_text = serde_json::from_str::<Value>(body).is_ok_and(|body| body[AS] == TEXT);
-        Ok(Self { test_message, wants_text })
-    }
-}
-
 /// Rehearses a posted test message on a copy of the present budgets. Nothing is charged.
 pub async fn answer(
     store: &Store,
     listeners: &[Arc<session::Options>],
-    Posted { test_message, wants_text }: &Posted,
+    test_message: &TestMessage,
     now: Timestamp,
-) -> Result<String, AnswerError> {
+) -> Result<Answer, AnswerError> {
     let policy = store.policy();
     let setup = Setup::new(test_message, &policy, listeners, now).map_err(AnswerError::TestMessage)?;
     let mut known = InMemoryStore::new(Policy::clone(&policy));
@@ -74,17 +55,5 @@ pub async fn answer(
     };
     let refused_at_once = rehearsal::refused_at_once(setup, test_message, known, &rehearsal);
     let report = Report { setup, test_message, rehearsal, refused_at_once, is_live: true };
-    let answer = match wants_text {
-        true => json!({ "refused": report.is_refused(), TEXT: report.text() }),
-        false => report.json(),
-    };
-    Ok(format!("{answer}\n"))
-}
-
-/// Reads the answer. Returns the text to print, and whether anything is refused.
-pub fn read(answer: &str) -> Option<(String, bool)> {
-    let value: Value = serde_json::from_str(answer).ok()?;
-    let refused = value["refused"].as_bool()?;
-    let text = value[TEXT].as_str().map_or_else(|| answer.to_owned(), str::to_owned);
-    Some((text, refused))
+    Ok(Answer { refused: report.is_refused(), text: report.text(), report: report.json() })
 }

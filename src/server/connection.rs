@@ -9,6 +9,7 @@ use super::decision_records;
 use super::log_throttle::Permit;
 use super::message_pipe::{Parts, slowest};
 use super::options::ListenerOptions;
+use super::sender_activity;
 use super::services::Server;
 use super::session_id::session_id;
 use super::session_log::SessionLog;
@@ -291,6 +292,7 @@ impl Connection {
             }
         }
         let user = session.user().map(AsRef::as_ref);
+        sender_activity::count(&self.server.top, &records, user, client, clock::now());
         let log = SessionLog {
             metrics: &self.server.metrics,
             notification_throttle: &self.server.notification_throttle,

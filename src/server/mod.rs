@@ -15,6 +15,7 @@ mod message_pipe;
 mod notification_throttle;
 mod options;
 pub mod proxy;
+mod sender_activity;
 mod services;
 mod session_id;
 mod session_log;

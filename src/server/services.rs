@@ -10,6 +10,7 @@ use crate::decisions::{DecisionLog, Hub};
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::store::Store;
+use crate::top::TopSenders;
 use std::sync::Arc;
 
 /// Services that all connections share.
@@ -26,5 +27,7 @@ pub struct Server {
     pub accept_errors: AcceptErrors,
     /// Throttle of the log lines that clients cause.
     pub log_throttle: LogThrottle,
+    /// The senders that send or are refused most.
+    pub top: TopSenders,
     pub certificates: Option<Arc<Certificates>>,
 }

@@ -5,6 +5,7 @@ use super::refusal_reply::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
 use crate::policy::request::{Event, Facts, Stage};
 use crate::policy::verdict::{LimitHit, Mode, Refusal, Suspended, Verdict};
+use crate::reference::SUSPENDED;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::time::Duration;
@@ -19,7 +20,8 @@ impl State {
         to: Option<String>,
     ) -> Reply {
         self.error_limits.count_refusal();
-        let (reference, stage) = (self.next_reference(), decided.stage());
+        let stage = decided.stage();
+        let reference = self.next_reference(&refusal.limit, stage);
         let (reply, closes) = refusal_reply(&refusal, stage, &self.options.hostname, &reference);
         self.closing |= closes;
         let by = RefusedBy::Limit { refusal: Box::new(refusal), reference, decided: Box::new(decided) };
@@ -36,7 +38,8 @@ impl State {
         to: Option<String>,
     ) -> Reply {
         self.error_limits.count_refusal();
-        let (reference, stage) = (self.next_reference(), decided.stage());
+        let stage = decided.stage();
+        let reference = self.next_reference(SUSPENDED, stage);
         let reply = suspended_reply(&suspended, &reference);
         let by = RefusedBy::Suspension { suspended: Box::new(suspended), reference, decided: Box::new(decided) };
         self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });

@@ -1,4 +1,4 @@
-//! Audit trail of exceptions and resets. A record contains the time, the action, the owner, the author (an
+//! Audit trail of exceptions, resets and reloads. A record contains the time, the action, the owner, the author (an
 //! administrator or a limit), and the reason.
 
 use crate::policy::budgets::Owner;
@@ -31,13 +31,15 @@ pub enum Act {
     Suspended,
     Released,
     Reset,
+    /// The configuration was read again on command.
+    Reloaded,
     /// The exception has expired.
     Ended,
 }
 
 impl Act {
-    pub const ALL: [Self; 6] =
-        [Self::Granted, Self::Revoked, Self::Suspended, Self::Released, Self::Reset, Self::Ended];
+    pub const ALL: [Self; 7] =
+        [Self::Granted, Self::Revoked, Self::Suspended, Self::Released, Self::Reset, Self::Reloaded, Self::Ended];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -46,6 +48,7 @@ impl Act {
             Self::Suspended => "suspended",
             Self::Released => "released",
             Self::Reset => "reset",
+            Self::Reloaded => "reloaded",
             Self::Ended => "ended",
         }
     }
@@ -57,6 +60,12 @@ impl Act {
 }
 
 impl AuditRecord {
+    /// Returns the record of a reload of the configuration, which concerns all owners.
+    pub fn of_reload(at: Timestamp, by: By, reason: Arc<str>) -> Self {
+        let owner = Owner::from_parts(std::iter::empty());
+        Self { at, act: Act::Reloaded, limit: None, owner, rate: None, until: None, was: None, by, reason }
+    }
+
     /// Returns the record of an action on a grant. If `why` is `None`, the record gets the author and the reason of the
     /// grant.
     pub fn of_grant(act: Act, grant: &Grant, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
@@ -94,6 +103,7 @@ impl AuditRecord {
             Act::Granted => tracing::warn!(limit, %owner, rate, time, %by, reason, "granted"),
             Act::Revoked => tracing::info!(limit, %owner, rate, time, %by, reason, "grant revoked"),
             Act::Reset => tracing::info!(limit, %owner, was, %by, reason, "budget reset"),
+            Act::Reloaded => tracing::info!(%by, reason, "reloaded on command"),
             Act::Ended => tracing::info!(limit, %owner, rate, %by, reason, "{what} ended"),
         }
     }

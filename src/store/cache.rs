@@ -6,6 +6,7 @@ mod unread;
 
 use super::commit_queue::{Commit, NEVER_WRITTEN, Queue};
 use super::hashed_key::{HashedKey, HashedKeyRef};
+use crate::engine::State;
 use crate::policy::budgets::{Budget, Change, Key, KeyRef, Loaded};
 use crate::time::Timestamp;
 use std::collections::HashMap;
@@ -268,6 +269,16 @@ impl BudgetCache {
             let shard = self.lock(index);
             let used = shard.budgets.iter().filter(|(_, slot)| slot.budget.is_some());
             used.for_each(|(key, _)| take(key.borrowed()));
+        }
+    }
+
+    /// Calls `take` with each budget in memory that is in the shard at this index, below [`SHARDS`]. No decision on these
+    /// budgets can be made meanwhile.
+    pub fn for_each_in_shard(&self, index: usize, mut take: impl FnMut(KeyRef<'_>, State)) {
+        for (key, slot) in &self.lock(index).budgets {
+            if let Some(budget) = &slot.budget {
+                take(key.borrowed(), budget.state);
+            }
         }
     }
 

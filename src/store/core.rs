@@ -7,6 +7,7 @@ use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
+use super::refusals::RefusalMemory;
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::policy::budgets::Key;
@@ -27,6 +28,7 @@ pub struct Core {
     pub pending_exceptions: PendingExceptions,
     pub new_budgets: NewBudgets,
     pub logins: LoginMemory,
+    pub refusals: Arc<RefusalMemory>,
     /// Permits for reads of the login history.
     pub login_reads: Arc<Semaphore>,
     pub health: HealthMonitor,
@@ -88,6 +90,7 @@ impl Core {
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),
             logins: LoginMemory::default(),
+            refusals: Arc::new(RefusalMemory::new(options.refusals)),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             health: HealthMonitor::new(metrics.clone()),
             metrics,

@@ -244,10 +244,15 @@ impl Store {
             by,
             reason,
         };
-        let (_, written) = self.core.change_exceptions(|_, batch| batch.add_record(record));
-        let kept = self.core.wait_until_written(written).await;
+        let kept = self.record(record).await;
         let lag = self.core.health.reason(Attempt::Append).filter(|_| kept == Kept::InFile);
         Ok((was, lag.map_or(kept, Kept::InMemory)))
+    }
+
+    /// Adds a record of an act that changes no exception to the audit trail.
+    pub async fn record(&self, record: AuditRecord) -> Kept {
+        let (_, written) = self.core.change_exceptions(|_, batch| batch.add_record(record));
+        self.core.wait_until_written(written).await
     }
 
     /// Returns the newest `last` audit records, the newest at the end. Returns an error with the reason if the records

@@ -3,6 +3,7 @@
 
 mod folding;
 mod pass;
+mod refusals;
 
 use super::commit_queue::WriterJob;
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
@@ -317,6 +318,8 @@ impl Task {
                 WriterJob::DeleteKinds(names) => file.delete_kinds(&names),
                 WriterJob::WriteLogins => write_logins(&self.core, file),
                 WriterJob::DeleteLogins(rows) => file.delete_logins(&rows),
+                WriterJob::WriteRefusals => refusals::write(&self.core, file),
+                WriterJob::PruneRefusals(before) => refusals::prune(&self.core, file, before),
                 WriterJob::PruneAudit(before) => file.prune_audit(before),
                 // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),

@@ -9,6 +9,21 @@ use crate::policy::matching::{AllOf, Condition, Field};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+/// Whether a limit applies to an owner, as far as the owner's names decide it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applicability {
+    Applies,
+    /// The limit never applies to the owner.
+    Never {
+        /// `"except" holds` or `"match" does not hold`.
+        why: &'static str,
+        /// Keys of the conditions that decide it.
+        keys: String,
+    },
+    /// The conditions with these keys decide, and the owner's names do not tell whether they hold.
+    Depends(String),
+}
+
 /// Owner of a grant, with the client address and the groups that follow from the owner's names.
 struct Subject<'a> {
     owner: &'a Owner,
@@ -20,11 +35,26 @@ struct Subject<'a> {
 /// Checks the conditions in `match` and `except` of the limit. The owner's names decide some of the conditions; the
 /// other conditions stay undecided.
 pub fn check(limit: &Limit, owner: &Owner, accounts: &Accounts, normalizer: &AddressNormalizer) -> Checked {
-    let subject = Subject::new(owner, accounts, normalizer);
+    let user = owner.parts().find(|(name, _)| *name == "user").map(|(_, value)| value);
+    let is_user = |account: &&Account| user.is_some_and(|user| normalizer.user(&account.name) == user);
+    let account = accounts.iter().flatten().find(is_user);
     let name = &limit.name;
-    let inert = |why: &str, keys: String| {
-        Checked::Doubtful(format!("limit \"{name}\" does not apply to {owner}: its {why} ({keys})"))
-    };
+    match applicability(limit, owner, account.map(|account| &*account.groups)) {
+        Applicability::Applies => Checked::Fine(String::new()),
+        Applicability::Never { why, keys } => {
+            Checked::Doubtful(format!("limit \"{name}\" does not apply to {owner}: its {why} ({keys})"))
+        }
+        Applicability::Depends(undecided) => Checked::Fine(format!(
+            "limit \"{name}\" applies only under its conditions ({undecided}), and so does the grant\n"
+        )),
+    }
+}
+
+/// Returns whether a limit applies to an owner. `groups` are the groups of the owner's account; `None` if the owner has
+/// no account.
+pub fn applicability(limit: &Limit, owner: &Owner, groups: Option<&[Box<str>]>) -> Applicability {
+    let subject = Subject::new(owner, groups);
+    let inert = |why, keys| Applicability::Never { why, keys };
     let (matches, except) = (&limit.matcher.matches, &limit.matcher.except);
     if let Some(excepted) = except.iter().find(|table| subject.meets(table) == Some(true)) {
         return inert("\"except\" holds", keys(excepted.0.iter()));
@@ -38,25 +68,15 @@ pub fn check(limit: &Limit, owner: &Owner, accounts: &Accounts, normalizer: &Add
     let is_met = matches.iter().any(|table| subject.meets(table) == Some(true));
     let open = matches.iter().filter(|_| !is_met).chain(except).filter(|table| subject.meets(table).is_none());
     let undecided = keys(open.flat_map(|table| &table.0).filter(|one| subject.holds(one).is_none()));
-    Checked::Fine(match undecided.is_empty() {
-        true => String::new(),
-        false => format!("limit \"{name}\" applies only under its conditions ({undecided}), and so does the grant\n"),
-    })
+    if undecided.is_empty() { Applicability::Applies } else { Applicability::Depends(undecided) }
 }
 
 impl<'a> Subject<'a> {
-    fn new(owner: &'a Owner, accounts: &'a Accounts, normalizer: &AddressNormalizer) -> Self {
-        let value = |field| owner.parts().find(|(name, _)| *name == field).map(|(_, value)| value);
-        let user = value("user");
-        let is_user = |account: &&Account| user.is_some_and(|user| normalizer.user(&account.name) == user);
-        let account = accounts.iter().flatten().find(is_user);
-        Self {
-            owner,
-            // If the client is a network and not one address, a condition may match only a part of the network. So
-            // conditions on the client stay undecided.
-            client: value("client").and_then(|client| client.parse().ok()),
-            groups: account.map(|account| &*account.groups),
-        }
+    fn new(owner: &'a Owner, groups: Option<&'a [Box<str>]>) -> Self {
+        let client = owner.parts().find(|(name, _)| *name == "client").map(|(_, value)| value);
+        // If the client is a network and not one address, a condition may match only a part of the network. So conditions
+        // on the client stay undecided.
+        Self { owner, client: client.and_then(|client| client.parse().ok()), groups }
     }
 
     /// Returns whether all conditions of a table are true. Returns `None` if the owner's names do not decide this.

@@ -1,13 +1,14 @@
 //! Check of the names in a command. If a name had a typing error, the command would have no effect, and nobody would
 //! notice.
 
+use crate::accounts;
 use crate::policy::budgets::Owner;
 use crate::policy::{NameSearch, Policy};
 use crate::store::Store;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
-/// All accounts; `None` if Weir has no accounts.
+/// All accounts; `None` if Weir has no accounts, or if a source of accounts does not tell which users it has.
 pub type Accounts = Option<Vec<Account>>;
 
 /// Account of a user.
@@ -15,6 +16,12 @@ pub struct Account {
     pub name: String,
     /// Groups in lower case.
     pub groups: Arc<[Box<str>]>,
+}
+
+/// Returns all accounts, with the facts that the checks of a command need.
+pub async fn all_accounts(accounts: Option<&accounts::Accounts>) -> Accounts {
+    let names = accounts?.names().await?;
+    Some(names.into_iter().map(|(name, groups)| Account { name, groups }).collect())
 }
 
 /// Result of a check.

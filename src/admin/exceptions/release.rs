@@ -6,7 +6,7 @@ use crate::policy::Policy;
 use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Suspension};
 use crate::policy::limit::{Action, Limit, Mode};
-use crate::store::Store;
+use crate::store::{Kept, Store};
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,14 @@ use std::time::Duration;
 /// Maximum time to read budgets.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Ends the suspension of an owner, and returns the answer. Returns `None` if the owner is not suspended.
-pub async fn release(store: &Store, owner: &Owner, because: (By, Arc<str>), now: Timestamp) -> Option<String> {
+/// Ends the suspension of an owner. Returns the text of the answer, and the suspension. Returns `None` if the owner is
+/// not suspended.
+pub async fn release(
+    store: &Store,
+    owner: &Owner,
+    because: (By, Arc<str>),
+    now: Timestamp,
+) -> Option<(String, Arc<Suspension>, Kept)> {
     let policy = store.policy();
     let suspension = policy.exceptions.suspension_of(owner).filter(|one| one.term.holds(now))?;
     // Reset the budgets before the suspension ends, because no attempt is charged while the suspension is in force.
@@ -24,7 +30,7 @@ pub async fn release(store: &Store, owner: &Owner, because: (By, Arc<str>), now:
         resets += &reset(store, &name, owner, because.clone(), now).await;
     }
     let (suspension, kept) = store.end_suspension(owner, because, now).await?;
-    Some(format::released(&suspension, now) + &resets + &format::kept(&kept))
+    Some((format::released(&suspension, now) + &resets, suspension, kept))
 }
 
 /// Returns the names of the limits whose budgets are to be reset.

@@ -99,6 +99,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     (limit.algorithm, limit.charge, limit.mode) = (terms.algorithm, charge.value, mode);
     (limit.matcher, limit.distinct) = (matcher, distinct.as_ref().map(|distinct| distinct.value));
     limit.stage = limit.stage_for(stage.as_ref().map_or(limit.stage, |stage| stage.value));
+    limit.line = Some(s.line());
     limit.overrides = table.as_ref().map(|table| table.overrides.clone());
     let Some(count) = count else {
         // The actions are read only to report their own errors; errors that may follow from the unknown count are not

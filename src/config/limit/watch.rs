@@ -47,6 +47,7 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
     // A suspension is for the owner of the watched limit's budget, such as a client or a user. So the check uses `per`
     // of the watched limit.
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());
+    limit.line = Some(s.line());
     limit.ladder = action::ladder(
         &mut s,
         &Limit { per: owned, stage: limit.stage, ..Limit::new("", limit.count, Vec::new(), Quota::Unlimited) },

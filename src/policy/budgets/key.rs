@@ -158,6 +158,14 @@ impl<T: AsRef<str>> Key<T> {
         Owner(self.as_str().splitn(MEANING + 1, SEPARATOR).nth(MEANING).unwrap_or_default().into())
     }
 
+    /// Returns the prefix, which is the same for all budgets of a limit, and the rest: the parts of the owner, each after
+    /// a separator.
+    pub(in crate::policy) fn split_prefix(&self) -> (&str, &str) {
+        let text = self.as_str();
+        let end = text.match_indices(SEPARATOR).nth(MEANING - 1).map_or(text.len(), |(at, _)| at);
+        text.split_at(end)
+    }
+
     /// Returns the key of the budget that replaces this budget during a grant. `since` is the time when the grant
     /// began.
     pub fn granted(&self, since: Timestamp) -> Key {

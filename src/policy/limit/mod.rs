@@ -64,6 +64,8 @@ pub struct Limit {
     pub watch: Option<usize>,
     /// Actions when the limit is exceeded; never empty.
     pub ladder: Ladder,
+    /// Line of the configuration file in which the limit begins; `None` if no file has it.
+    pub line: Option<usize>,
     /// Values derived from the fields above.
     pub derived: Derived,
 }
@@ -191,6 +193,7 @@ impl Limit {
             overrides: None,
             watch: None,
             ladder: Ladder::standard(),
+            line: None,
             derived: Derived::default(),
         }
     }

@@ -69,6 +69,30 @@ impl OverrideRows {
         row.copied()
     }
 
+    /// Returns the row that applies to an owner of budgets; `None` if no row applies. `groups` are the groups of the
+    /// owner's account, if they are known. Returns an error with the name of the column if the owner does not tell which
+    /// row applies.
+    pub fn find_for_owner<'o>(
+        &self,
+        mut owner: impl Iterator<Item = (&'o str, &'o str)>,
+        groups: Option<&[Box<str>]>,
+    ) -> Result<Option<OverrideRow>, &'static str> {
+        let mut value = |word: &str| {
+            let is_of_field = |field: &str| field.split('/').next() == Some(word);
+            owner.find(|(field, _)| is_of_field(field)).map(|(_, value)| value)
+        };
+        let row = match self {
+            Self::Field(field, table) => table.find(value(field.word()).ok_or(field.word())?),
+            Self::Group(table) => groups.ok_or("group")?.iter().find_map(|group| table.find(group)),
+            Self::Client(networks) => {
+                // All addresses of the network count as one client, so one address stands for all of them.
+                let address = value("client").and_then(|client| client.split('/').next()?.parse().ok());
+                networks.find(address.ok_or("client")?)
+            }
+        };
+        Ok(row.copied())
+    }
+
     pub fn is_by_recipient(&self) -> bool {
         matches!(self, Self::Field(field, _) if field.is_of_recipient())
     }

@@ -108,6 +108,11 @@ impl Upstream {
         self.capabilities.get().map(|known| known.offered)
     }
 
+    /// Returns whether the configuration enables the upstream.
+    pub fn is_enabled(&self) -> bool {
+        self.connector.admin_state().is_enabled()
+    }
+
     /// Returns the properties by which the upstreams are ordered for a message.
     pub fn standing(&self) -> Standing {
         let UpstreamOptions { priority, weight, .. } = *self.options();

@@ -1,0 +1,90 @@
+//! `weir suspend` and `weir release`: begin and end a suspension.
+
+use super::{ActAnswer, Exception, because, format, names, release, remarks, term};
+use crate::admin::{Api, ApiError, Caller, Errors, ErrorsOrDoubts, Json, Query};
+use crate::clock;
+use crate::policy::budgets::Owner;
+use crate::policy::exception::Suspension;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use utoipa::{IntoParams, ToSchema};
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SuspendRequest {
+    /// The user, client, sender or domain: `alice` or `user=alice`, `client=192.0.2.7`, `sender=bob@example.org`,
+    /// `user-domain=example.org`.
+    pub owner: String,
+    /// Duration in seconds.
+    #[schema(exclusive_minimum = 0.0, maximum = 315_360_000.0)]
+    pub for_seconds: f64,
+    /// For the audit trail. Not empty.
+    #[schema(min_length = 1, max_length = 500)]
+    pub reason: String,
+    /// Suspend also if this looks like a mistake.
+    #[serde(default)]
+    pub force: bool,
+}
+
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ReleaseQuery {
+    /// The suspended user, client, sender or domain.
+    pub owner: String,
+    /// For the audit trail.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// Suspends a user, client, sender or domain.
+///
+/// Weir refuses all its mail for a limited time.
+#[utoipa::path(post, path = "/v1/suspensions", request_body = SuspendRequest,
+    responses((status = 200, description = "Suspended", body = ActAnswer), ErrorsOrDoubts))]
+pub async fn suspend(
+    State(api): State<Api>,
+    caller: Caller,
+    Json(request): Json<SuspendRequest>,
+) -> Result<Json<ActAnswer>, ApiError> {
+    let (server, now) = (api.server()?, clock::now());
+    let owner = Owner::of_sender(&request.owner, &server.store.policy().normalizer)?;
+    let suspension = Suspension { owner, term: term(&caller, request.for_seconds, &request.reason, now)? };
+    let accounts = names::all_accounts(server.accounts.as_ref()).await;
+    let is_known = names::check(&server.store, &suspension.owner, &accounts, now).await;
+    let mut message = format::suspended(&suspension) + &remarks([is_known], request.force)?;
+    let exception = Some(Exception::from(&suspension));
+    let (former, kept) = server.store.suspend(suspension).await;
+    if let Some(former) = &former {
+        let _ = writeln!(message, "before that it was until {}, by {}", former.term.until.rfc3339(), former.term.by);
+    }
+    let replaced = former.as_deref().map(Exception::from);
+    Ok(Json(ActAnswer { exception, replaced, ..ActAnswer::new(message, &kept) }))
+}
+
+/// Ends a suspension, also one that a limit began.
+///
+/// Resets the budgets of limits that would suspend the owner again at once.
+#[utoipa::path(delete, path = "/v1/suspensions", params(ReleaseQuery),
+    responses((status = 200, description = "Released", body = ActAnswer), Errors))]
+pub async fn release(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(query): Query<ReleaseQuery>,
+) -> Result<Json<ActAnswer>, ApiError> {
+    let (server, now) = (api.server()?, clock::now());
+    let policy = server.store.policy();
+    let whom = Owner::of_sender(&query.owner, &policy.normalizer)?;
+    // Compare the texts of the owners, too. Two owners can have the same text and still differ: the field `client` also
+    // has a width for the other address family (IPv4 or IPv6), and the text does not contain this width.
+    let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
+    let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
+    let because = because(&caller, query.reason.as_deref())?;
+    let Some((message, suspension, kept)) = release::release(&server.store, owner, because, now).await else {
+        let why = format!("{whom} is not suspended: weir exceptions lists the suspensions");
+        return Err(ApiError::refused(why));
+    };
+    let exception = Some(Exception::from(&*suspension));
+    Ok(Json(ActAnswer { exception, ..ActAnswer::new(message, &kept) }))
+}

@@ -1,0 +1,139 @@
+//! Status of the running Weir in one answer.
+
+use super::top::{LastHour, last_hour};
+use super::{Api, ApiError, Errors, Json};
+use crate::clock;
+use crate::server::Server;
+use crate::store::Health;
+use crate::time::Timestamp;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+use utoipa::ToSchema;
+
+/// Status of the running Weir.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct StatusAnswer {
+    #[schema(format = DateTime)]
+    pub time: String,
+    pub version: String,
+    #[schema(format = DateTime)]
+    pub started: String,
+    pub uptime_seconds: f64,
+    /// Problems; none if everything works.
+    pub problems: Vec<String>,
+    pub listeners: Vec<ListenerRow>,
+    /// Maximum number of sessions at once, over all listeners.
+    pub max_sessions: u64,
+    pub upstreams: Vec<UpstreamRow>,
+    /// Number of limits. A limit with several rates counts once.
+    pub limits: u64,
+    /// Number of suspensions in force.
+    pub suspensions: u64,
+    /// Number of grants in force.
+    pub grants: u64,
+    pub last_hour: LastHour,
+    pub certificates: Vec<CertificateRow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ListenerRow {
+    pub name: String,
+    /// Address and port.
+    pub address: String,
+    /// Open sessions.
+    pub sessions: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct UpstreamRow {
+    pub name: String,
+    /// Host and port.
+    pub address: String,
+    /// False if the configuration disables the upstream.
+    pub is_enabled: bool,
+    /// Whether the upstream answers, as far as Weir knows.
+    pub is_up: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct CertificateRow {
+    pub file: String,
+    #[schema(format = DateTime)]
+    pub expires: String,
+}
+
+/// Returns the version, the uptime, the listeners, the upstreams, the health of the state file, and present problems.
+#[utoipa::path(get, path = "/v1/status",
+    responses((status = 200, description = "The status", body = StatusAnswer), Errors))]
+pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiError> {
+    let (server, now) = (api.server()?, clock::now());
+    let upstreams = upstreams(&server);
+    let expiries = server.metrics.service.certificate_expiries();
+    let policy = server.store.policy();
+    let listener = |(name, address): &(String, std::net::SocketAddr)| ListenerRow {
+        name: name.clone(),
+        address: address.to_string(),
+        sessions: server.metrics.connections.open_sessions(name),
+    };
+    let exceptions = &policy.exceptions;
+    Ok(Json(StatusAnswer {
+        time: now.rfc3339(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: api.started().rfc3339(),
+        uptime_seconds: now.since(api.started()).as_secs() as f64,
+        problems: problems(&server, &upstreams, &expiries, now),
+        listeners: api.listeners().iter().map(listener).collect(),
+        max_sessions: server.options.max_connections as u64,
+        upstreams,
+        limits: policy.limit_count() as u64,
+        suspensions: exceptions.suspensions().filter(|one| one.term.holds(now)).count() as u64,
+        grants: exceptions.grants().filter(|one| one.term.holds(now)).count() as u64,
+        last_hour: last_hour(&server, now),
+        certificates: expiries.into_iter().map(|(file, end)| CertificateRow { file, expires: end.rfc3339() }).collect(),
+    }))
+}
+
+fn upstreams(server: &Server) -> Vec<UpstreamRow> {
+    let row = |upstream: &std::sync::Arc<crate::relay::Upstream>| {
+        let (options, is_enabled) = (upstream.options(), upstream.is_enabled());
+        UpstreamRow {
+            name: options.name.to_string(),
+            address: format!("{}:{}", options.host, options.port),
+            is_enabled,
+            is_up: is_enabled && upstream.standing().is_well,
+        }
+    };
+    server.relay.upstreams().iter().map(row).collect()
+}
+
+/// Returns a sentence for each problem that an administrator should solve.
+fn problems(
+    server: &Server,
+    upstreams: &[UpstreamRow],
+    expiries: &[(String, Timestamp)],
+    now: Timestamp,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    if let Health::Degraded(why) = server.store.health() {
+        problems.push(format!("state degraded: {why}"));
+    }
+    if let Some(why) = server.accept_errors.current_error(Instant::now()) {
+        problems.push(format!("connections cannot be accepted: {why}"));
+    }
+    if server.metrics.service.config_good.get() == 0 {
+        problems.push("the configuration file is invalid, and a former one is in force: weir check".to_owned());
+    }
+    let down = upstreams.iter().filter(|upstream| upstream.is_enabled && !upstream.is_up);
+    problems.extend(down.map(|upstream| format!("upstream {} is down", upstream.name)));
+    if !upstreams.iter().any(|upstream| upstream.is_enabled) {
+        problems.push("no upstream is enabled".to_owned());
+    }
+    let expired = expiries.iter().filter(|(_, end)| *end <= now);
+    problems.extend(expired.map(|(file, end)| format!("the certificate {file} has expired on {}", end.rfc3339())));
+    problems
+}

@@ -1,0 +1,126 @@
+//! Scans of all budgets, for administrators. A scan holds the lock of one small part of the cache at a time, and lets
+//! other tasks run in between, so that decisions hardly wait.
+
+use super::cache::SHARDS;
+use super::file::{self, File};
+use super::hashed_key::HashedKey;
+use super::{Health, Store};
+use crate::engine::State;
+use crate::policy::budgets::{Key, KeyRef};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Budgets that a search has found.
+#[derive(Debug, Default)]
+pub struct FoundBudgets {
+    /// Sorted by key.
+    pub budgets: Vec<(Key, State)>,
+    /// Reason why the search may have missed budgets; `None` if it has seen all of them.
+    pub incomplete: Option<String>,
+}
+
+/// Maximum time for the part of a search that reads the state file. The time is enough for about two million budgets.
+const FILE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Number of budgets of the file after which the time is checked again.
+const CHECKED_EVERY: usize = 1_000;
+
+impl Store {
+    /// Calls `take` with each budget in memory. The budgets are read one part after the other, so they are not all of
+    /// the same moment.
+    pub async fn scan_budgets(&self, mut take: impl FnMut(KeyRef<'_>, State)) {
+        for index in 0..SHARDS {
+            self.core.cache.for_each_in_shard(index, &mut take);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Finds the budgets whose keys fulfil a condition, in memory and in the state file: at most `at_most`.
+    pub async fn find_budgets(
+        &self,
+        is_wanted: impl Fn(KeyRef<'_>) -> bool + Send + 'static,
+        at_most: usize,
+    ) -> FoundBudgets {
+        let (mut found, mut is_cut) = (HashMap::new(), false);
+        self.scan_budgets(|key, state| {
+            if is_wanted(key) {
+                is_cut |= found.len() >= at_most;
+                if !is_cut {
+                    found.insert(key.owned(), state);
+                }
+            }
+        })
+        .await;
+        let mut incomplete = is_cut.then(|| more_than(at_most));
+        if !is_cut {
+            match self.find_in_file(is_wanted, at_most).await {
+                Ok((in_file, why)) => {
+                    // A budget in memory is newer than its row. A budget that eviction has removed from memory during
+                    // the search is in the file.
+                    in_file.into_iter().for_each(|(key, state)| _ = found.entry(key).or_insert(state));
+                    incomplete = why;
+                }
+                Err(why) => incomplete = Some(format!("the state file cannot be read: {why}")),
+            }
+        }
+        let mut budgets: Vec<_> = found.into_iter().collect();
+        budgets.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        budgets.truncate(at_most);
+        FoundBudgets { budgets, incomplete }
+    }
+
+    async fn find_in_file(
+        &self,
+        is_wanted: impl Fn(KeyRef<'_>) -> bool + Send + 'static,
+        at_most: usize,
+    ) -> Result<(Vec<(Key, State)>, Option<String>), String> {
+        if !self.core.is_open() {
+            return Err("it is not open".to_owned());
+        }
+        // A command must not wait for a disk that hangs.
+        if let Health::Degraded(why) = self.health() {
+            return Err(why);
+        }
+        let path = self.core.options.path.clone();
+        let read = tokio::task::spawn_blocking(move || search_file(&path, is_wanted, at_most));
+        let read = tokio::time::timeout(2 * FILE_TIMEOUT, read).await.map_err(|_| "the disk is slow".to_owned())?;
+        read.map_err(|error| error.to_string())?
+    }
+
+    /// Returns the state of a budget, if it is in memory.
+    pub fn state_in_memory(&self, key: &Key) -> Option<State> {
+        self.core.cache.peek(HashedKey::of(key.borrowed())).flatten().map(|budget| budget.state)
+    }
+}
+
+/// Searches the table of budgets. Also returns the reason why the search stopped before the end of the table, if it did.
+fn search_file(
+    path: &Path,
+    is_wanted: impl Fn(KeyRef<'_>) -> bool,
+    at_most: usize,
+) -> Result<(Vec<(Key, State)>, Option<String>), String> {
+    let file = File::open_to_read(path).map_err(|error| error.to_string())?;
+    let (mut found, mut read, mut why, began) = (Vec::new(), 0, None, Instant::now());
+    let take = |key: KeyRef<'_>, state| {
+        read += 1;
+        if is_wanted(key) {
+            if found.len() >= at_most {
+                why = Some(more_than(at_most));
+                return false;
+            }
+            found.push((key.owned(), state));
+        }
+        let is_late = read % CHECKED_EVERY == 0 && began.elapsed() > FILE_TIMEOUT;
+        if is_late {
+            why = Some(format!("the search of the state file ended after {} s", FILE_TIMEOUT.as_secs()));
+        }
+        !is_late
+    };
+    file.for_each_budget(take).map_err(|error| file::describe(&error))?;
+    Ok((found, why))
+}
+
+fn more_than(at_most: usize) -> String {
+    format!("there are more than {at_most} budgets")
+}
