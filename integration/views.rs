@@ -102,7 +102,7 @@ fn sender(site: &Site, name: &str, refusals: u64) -> Value {
 #[test]
 fn the_busiest_senders_are_users_and_clients_without_a_login() {
     let (_upstream, site, weir) = site();
-    assert!(printed(&site, &["top"]).contains("nobody has sent or was refused in the last hour"));
+    assert!(printed(&site, &["top"]).contains("none has sent or was refused in the last hour"));
     send(&weir, Some("alice"), 3);
     let refused = send(&weir, None, 6);
     let client = sender(&site, "127.2.0.1", 2);

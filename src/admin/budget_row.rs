@@ -146,6 +146,11 @@ impl BudgetRow {
         }
     }
 
+    /// Returns whether not even one more unit passes now.
+    pub fn is_full(&self) -> bool {
+        self.level.is_some() && self.wait_seconds != Some(0.0)
+    }
+
     /// Returns how full the budget is: at least 1 if it is full, 0 if it is empty or unlimited.
     pub fn fullness(&self) -> f64 {
         match (self.level, self.allowed) {

@@ -69,14 +69,15 @@ impl Paint {
     }
 }
 
-/// Lays out a table. Each line is at most `width` columns wide, if `width` is at least [`USUAL_WIDTH`].
+/// Lays out a table. Each line is at most `width` columns wide. If the table is too wide, first the flexible columns are
+/// cut, then the last columns are left out.
 pub fn table(columns: &[Column], rows: &[Row], width: usize, paint: Paint) -> String {
     let safe: Vec<Vec<String>> = rows.iter().map(|row| row.cells.iter().map(|cell| harmless(cell)).collect()).collect();
     let natural = |at: usize, column: &Column| {
         safe.iter().map(|cells| columns_of(&cells[at])).chain([columns_of(column.title)]).max().unwrap_or(0)
     };
     let mut widths: Vec<usize> = columns.iter().enumerate().map(|(at, column)| natural(at, column)).collect();
-    shrink(columns, &mut widths, width);
+    let columns = fit(columns, &mut widths, width);
     let line = |cells: &mut dyn Iterator<Item = &str>| {
         let padded = cells.zip(columns).zip(&widths).map(|((cell, column), width)| {
             let cell = cut(cell, *width);
@@ -95,15 +96,25 @@ pub fn table(columns: &[Column], rows: &[Row], width: usize, paint: Paint) -> St
     text
 }
 
-/// Cuts the widest flexible column until the table fits.
-fn shrink(columns: &[Column], widths: &mut [usize], width: usize) {
-    let gaps = GAP * columns.len().saturating_sub(1);
-    while widths.iter().sum::<usize>() + gaps > width {
-        let flexible = columns.iter().enumerate().filter(|(_, column)| column.alignment == Alignment::Flexible);
-        let widest = flexible.map(|(at, _)| at).filter(|at| widths[*at] > LEAST).max_by_key(|at| widths[*at]);
-        let Some(widest) = widest else { break };
+/// Cuts the widest flexible column until the table fits. If that is not enough, leaves out the last columns. Returns the
+/// columns that are left.
+fn fit<'c>(mut columns: &'c [Column], widths: &mut Vec<usize>, width: usize) -> &'c [Column] {
+    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+    let is_flexible = |at: usize, columns: &[Column]| columns[at].alignment == Alignment::Flexible;
+    let least = |columns: &[Column], widths: &[usize]| -> usize {
+        let cut = |at: usize| if is_flexible(at, columns) { widths[at].min(LEAST) } else { widths[at] };
+        total(&(0..columns.len()).map(cut).collect::<Vec<_>>())
+    };
+    while columns.len() > 1 && least(columns, widths) > width {
+        columns = &columns[..columns.len() - 1];
+        widths.truncate(columns.len());
+    }
+    while total(widths) > width {
+        let flexible = (0..columns.len()).filter(|at| is_flexible(*at, columns) && widths[*at] > LEAST);
+        let Some(widest) = flexible.max_by_key(|at| widths[*at]) else { break };
         widths[widest] -= 1;
     }
+    columns
 }
 
 /// Returns the text with escapes in place of characters that would move the cursor, reorder the line, or not be seen:
@@ -208,6 +219,14 @@ pub fn amount(number: f64) -> String {
 
 fn trimmed(text: &str) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Formats seconds in the largest unit, rounded down: `12s`, `7h`, `3d`.
+pub fn age(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
+    let unit = units.into_iter().find(|(size, _)| whole >= *size);
+    unit.map_or_else(|| format!("{whole}s"), |(size, name)| format!("{}{name}", whole / size))
 }
 
 /// Formats seconds in the two largest units: `12s`, `7h10m`, `3d4h`. Never rounds down.
@@ -316,11 +335,14 @@ xxxxxxxxxxxxxxxxxxx…  123456  12s ago: user-recip…
         ] {
             assert_eq!(span(seconds), text);
         }
+        for (seconds, text) in [(0.9, "0s"), (59.0, "59s"), (119.0, "1m"), (90_000.0, "1d")] {
+            assert_eq!(age(seconds), text);
+        }
     }
 
     proptest! {
         #[test]
-        fn no_name_breaks_a_table(name in any::<String>(), other in "\\PC{0,300}", width in 40usize..200) {
+        fn no_name_breaks_a_table(name in any::<String>(), other in "\\PC{0,300}", width in 12usize..200) {
             let text = table(&COLUMNS, &[row([&name, "1", &other])], width, NO_PAINT);
             prop_assert_eq!(text.lines().count(), 2);
             for line in text.lines() {

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 /// Budgets that a search has found.
 #[derive(Debug, Default)]
 pub struct FoundBudgets {
-    /// Sorted by key.
     pub budgets: Vec<(Key, State)>,
     /// Reason why the search may have missed budgets; `None` if it has seen all of them.
     pub incomplete: Option<String>,
@@ -55,11 +54,11 @@ impl Store {
         let mut incomplete = is_cut.then(|| more_than(at_most));
         if !is_cut {
             match self.find_in_file(is_wanted, at_most).await {
-                Ok((in_file, why)) => {
+                Ok(in_file) => {
                     // A budget in memory is newer than its row. A budget that eviction has removed from memory during
                     // the search is in the file.
-                    in_file.into_iter().for_each(|(key, state)| _ = found.entry(key).or_insert(state));
-                    incomplete = why;
+                    in_file.budgets.into_iter().for_each(|(key, state)| _ = found.entry(key).or_insert(state));
+                    incomplete = in_file.incomplete;
                 }
                 Err(why) => incomplete = Some(format!("the state file cannot be read: {why}")),
             }
@@ -74,7 +73,7 @@ impl Store {
         &self,
         is_wanted: impl Fn(KeyRef<'_>) -> bool + Send + 'static,
         at_most: usize,
-    ) -> Result<(Vec<(Key, State)>, Option<String>), String> {
+    ) -> Result<FoundBudgets, String> {
         if !self.core.is_open() {
             return Err("it is not open".to_owned());
         }
@@ -94,12 +93,8 @@ impl Store {
     }
 }
 
-/// Searches the table of budgets. Also returns the reason why the search stopped before the end of the table, if it did.
-fn search_file(
-    path: &Path,
-    is_wanted: impl Fn(KeyRef<'_>) -> bool,
-    at_most: usize,
-) -> Result<(Vec<(Key, State)>, Option<String>), String> {
+/// Searches the table of budgets, for a limited time.
+fn search_file(path: &Path, is_wanted: impl Fn(KeyRef<'_>) -> bool, at_most: usize) -> Result<FoundBudgets, String> {
     let file = File::open_to_read(path).map_err(|error| error.to_string())?;
     let (mut found, mut read, mut why, began) = (Vec::new(), 0, None, Instant::now());
     let take = |key: KeyRef<'_>, state| {
@@ -118,7 +113,7 @@ fn search_file(
         !is_late
     };
     file.for_each_budget(take).map_err(|error| file::describe(&error))?;
-    Ok((found, why))
+    Ok(FoundBudgets { budgets: found, incomplete: why })
 }
 
 fn more_than(at_most: usize) -> String {

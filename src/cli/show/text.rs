@@ -110,11 +110,11 @@ fn activity(sender: &SenderRow, now: &str, width: usize) -> String {
 
 fn budget(row: &BudgetRow, answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     let name = harmless(&row.limit);
-    let is_full = row.level.is_some() && row.wait_seconds != Some(0.0);
+    let is_full = row.is_full();
     let sentence = harmless(&level_sentence(row));
     let start = if columns_of(&name) > NAME { format!("  {name}\n  {:NAME$}", "") } else { format!("  {name:NAME$}") };
     let drawn = format!("[{}]", " ".repeat(BAR));
-    let drawn = row.level.map_or(drawn, |_| bar(row.fullness(), BAR));
+    let drawn = row.level.map_or(drawn, |_| bar(if is_full { 1.0 } else { row.fullness() }, BAR));
     let room = width.saturating_sub(2 + NAME + 2 + BAR + 2 + 2);
     let mut lines = lines_of(&sentence, room).into_iter();
     let tone = if is_full { Tone::Bad } else { Tone::Plain };

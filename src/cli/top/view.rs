@@ -3,7 +3,7 @@
 use super::Answer;
 use crate::admin::top::{LimitTopAnswer, SenderRow, TopAnswer};
 use crate::admin::{BudgetRow, OverrideSource};
-use crate::cli::table::{Alignment, Column, Paint, Row, Tone, bar, cut, harmless, short, span, table};
+use crate::cli::table::{Alignment, Column, Paint, Row, Tone, age, bar, cut, harmless, short, span, table};
 use crate::time::{Timestamp, parse_time};
 use crate::top::{SenderKind, SortBy};
 
@@ -63,7 +63,7 @@ fn senders(TopAnswer { time, by, senders, last_hour }: &TopAnswer, width: usize,
     let second = format!("by {} per minute, averaged over about 10 minutes", name(*by));
     let head = format!("{}\n{}\n", cut(&harmless(&first), width), cut(&second, width));
     if senders.is_empty() {
-        return head + "nobody has sent or was refused in the last hour\n";
+        return head + "no such sender: none has sent or was refused in the last hour\n";
     }
     let rows: Vec<Row> = senders.iter().map(|sender| row(sender, time)).collect();
     head + &table(&SENDERS, &rows, width, paint)
@@ -75,14 +75,14 @@ fn row(sender: &SenderRow, now: &str) -> Row {
         SenderKind::Client => format!("client={}", sender.name),
     };
     let refusal = sender.last_refusal.as_ref();
-    let refusal = refusal.map(|refusal| format!("{} ago {}", ago(&refusal.time, now), refusal.by));
+    let refusal = refusal.map(|refusal| format!("{} {}", age_of(&refusal.time, now), refusal.by));
     let cells = vec![
         name,
         short(sender.recipients_per_minute),
         short(sender.messages_per_minute),
         short(sender.refusals_per_minute),
         short(sender.octets_per_minute / 1_000.0),
-        ago(&sender.since, now),
+        age_of(&sender.since, now),
         refusal.unwrap_or_default(),
     ];
     // A sender that is refused more than once a minute is the first to look at.
@@ -106,7 +106,7 @@ fn budgets(answer: &LimitTopAnswer, width: usize, paint: Paint) -> String {
 }
 
 fn budget_row(budget: &BudgetRow, now: &str) -> Row {
-    let fullness = budget.fullness();
+    let fullness = if budget.is_full() { 1.0 } else { budget.fullness() };
     let source = match (&budget.grant, &budget.override_row) {
         (Some(_), _) => "grant".to_owned(),
         (_, Some(OverrideSource { file, line: Some(line), .. })) => format!("{file}:{line}"),
@@ -123,11 +123,11 @@ fn budget_row(budget: &BudgetRow, now: &str) -> Row {
             Some(wait) => span(wait),
             None => "never".to_owned(),
         },
-        budget.changed.as_deref().map_or_else(String::new, |changed| ago(changed, now)),
+        budget.changed.as_deref().map_or_else(String::new, |changed| age_of(changed, now)),
         source,
     ];
     let tone = match fullness {
-        full if full >= 1.0 || budget.wait_seconds != Some(0.0) => Tone::Bad,
+        full if full >= 1.0 => Tone::Bad,
         full if full >= 0.8 => Tone::Warning,
         _ => Tone::Plain,
     };
@@ -144,6 +144,11 @@ pub fn owner_text(owner: &crate::admin::exceptions::OwnerFields) -> String {
 /// Returns the time from one RFC 3339 time to another, such as `12s`.
 pub fn ago(time: &str, now: &str) -> String {
     span(time_of(now).since(time_of(time)).as_secs_f64())
+}
+
+/// Does the same as [`ago`], in one unit.
+fn age_of(time: &str, now: &str) -> String {
+    age(time_of(now).since(time_of(time)).as_secs_f64())
 }
 
 /// Parses an RFC 3339 time of an answer.
@@ -223,10 +228,10 @@ mod tests {
             "\
 2026-11-23T23:00:00Z  last hour: 1234 messages, 56.8k recipients, 4321 refusals
 by recipients per minute, averaged over about 10 minutes
-sender               rcpt/min  msg/min  ref/min  kB/min  since  last refusal
-alice@example.org        1234      412       12   24.7k   1h5m  12s ago user-re…
-client=2001:db8:1:…        12        4      0.3     240   1h5m  12s ago user-re…
-xxxxxxxxxxxxxxxxxx…       0.5     0.17        0      10   1h5m
+sender              rcpt/min  msg/min  ref/min  kB/min  since  last refusal
+alice@example.org       1234    411.5       12   24.7k     1h  12s user-recipie…
+client=2001:db8:1…        12        4      0.3     240     1h  12s user-recipie…
+xxxxxxxxxxxxxxxxx…       0.5     0.17        0      10     1h
 "
         );
     }
