@@ -123,6 +123,7 @@ fn refusals_of_the_dialogues_are_explained_also_after_a_restart() {
 /// Plays the lines of the client against a running Weir. Returns the number of references in the replies.
 fn play(script: &str) -> usize {
     let upstream = Upstream::start();
+    upstream.offer(&["SMTPUTF8", "8BITMIME"]);
     let (mut listener, mut limits, mut users) =
         ("tls = \"none\", auth = \"none\"".to_owned(), String::new(), Vec::new());
     for line in script.lines() {
@@ -161,6 +162,8 @@ fn play(script: &str) -> usize {
             replies.push(client.reply());
         }
     }
+    // Weir waits for its clients when it stops.
+    drop(client);
     let references = check_replies(&site, &replies);
     assert_eq!(weir.terminate(), Some(0));
     let _weir = site.start();
@@ -176,6 +179,7 @@ fn a_flood_is_explained_from_each_reference_also_after_a_restart() {
     let mut client = Client::logged_in(weir.address("s"), "alice");
     client.say("MAIL FROM:<alice@example.org>", "250");
     let mut replies: Vec<String> = (0..20).map(|n| client.ask(&format!("RCPT TO:<r{n}@example.net>"))).collect();
+    drop(client);
     replies.retain(|reply| reply.starts_with("450"));
     assert_eq!(replies.len(), 18);
     assert_eq!(check_replies(&site, &replies), 18);

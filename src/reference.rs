@@ -2,6 +2,7 @@
 //! its group, so that it leads to a stored record even if the records of a flood are coalesced.
 
 use crate::time::Timestamp;
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -81,7 +82,10 @@ impl FromStr for Reference {
 
     /// Parses a reference. Accepts capitals, and the parentheses of a reply.
     fn from_str(text: &str) -> Result<Self, MalformedReference> {
-        let text = text.trim().trim_matches(['(', ')']).to_ascii_lowercase();
+        let text = text.trim().trim_matches(['(', ')']);
+        // In a flood, Weir parses its own references, which need no copy.
+        let has_capitals = text.bytes().any(|b| b.is_ascii_uppercase());
+        let text = if has_capitals { Cow::Owned(text.to_ascii_lowercase()) } else { Cow::Borrowed(text) };
         let mut parts = text.split('-');
         let (Some(time), Some(tag), Some(number), None) = (parts.next(), parts.next(), parts.next(), parts.next())
         else {
@@ -106,6 +110,11 @@ impl Tag {
         let cause = fnv_1a([stage.as_bytes(), cause.as_bytes()]);
         let short = |hash: u64, digits: usize| (hash % 36_u64.pow(digits as u32)) as u16;
         Self { cause: short(cause, CAUSE_DIGITS), owner: short(owner, OWNER_DIGITS) }
+    }
+
+    /// Returns the hash of cause and stage: the part of the tag that is the same for all owners.
+    pub fn cause_hash(self) -> u16 {
+        self.cause
     }
 
     /// Returns the part of the tag that is the same for all owners, as text.
@@ -165,7 +174,8 @@ fn base_36(mut number: u64, width: usize) -> String {
 
 /// Parses at most [`MAX_TIME_DIGITS`] digits.
 fn from_base_36(text: &str) -> Result<u64, MalformedReference> {
-    let is_fit = !text.is_empty() && text.len() <= MAX_TIME_DIGITS && text.bytes().all(|b| DIGITS.contains(&b));
+    let is_digit = |b: u8| b.is_ascii_digit() || b.is_ascii_lowercase();
+    let is_fit = !text.is_empty() && text.len() <= MAX_TIME_DIGITS && text.bytes().all(is_digit);
     if is_fit { u64::from_str_radix(text, 36).map_err(|_| MalformedReference) } else { Err(MalformedReference) }
 }
 

@@ -15,9 +15,11 @@ const MAX_GROUPS: usize = 4_096;
 /// Length of a period of coalescing, in milliseconds.
 pub const PERIOD_MILLIS: u64 = 60_000;
 
-/// Octets that can be written at once, and in each minute. A record of all owners of a limit and stage is written even
-/// without octets left: their number is bounded by the configuration.
-const OCTETS: f64 = 500_000.0;
+/// Octets that can be written at once after a pause, and octets that can be written in each minute: less than 1 MB in
+/// the first minute of a flood, too. A record of all owners of a limit and stage is written even without octets left:
+/// their number is bounded by the configuration.
+const BURST: f64 = 300_000.0;
+const OCTETS_A_MINUTE: f64 = 500_000.0;
 
 /// State of the current period.
 #[derive(Default)]
@@ -25,8 +27,8 @@ pub struct Coalescer {
     /// Number of the period since 1970.
     period: u64,
     groups: HashMap<Tag, Group>,
-    /// Refusals of all owners, by the rest of the tag.
-    causes: HashMap<String, RefusalRow>,
+    /// Refusals of all owners, by the hash of cause and stage.
+    causes: HashMap<u16, RefusalRow>,
     bucket: Bucket,
 }
 
@@ -45,7 +47,7 @@ struct Bucket {
 
 impl Default for Bucket {
     fn default() -> Self {
-        Self { octets: OCTETS, at: 0 }
+        Self { octets: BURST, at: 0 }
     }
 }
 
@@ -63,18 +65,19 @@ impl Coalescer {
     /// Counts a refusal. If the content of the refusal is needed, the caller then passes it to [`Coalescer::add`].
     pub fn count(&mut self, reference: &Reference) -> Course {
         self.bucket.refill(reference.millis);
-        let has_room = self.has_room(reference.tag);
-        if let Some(group) = self.groups.get_mut(&reference.tag)
-            && (group.singles >= SINGLES || !has_room)
-            && let Some(row) = &mut group.coalesced
-        {
-            row.count(reference);
-            return Course::Counted;
-        }
+        let has_octets = self.bucket.octets > 0.0;
+        let has_room = match self.groups.get_mut(&reference.tag) {
+            Some(Group { singles, coalesced: Some(row) }) if *singles >= SINGLES || !has_octets => {
+                row.count(reference);
+                return Course::Counted;
+            }
+            Some(_) => has_octets,
+            None => has_octets && self.groups.len() < MAX_GROUPS,
+        };
         if has_room {
             return Course::Wanted;
         }
-        match self.causes.get_mut(&reference.tag.cause()) {
+        match self.causes.get_mut(&reference.tag.cause_hash()) {
             Some(row) => {
                 row.count(reference);
                 Course::Counted
@@ -104,7 +107,7 @@ impl Coalescer {
             join(&mut group.coalesced, reference, refusal, Some(reference.tag));
             return None;
         }
-        let cause = reference.tag.cause();
+        let cause = reference.tag.cause_hash();
         match self.causes.get_mut(&cause) {
             Some(row) => row.count(reference),
             None => {
@@ -172,7 +175,7 @@ fn join(coalesced: &mut Option<RefusalRow>, reference: &Reference, refusal: Refu
 impl Bucket {
     fn refill(&mut self, millis: u64) {
         let minutes = millis.saturating_sub(self.at) as f64 / 60_000.0;
-        self.octets = (self.octets + minutes * OCTETS).min(OCTETS);
+        self.octets = (self.octets + minutes * OCTETS_A_MINUTE).min(BURST);
         self.at = millis;
     }
 }
@@ -230,7 +233,7 @@ mod tests {
         }
         rows.extend(coalescer.end());
         let octets: usize = rows.iter().map(RefusalRow::octets).sum();
-        assert!(octets as f64 <= 2.0 * OCTETS + 20_000.0, "{octets}");
+        assert!(octets as f64 <= BURST + OCTETS_A_MINUTE + 20_000.0, "{octets}");
         assert_eq!(rows.iter().map(|row| row.times).sum::<u64>(), 60_000);
         for reference in all.iter().step_by(101) {
             assert!(rows.iter().any(|row| row.has(reference)), "{reference}");
