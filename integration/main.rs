@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by them")]
 
+mod admin_api;
 mod admin_http;
 mod announced_client;
 mod bad_config;

@@ -1,6 +1,7 @@
 //! HTTP connections, with limits on their number, size and time. A stranger who can connect must not be able to block
 //! other clients or to fill the memory.
 
+use super::head_errors::WithHeadErrors;
 use super::{ApiError, ControlPeer, ErrorCode, Gate};
 use crate::policy::matching::Widths;
 use axum::Router;
@@ -43,17 +44,28 @@ const MAX_HEAD: usize = 16 * 1024;
 pub trait Peer: Clone + Send + Sync + 'static {
     /// Returns the client's network: one IPv4 address or one IPv6 /64. Empty for a client of a Unix socket.
     fn network(&self) -> String;
+
+    /// Returns the client's address. `None` for a client of a Unix socket.
+    fn address(&self) -> Option<SocketAddr>;
 }
 
 impl Peer for SocketAddr {
     fn network(&self) -> String {
         Widths::default().network(self.ip().to_canonical())
     }
+
+    fn address(&self) -> Option<SocketAddr> {
+        Some(*self)
+    }
 }
 
 impl Peer for ControlPeer {
     fn network(&self) -> String {
         String::new()
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        None
     }
 }
 
@@ -182,7 +194,8 @@ async fn serve_connection(
     mut stopped: watch::Receiver<bool>,
 ) {
     let service = service_fn(|request| requests.answer(request));
-    let connection = http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(io), service);
+    let connection =
+        http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(WithHeadErrors::new(io)), service);
     let mut connection = pin!(connection);
     let mut timed_out = pin!(requests.phase.timed_out());
     let mut is_stopping = false;
@@ -209,6 +222,7 @@ impl<P: Peer> Requests<P> {
             }
             Err(error) => error.into_response(),
         };
+        self.gate.observe(&answer, self.peer.address());
         self.phase.wait(NEXT_TIMEOUT);
         Ok(answer)
     }

@@ -15,6 +15,7 @@ mod reload;
 mod serve;
 mod simulate;
 mod state;
+mod token;
 mod user;
 
 use crate::config::{self, Config, ConfigError, Diagnostics};
@@ -126,6 +127,12 @@ enum Command {
     User {
         #[command(subcommand)]
         command: user::Command,
+    },
+    /// Manage the tokens for the API over HTTP
+    #[command(after_help = "Example:\n  weir token add grafana")]
+    Token {
+        #[command(subcommand)]
+        command: token::Command,
     },
     /// Inspect, dump, load or copy the state file, which has all budgets
     #[command(after_help = "Example:\n  weir state info")]
@@ -267,6 +274,7 @@ pub fn run() -> ExitCode {
         Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
+        Command::Token { command } => token::run(&command),
         Command::State { command } => state::run(&command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { reference: true, .. } => manual::print_reference(),

@@ -1,6 +1,7 @@
 //! Metrics for Prometheus, in the groups of the guide to monitoring. The other modules update the metrics; only the
 //! metrics page reads them.
 
+mod admin;
 mod builder;
 mod connections;
 mod limits;
@@ -10,6 +11,7 @@ mod service;
 mod state;
 mod upstreams;
 
+pub use admin::AdminMetrics;
 pub use connections::ConnectionMetrics;
 pub use limits::{Delayed, LimitMetrics};
 pub use mail::MailMetrics;
@@ -31,6 +33,7 @@ pub struct Metrics {
     pub upstreams: Arc<Upstreams>,
     pub state: StateMetrics,
     pub service: ServiceMetrics,
+    pub admin: AdminMetrics,
 }
 
 impl Metrics {
@@ -45,6 +48,7 @@ impl Metrics {
             upstreams: Arc::new(Upstreams::new(&build)?),
             state: StateMetrics::new(&build)?,
             service: ServiceMetrics::new(&build)?,
+            admin: AdminMetrics::new(&build)?,
             registry,
         })
     }
