@@ -95,7 +95,14 @@ const ACTS: [(&str, &str); 6] = [
 ];
 
 /// Each route that reads.
-const READS: [&str; 3] = ["GET /v1/exceptions", "GET /v1/audit?last=1000", "GET /v1/logins/alice"];
+const READS: [&str; 6] = [
+    "GET /v1/exceptions",
+    "GET /v1/audit?last=1000",
+    "GET /v1/logins/alice",
+    "GET /v1/sessions?count=5",
+    "GET /v1/upstreams",
+    "GET /v1/state",
+];
 
 #[test]
 fn the_lists_of_this_test_have_every_route() {

@@ -257,6 +257,8 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
     let _inside = runtime.enter();
     let certificates = Certificates::read(config.tls.unwrap(), metrics.service.certificate_expiry.clone()).unwrap();
     let server = Server {
+        decisions: weir::decisions::Hub::new(Vec::new()),
+        decision_log: None,
         options: config.server,
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         accounts: None,

@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 25] = [
+const ROOMS: [(&str, &[&str], Kind); 26] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
@@ -17,6 +17,7 @@ const ROOMS: [(&str, &[&str], Kind); 25] = [
     ("clock", &["time"], Kind::Clock),
     ("engine", &["time"], Kind::Pure),
     ("policy", &["engine", "time"], Kind::Pure),
+    ("decisions", &["policy", "engine", "smtp", "time", "log"], Kind::Free),
     (
         "session",
         &[
@@ -41,6 +42,7 @@ const ROOMS: [(&str, &[&str], Kind); 25] = [
             "session",
             "smtp",
             "policy",
+            "decisions",
             "store",
             "accounts",
             "relay",
@@ -61,8 +63,19 @@ const ROOMS: [(&str, &[&str], Kind); 25] = [
     (
         "config",
         &[
-            "time", "smtp", "engine", "policy", "session", "store", "accounts", "relay", "server", "admin", "metrics",
+            "time",
+            "smtp",
+            "engine",
+            "policy",
+            "session",
+            "store",
+            "accounts",
+            "relay",
+            "server",
+            "admin",
+            "metrics",
             "log",
+            "decisions",
         ],
         Kind::Free,
     ),
@@ -74,8 +87,20 @@ const ROOMS: [(&str, &[&str], Kind); 25] = [
     (
         "daemon",
         &[
-            "config", "server", "session", "rehearse", "store", "accounts", "relay", "admin", "policy", "metrics",
-            "log", "time", "clock",
+            "config",
+            "decisions",
+            "server",
+            "session",
+            "rehearse",
+            "store",
+            "accounts",
+            "relay",
+            "admin",
+            "policy",
+            "metrics",
+            "log",
+            "time",
+            "clock",
         ],
         Kind::Free,
     ),

@@ -96,6 +96,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod daemon;
+pub mod decisions;
 pub mod engine;
 pub mod explain;
 pub mod history;

@@ -8,7 +8,7 @@ mod queue;
 use json::Json;
 pub use logged_state::LoggedState;
 use prometheus::IntCounter;
-use queue::Queue;
+pub use queue::Queue;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
@@ -82,6 +82,15 @@ pub fn count_lost_in(counter: &IntCounter) {
     }
 }
 
+/// Writes a line of another format to standard error, in order with the lines of the log. `line` ends with a line end.
+pub fn write_raw(line: Vec<u8>) {
+    match QUEUE.get() {
+        Some(queue) => queue.push(line),
+        // If standard error cannot be written, the line is lost, like the lines of the log.
+        None => drop(write_line(&line)),
+    }
+}
+
 /// Starts the writer thread. Returns `None` if the system cannot start a thread: then each thread writes its log lines
 /// itself.
 fn start_queue() -> Option<Arc<Queue>> {
@@ -89,7 +98,7 @@ fn start_queue() -> Option<Arc<Queue>> {
         return Some(queue.clone());
     }
     let queue = Queue::new(CAPACITY);
-    queue.start(write_line, |lines| tracing::warn!(lines, "log lines lost")).ok()?;
+    queue.start("log", write_line, |lines| tracing::warn!(lines, "log lines lost")).ok()?;
     Some(QUEUE.get_or_init(|| queue).clone())
 }
 

@@ -5,6 +5,7 @@ mod suggestion;
 
 pub use suggestion::unambiguous;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::time::Duration;
 
@@ -60,6 +61,19 @@ impl Timestamp {
     /// Returns the time from `earlier` until this point. Returns zero if `earlier` is later than this point.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+/// In JSON, a time is a text as in RFC 3339, in UTC, exact to the microsecond.
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.rfc3339_exact())
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parse_time(&String::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }
 

@@ -70,8 +70,11 @@ fn decisions(criterion: &mut Criterion) {
     ] {
         let policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
         let facts = Facts { user: Some("alice".into()), ..Facts::default() };
-        let asked =
-            PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() };
+        let asked = PolicyRequest {
+            facts,
+            events: vec![Event::Recipient("bob@example.net".into())],
+            ..PolicyRequest::default()
+        };
         criterion.bench_function(name, |bencher| {
             let fresh = || {
                 let question = Plan::new(&policy, &asked, start());

@@ -52,7 +52,7 @@ fn asked() -> PolicyRequest {
         sender: Some("alice@example.org".into()),
         ..Facts::default()
     };
-    PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], ..PolicyRequest::default() }
 }
 
 /// Criterion measurement of the thread's CPU time, because other work on the machine would change the elapsed time.

@@ -76,7 +76,7 @@ fn policy() -> Policy {
 
 fn asked(key: u64) -> PolicyRequest {
     let facts = Facts { user: Some(format!("user{key}@example.org").into()), ..Facts::default() };
-    PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], ..PolicyRequest::default() }
 }
 
 /// Returns the CPU time of this process in seconds.

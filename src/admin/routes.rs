@@ -4,7 +4,7 @@
 //! [`acting`].
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
-use super::{audit, caller, error, exceptions, logins, rehearsal, reload};
+use super::{audit, caller, error, events, exceptions, logins, rehearsal, reload, sessions, state, upstreams};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
@@ -19,6 +19,10 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(audit::audit))
         .routes(routes!(logins::logins))
         .routes(routes!(rehearsal::test))
+        .routes(routes!(events::events))
+        .routes(routes!(sessions::sessions))
+        .routes(routes!(upstreams::upstreams))
+        .routes(routes!(state::state))
 }
 
 /// Routes of acts. Only a token with `act` permits them.

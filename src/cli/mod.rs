@@ -7,6 +7,7 @@ mod demo;
 mod exceptions;
 mod history;
 mod import;
+mod log;
 mod logins;
 mod manual;
 mod password;
@@ -95,6 +96,9 @@ enum Command {
     /// Print the login history of a user: from which networks, since when, with which client
     #[command(after_help = "Example:\n  weir logins alice")]
     Logins(logins::Arguments),
+    /// Print decisions and acts of the running Weir as they happen
+    #[command(after_help = "Example:\n  weir log --refused --user alice")]
+    Log(log::Arguments),
     /// Test what each limit would do to a message, and why; nothing is sent or charged
     #[command(after_help = concat!(
         "Exit code: 0 if everything passes, 1 if anything would be refused.\n\n",
@@ -268,6 +272,7 @@ pub fn run() -> ExitCode {
         Command::Reset(reset) => exceptions::reset(reset),
         Command::Exceptions(list) => exceptions::list(&list),
         Command::Logins(arguments) => logins::run(&arguments),
+        Command::Log(arguments) => log::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::History(arguments) => history::run(&arguments),

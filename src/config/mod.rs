@@ -5,6 +5,7 @@ mod accounts;
 mod addresses;
 mod admin;
 mod certificates;
+mod decision_log;
 mod delay;
 mod diagnostic;
 mod diff;
@@ -37,7 +38,7 @@ use files::Files;
 use crate::accounts::file_metadata::FileMetadata;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
-use crate::{log, relay, server, store};
+use crate::{decisions, log, relay, server, store};
 pub use diff::needs_restart;
 pub use location::KnownDatabases;
 use section::{Placed, Section};
@@ -62,6 +63,8 @@ pub struct Config {
     pub admin: crate::admin::Options,
     pub policy: Policy,
     pub log: log::Format,
+    /// `None`: Weir writes no decision log.
+    pub decision_log: Option<decisions::Options>,
     /// The text of the file, and its warnings.
     pub problems: Diagnostics,
     /// Every key read, with its value or default, in the order of reading.
@@ -261,6 +264,7 @@ impl Reader {
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         (places.socket, places.tokens) = (socket, tokens);
         let log = log_format(root.section("log"));
+        let decision_log = decision_log::read(root.section("decision-log"), &self.folder);
         let normalizer = addresses::normalizer(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
@@ -317,6 +321,7 @@ impl Reader {
             admin,
             policy,
             log,
+            decision_log,
             problems,
             settings,
             watched,

@@ -17,6 +17,7 @@ use crate::accounts::Accounts;
 use crate::admin::{self, Readiness};
 use crate::clock;
 use crate::config::Config;
+use crate::decisions::{self, DecisionLog, Hub};
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
@@ -130,6 +131,9 @@ impl Daemon {
         self.server.relay.close().await;
         if let Some(server) = Arc::into_inner(self.server) {
             server.store.close().await;
+            if let Some(log) = server.decision_log {
+                let _ = tokio::task::spawn_blocking(move || log.flush()).await;
+            }
         }
     }
 }
@@ -149,7 +153,10 @@ fn open(config: Config) -> Result<Server, StartError> {
     store.set_clock_doubt(clock::status().doubt);
     let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
     let relay = Relay::new(&config.relay, &metrics).map_err(StartError::config)?;
+    let decision_log = config.decision_log.map(|options| start_decision_log(&options, &metrics)).transpose()?;
     Ok(Server {
+        decisions: Hub::new(decision_log.iter().map(|log| log.clone() as Arc<dyn decisions::Sink>).collect()),
+        decision_log,
         options: config.server,
         accounts: accounts.map_err(StartError::config)?,
         store,
@@ -159,7 +166,13 @@ fn open(config: Config) -> Result<Server, StartError> {
         accept_errors: AcceptErrors::default(),
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         certificates: certificates.map(Arc::new),
+        sessions: Arc::default(),
     })
+}
+
+fn start_decision_log(options: &decisions::Options, metrics: &Metrics) -> Result<Arc<DecisionLog>, StartError> {
+    let log = DecisionLog::start(options, &metrics.service.decision_log_lines_lost);
+    log.map(Arc::new).map_err(StartError::system)
 }
 
 /// Logs the version and the extent of the configuration.

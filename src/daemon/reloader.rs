@@ -147,6 +147,9 @@ impl Reloader {
             // The panic itself is in the log.
             Err(_) => Err(ApiError::unavailable("a fault of Weir's own: the log says more")),
         };
+        if let Some(log) = self.server.decision_log.as_ref().filter(|_| trigger == Trigger::Command) {
+            log.reopen();
+        }
         if trigger != Trigger::WasBad {
             if let Some(certificates) = &self.server.certificates {
                 certificates.clone().reload().await;

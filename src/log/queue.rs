@@ -56,15 +56,16 @@ impl Queue {
         Arc::new(Self { capacity, pending: Mutex::default(), work, idle })
     }
 
-    /// Starts the writer thread. The thread writes each line with `write`, and calls `report` with the number of lost
-    /// lines; `report` logs this number, and so calls [`Queue::push`] on the same thread.
+    /// Starts the writer thread with this name. The thread writes each line with `write`, and calls `report` with the
+    /// number of lost lines. If `report` calls [`Queue::push`] on the same thread, the line is added in any case.
     pub fn start(
         self: &Arc<Self>,
+        name: &str,
         write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
         report: impl Fn(u64) + Send + 'static,
     ) -> io::Result<()> {
         let queue = self.clone();
-        thread::Builder::new().name("log".to_owned()).spawn(move || queue.run(write, report)).map(drop)
+        thread::Builder::new().name(name.to_owned()).spawn(move || queue.run(write, report)).map(drop)
     }
 
     /// Counts lost lines in this metric from now on. Also counts the lines that were lost before and are not reported
@@ -191,7 +192,7 @@ mod tests {
         let queue = Queue::new(capacity);
         let reports = Arc::downgrade(&queue);
         let report = move |lost| reports.upgrade().unwrap().push(format!("lost {lost}\n").into_bytes());
-        queue.start(move |line| writer.write_all(line), report).unwrap();
+        queue.start("log", move |line| writer.write_all(line), report).unwrap();
         (queue, BufReader::new(reader))
     }
 
@@ -248,7 +249,9 @@ mod tests {
             disk.lock().unwrap().push(String::from_utf8(line.to_vec()).unwrap());
             Ok(())
         };
-        queue.start(write, move |lost| reports.upgrade().unwrap().push(format!("lost {lost}").into_bytes())).unwrap();
+        queue
+            .start("log", write, move |lost| reports.upgrade().unwrap().push(format!("lost {lost}").into_bytes()))
+            .unwrap();
         for n in 1..=5 {
             queue.push(format!("line {n}").into_bytes());
         }

@@ -1,13 +1,15 @@
 //! Metrics of the admin API.
 
 use super::builder::Builder;
-use prometheus::{Error, IntCounterVec};
+use prometheus::{Error, IntCounterVec, IntGauge};
 
 /// Metrics of the admin API.
 pub struct AdminMetrics {
     /// Refused requests, by reason: `no-token`, `wrong-token`, `read-only`, `host`, `origin`, or the code of another
     /// error.
     pub refused: IntCounterVec,
+    /// Open readers of the event stream.
+    pub event_readers: IntGauge,
 }
 
 impl AdminMetrics {
@@ -18,6 +20,7 @@ impl AdminMetrics {
         for reason in ["no-token", "wrong-token", "read-only", "host", "origin"] {
             refused.with_label_values(&[reason]);
         }
-        Ok(Self { refused })
+        let event_readers = build.gauge("weir_admin_event_readers", "Open readers of the event stream")?;
+        Ok(Self { refused, event_readers })
     }
 }

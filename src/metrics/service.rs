@@ -20,6 +20,8 @@ pub struct ServiceMetrics {
     pub log_lines_lost: IntCounter,
     /// Log lines about clients without a login that were not written because there were too many, by message.
     pub log_lines_suppressed: IntCounterVec,
+    /// Lines of the decision log that were lost because the disk was too slow, or because writing them failed.
+    pub decision_log_lines_lost: IntCounter,
     /// Seconds since 1970 at which the validity of a certificate ends, by its file.
     pub certificate_expiry: IntGaugeVec,
 }
@@ -55,6 +57,10 @@ impl ServiceMetrics {
                 "weir_log_lines_suppressed_total",
                 "Log lines that were left out, because clients caused too many",
                 &["message"],
+            )?,
+            decision_log_lines_lost: build.counter(
+                "weir_decision_log_lines_lost_total",
+                "Lines of the decision log that its file did not accept, or not in time",
             )?,
             certificate_expiry: build.gauges(
                 "weir_certificate_expiry_timestamp_seconds",

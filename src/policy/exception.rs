@@ -192,9 +192,9 @@ impl Exceptions {
     }
 
     /// Returns the valid grant of an owner for a limit.
-    pub(super) fn granted(&self, limit: &Limit, owner: &str, now: Timestamp) -> Option<&Grant> {
+    pub(super) fn granted(&self, limit: &Limit, owner: &str, now: Timestamp) -> Option<&Arc<Grant>> {
         let grants = self.grants.get(&limit.name)?;
-        grants.get(owner).filter(|grant| grant.term.holds(now)).map(AsRef::as_ref)
+        grants.get(owner).filter(|grant| grant.term.holds(now))
     }
 
     /// Returns the valid suspension that applies to these facts. If several suspensions apply, returns the one that

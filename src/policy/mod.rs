@@ -24,7 +24,7 @@ mod plan;
 pub mod request;
 pub mod verdict;
 
-pub use decision::{Evaluation, Explained, decide, explain};
+pub use decision::{Explained, decide, explain};
 pub use in_memory::InMemoryStore;
 pub use login_history::LoginHistory;
 pub use name_search::NameSearch;
@@ -130,6 +130,13 @@ impl Policy {
             true => format!("{} ({} / {})", limit.name, limit.quota.amount(), limit.quota.period()),
             false => limit.name.to_string(),
         }
+    }
+
+    /// Returns whether the limit at this index is one of several rates of a limit. The rates of a limit are neighbours in
+    /// the list.
+    fn has_several_rates(&self, index: usize) -> bool {
+        let is_same = |other: usize| self.limits.get(other).is_some_and(|other| other.name == self.limits[index].name);
+        is_same(index + 1) || index.checked_sub(1).is_some_and(is_same)
     }
 
     /// Returns the number of limits as the configuration has them: a limit with several rates counts once, although the

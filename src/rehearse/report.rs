@@ -5,8 +5,8 @@ use super::test_message::TestMessage;
 use crate::policy::limit::{Effect, Limit, Mode, Quota, Scope};
 use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::Stage;
-use crate::policy::verdict::Refusal;
-use crate::policy::{Evaluation, Explained, Policy};
+use crate::policy::verdict::{Evaluation, Refusal};
+use crate::policy::{Explained, Policy};
 use crate::session::refusal_reply;
 use crate::time::format_amount;
 use serde_json::{Value, json};
@@ -178,7 +178,7 @@ impl Report<'_> {
             Ok(weighed) => {
                 let outcome = weighed.refusal.as_ref().map_or("pass", |refusal| refusal.verb.name());
                 value["holds"] = true.into();
-                value["effect"] = verb(weighed.effect).0.into();
+                value["effect"] = weighed.effect.name().into();
                 value["budget"] = weighed.key.as_ref().map(|key| key.owners().collect::<Vec<_>>()).into();
                 value["allowed"] = weighed.quota.most().into();
                 value["period"] = weighed.quota.period().into();
@@ -191,7 +191,7 @@ impl Report<'_> {
                 value["outcome"] = outcome.into();
                 value["actions"] = weighed.actions.clone().into();
                 value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(event, refusal)).into();
-                value["wait"] = weighed.refusal.as_ref().map(Refusal::wait_text).into();
+                value["wait"] = weighed.refusal.as_deref().map(Refusal::wait_text).into();
             }
         }
         value
@@ -202,14 +202,14 @@ fn is_inapplicable(one: &Explained) -> bool {
     matches!(one.said, Err(SkipExplanation { why: SkipReason::Elsewhere, .. }))
 }
 
-/// Names an effect: returns a word for programs, and a verb for the sentence about the amount.
-fn verb(effect: Effect) -> (&'static str, &'static str) {
+/// Returns the verb for the sentence about the amount.
+fn verb(effect: Effect) -> &'static str {
     match effect {
-        Effect::Charge => ("charge", "charges"),
-        Effect::Peek => ("look", "looks whether there is room for"),
-        Effect::Record => ("note", "notes"),
-        Effect::TrueUp => ("settle", "settles at"),
-        Effect::Watch => ("watch", "watches, with"),
+        Effect::Charge => "charges",
+        Effect::Peek => "looks whether there is room for",
+        Effect::Record => "notes",
+        Effect::TrueUp => "settles at",
+        Effect::Watch => "watches, with",
     }
 }
 
@@ -232,5 +232,5 @@ fn measured(limit: &Limit, weighed: &Evaluation) -> String {
         (None, _) => format_amount(*amount),
     };
     let (level, after, allowed) = (quota.level(*level), quota.level(*after), limit.quota_text(quota));
-    format!("{} {what} in {whose}: {level} -> {after} of {allowed}{row}", verb(*effect).1)
+    format!("{} {what} in {whose}: {level} -> {after} of {allowed}{row}", verb(*effect))
 }

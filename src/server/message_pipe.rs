@@ -1,5 +1,6 @@
 //! Pipe that forwards a message from the client to the upstream while the message arrives, in bounded memory.
 
+use super::decision_records;
 use super::options::Options;
 use super::services::Server;
 use super::stream::{Client, Read};
@@ -21,6 +22,7 @@ const READ_SIZE: usize = 64 * 1024;
 /// Pipe from a client to an upstream.
 pub struct MessagePipe<'a> {
     pub server: &'a Server,
+    pub session_id: &'a str,
     pub client: &'a mut Client,
     pub input: &'a mut Input,
     pub upstream: &'a mut Option<Box<relay::Transaction>>,
@@ -203,13 +205,23 @@ impl MessagePipe<'_> {
             if let Some(Err(outcome)) = from.map(|from| session.check_from_header(&from)) {
                 return self.cut_off(outcome);
             }
-            let (asked, counters) = session.end_request(size);
-            let admitted = self.server.store.admit(clock::now(), &asked, counters).await.unwrap_or_default();
-            if let Err(outcome) = session.apply_end_verdict(admitted.verdicts.into_iter().next()) {
+            if let Err(outcome) = self.ask_policy(session, size).await {
                 return self.cut_off(outcome);
             }
         }
         transfer.end(self.server, self.upstream).await
+    }
+
+    /// Asks policy about a complete message of `size` octets. If the message must not be forwarded, returns its outcome
+    /// as the error.
+    async fn ask_policy(&mut self, session: &mut Session, size: u64) -> Result<(), MessageOutcome> {
+        let (decisions, now) = (&self.server.decisions, clock::now());
+        let audience = decisions.audience_of_accepted();
+        let (mut asked, counters) = session.end_request(size);
+        asked.wants_evaluations = !audience.is_empty();
+        let verdicts = self.server.store.admit(now, &asked, counters).await.unwrap_or_default().verdicts;
+        decision_records::give_accepted(decisions, audience, self.session_id, now, &asked, &verdicts);
+        session.apply_end_verdict(verdicts.into_iter().next())
     }
 
     /// Interrupts the message: closes the upstream connection. Returns `outcome`.

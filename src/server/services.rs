@@ -3,9 +3,11 @@
 use super::accept_errors::AcceptErrors;
 use super::log_throttle::LogThrottle;
 use super::notification_throttle::NotificationThrottle;
+use super::open_sessions::OpenSessions;
 use super::options::Options;
 use super::tls::Certificates;
 use crate::accounts::Accounts;
+use crate::decisions::{DecisionLog, Hub};
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::store::Store;
@@ -18,9 +20,13 @@ pub struct Server {
     pub store: Store,
     pub relay: Relay,
     pub metrics: Arc<Metrics>,
+    /// Hub that gives records of decisions to those who want them.
+    pub decisions: Hub,
+    pub decision_log: Option<Arc<DecisionLog>>,
     pub notification_throttle: NotificationThrottle,
     pub accept_errors: AcceptErrors,
     /// Throttle of the log lines that clients cause.
     pub log_throttle: LogThrottle,
     pub certificates: Option<Arc<Certificates>>,
+    pub sessions: Arc<OpenSessions>,
 }

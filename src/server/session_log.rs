@@ -9,7 +9,7 @@ use crate::policy::exception::{Suspension, Term};
 use crate::policy::limit::{Mode, Quota};
 use crate::policy::request::{Country, Location, Stage};
 use crate::policy::verdict::{LimitHit, Notice};
-use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy};
+use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy, RefusedSender};
 use crate::smtp::reply::Reply;
 use crate::time::{format_amount, format_duration, format_wait};
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ impl SessionLog<'_> {
                 self.unrecorded_hits(*limit_hits);
             }
             Record::SenderMismatch { mismatch, refused, is_logged } => {
-                self.sender_mismatch(mismatch, refused.as_ref(), *is_logged);
+                self.sender_mismatch(mismatch, refused.as_deref(), *is_logged);
             }
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
             Record::LimitExceeded { hit, stage, is_logged, is_counted } => {
@@ -143,8 +143,8 @@ impl SessionLog<'_> {
         let Refused { stage, from, to, reply, by } = refused;
         let (from, to, code) = (from.as_deref(), to.as_deref(), reply.code());
         let (refusal, reference) = match by {
-            RefusedBy::Limit { refusal, reference } => (refusal, reference),
-            RefusedBy::Suspension { suspended, reference } => {
+            RefusedBy::Limit { refusal, reference, .. } => (refusal, reference),
+            RefusedBy::Suspension { suspended, reference, .. } => {
                 let stage = stage.name();
                 metrics.limits.refusals.with_label_values(&["suspended", stage]).inc();
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") {
@@ -198,8 +198,8 @@ impl SessionLog<'_> {
         );
     }
 
-    /// Logs and counts a sender as which the user may not send. `refused`: the reply and its reference.
-    fn sender_mismatch(&self, mismatch: &Mismatch, refused: Option<&(Reply, String)>, is_logged: bool) {
+    /// Logs and counts a sender as which the user may not send.
+    fn sender_mismatch(&self, mismatch: &Mismatch, refused: Option<&RefusedSender>, is_logged: bool) {
         let Self { metrics, session, listener, client, user, .. } = self;
         let (part, action) = (mismatch.part.name(), if refused.is_some() { "refuse" } else { "warn" });
         metrics.mail.sender_mismatches.with_label_values(&[*listener, part, action]).inc();
@@ -211,7 +211,8 @@ impl SessionLog<'_> {
             MismatchReason::Malformed => Some("malformed"),
             MismatchReason::TooLong => Some("too long"),
         };
-        let (reply, reference) = (refused.map(|(reply, _)| reply.code()), refused.map(|(_, reference)| reference));
+        let (reply, reference) =
+            (refused.map(|refused| refused.reply.code()), refused.map(|refused| &refused.reference));
         tracing::warn!(session, listener, %client, user, part, address, found, from, action, reply, reference, suppressed, "sender mismatch");
     }
 

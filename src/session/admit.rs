@@ -2,7 +2,7 @@
 
 use super::exchange::Attempt;
 use super::pending_command::PendingCommand;
-use super::record::{LoginOrigin, Record};
+use super::record::{DecidedEvent, LoginOrigin, Record};
 use super::replies::undecided;
 use super::state::State;
 use super::step::{Admit, Delayed, Login, Purpose, Session, Step};
@@ -72,6 +72,11 @@ impl Admit {
         matches!(self.purpose, Purpose::Connect)
     }
 
+    /// Makes policy return the numbers of each limit also for events that pass.
+    pub fn want_evaluations(&mut self) {
+        self.asked.wants_evaluations = true;
+    }
+
     /// Returns the session. The driver has to apply the session's deferred charges, if any, before it asks policy.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
@@ -98,11 +103,11 @@ impl Admit {
         verdicts.iter_mut().for_each(|verdict| verdict.charges.retain(is_kept));
         let Self { session, purpose, asked } = self;
         match purpose {
-            Purpose::Batch => session.apply_batch_verdicts(verdicts, now),
-            Purpose::Connect => session.apply_connect_verdict(verdicts.pop()),
-            Purpose::Command(command) => session.apply_command_verdict(command, verdicts.pop()),
-            Purpose::Auth(attempt) => session.apply_auth_verdict(attempt, verdicts.pop()),
-            Purpose::Login { user, groups } => session.apply_login_verdict((user, groups), asked.facts, verdicts.pop()),
+            Purpose::Batch => session.apply_batch_verdicts(asked, verdicts, now),
+            Purpose::Connect => session.apply_connect_verdict(&asked, verdicts.pop(), now),
+            Purpose::Command(command) => session.apply_command_verdict(command, &asked, verdicts.pop(), now),
+            Purpose::Auth(attempt) => session.apply_auth_verdict(attempt, &asked, verdicts.pop(), now),
+            Purpose::Login { user, groups } => session.apply_login_verdict((user, groups), asked, verdicts.pop(), now),
         }
     }
 }
@@ -188,30 +193,31 @@ impl Session {
     }
 
     fn ask_policy(self, facts: Facts, events: Vec<Event>, purpose: Purpose) -> Step {
-        let asked = PolicyRequest { facts, events, declared: Vec::new() };
+        let asked = PolicyRequest { facts, events, ..PolicyRequest::default() };
         Step::Admit(Box::new(Admit { session: self, asked, purpose }))
     }
 
-    fn apply_batch_verdicts(mut self, verdicts: Vec<Verdict>, now: Timestamp) -> Step {
+    fn apply_batch_verdicts(mut self, asked: PolicyRequest, verdicts: Vec<Verdict>, now: Timestamp) -> Step {
         // If the last command of the batch has already marked the session as closing, the commands before it are still
         // answered.
         let (counts_commands, was_closing) = (self.0.counts_commands, self.0.closing);
-        let mut verdicts = verdicts.into_iter();
+        let PolicyRequest { facts, events, .. } = asked;
+        let mut answers = events.into_iter().zip(verdicts);
         for pending in std::mem::take(&mut self.0.batch) {
             let pending = match pending {
                 answered if answered.is_answered() && !counts_commands => answered,
                 // The verdict on a command of this batch has just ended the session, so the commands after it get no
                 // reply.
                 _ if self.0.closing && !was_closing => continue,
-                asked => self.0.apply_verdict(asked, verdicts.next(), now),
+                asked => self.0.apply_verdict(asked, &facts, answers.next(), now),
             };
             self.0.batch.push(pending);
         }
         self.relay_or_answer()
     }
 
-    fn apply_connect_verdict(mut self, verdict: Option<Verdict>) -> Step {
-        match self.check_verdict(verdict, Stage::Connect) {
+    fn apply_connect_verdict(mut self, asked: &PolicyRequest, verdict: Option<Verdict>, now: Timestamp) -> Step {
+        match self.check_verdict(asked, verdict, now) {
             Ok(_) => self.0.greet(),
             Err(reply) => {
                 self.0.reply(&reply);
@@ -222,8 +228,14 @@ impl Session {
         Step::Next(self)
     }
 
-    fn apply_command_verdict(mut self, command: Command, verdict: Option<Verdict>) -> Step {
-        match self.check_verdict(verdict, Stage::Command) {
+    fn apply_command_verdict(
+        mut self,
+        command: Command,
+        asked: &PolicyRequest,
+        verdict: Option<Verdict>,
+        now: Timestamp,
+    ) -> Step {
+        match self.check_verdict(asked, verdict, now) {
             Ok(_) => self.execute(command),
             Err(reply) => {
                 self.0.reply(&reply);
@@ -232,8 +244,14 @@ impl Session {
         }
     }
 
-    fn apply_auth_verdict(mut self, attempt: Attempt, verdict: Option<Verdict>) -> Step {
-        match self.check_verdict(verdict, Stage::Auth) {
+    fn apply_auth_verdict(
+        mut self,
+        attempt: Attempt,
+        asked: &PolicyRequest,
+        verdict: Option<Verdict>,
+        now: Timestamp,
+    ) -> Step {
+        match self.check_verdict(asked, verdict, now) {
             Ok(verdict) => Login::begin(self, attempt, verdict.charges),
             Err(reply) => {
                 self.0.reply(&reply);
@@ -245,10 +263,12 @@ impl Session {
     fn apply_login_verdict(
         mut self,
         (user, groups): (Arc<str>, Arc<[Box<str>]>),
-        facts: Facts,
+        asked: PolicyRequest,
         verdict: Option<Verdict>,
+        now: Timestamp,
     ) -> Step {
-        let checked = self.check_verdict(verdict, Stage::Auth);
+        let checked = self.check_verdict(&asked, verdict, now);
+        let facts = asked.facts;
         let state = &mut *self.0;
         match checked {
             Ok(_) => {
@@ -268,13 +288,22 @@ impl Session {
         }
     }
 
-    /// Returns the verdict on a single event if the event passes. Otherwise returns the reply as an error.
-    fn check_verdict(&mut self, verdict: Option<Verdict>, stage: Stage) -> Result<Verdict, Reply> {
+    /// Returns the verdict on the single event of a request if the event passes. Otherwise returns the reply as an
+    /// error.
+    fn check_verdict(
+        &mut self,
+        asked: &PolicyRequest,
+        verdict: Option<Verdict>,
+        now: Timestamp,
+    ) -> Result<Verdict, Reply> {
         let state = &mut *self.0;
+        let event = asked.events.first().cloned().unwrap_or(Event::Command);
         let Some(mut verdict) = verdict else {
-            return Err(match stage {
-                Stage::Connect => Reply::new(421, format!("4.3.0 {} Try again later", state.options.hostname)),
-                Stage::Auth => Reply::new(454, "4.7.0 Logging in is not possible at the moment; try again later"),
+            return Err(match event {
+                Event::Connect => Reply::new(421, format!("4.3.0 {} Try again later", state.options.hostname)),
+                Event::Auth | Event::Login => {
+                    Reply::new(454, "4.7.0 Logging in is not possible at the moment; try again later")
+                }
                 _ => undecided(),
             });
         };
@@ -283,10 +312,14 @@ impl Session {
             Ruling::Refuse(refusal) => {
                 // Limits in shadow mode have charged the event. Refund these charges, because another limit refuses the
                 // event.
+                let decided = DecidedEvent::new(now, &asked.facts, event, &mut verdict);
                 state.deferred_charges.refund(verdict.charges);
-                Err(state.refused(*refusal, stage, None, None))
+                Err(state.refused(*refusal, decided, None, None))
             }
-            Ruling::Suspended(suspended) => Err(state.suspended(*suspended, stage, None, None)),
+            Ruling::Suspended(suspended) => {
+                let decided = DecidedEvent::new(now, &asked.facts, event, &mut verdict);
+                Err(state.suspended(*suspended, decided, None, None))
+            }
             Ruling::Pass | Ruling::Skipped => Ok(verdict),
         }
     }

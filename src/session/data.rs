@@ -24,13 +24,12 @@ impl Session {
     /// forwarded.
     pub fn end_request(&mut self, size: u64) -> (PolicyRequest, &mut SessionCounters) {
         let state = &mut *self.0;
-        let mut facts = state.facts(None);
-        let mut declared = Vec::new();
-        if let Some(transaction) = &mut state.transaction {
-            facts.recipients.clone_from(&transaction.recipients);
-            declared = transaction.charges.iter().filter(|charged| charged.until.is_of_size()).cloned().collect();
-        }
-        (PolicyRequest { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
+        let facts = state.message_facts();
+        let charges = state.transaction.iter().flat_map(|transaction| &transaction.charges);
+        let declared = charges.filter(|charged| charged.until.is_of_size()).cloned().collect();
+        let events = vec![Event::End { size: Some(size) }];
+        let asked = PolicyRequest { facts, events, declared, ..PolicyRequest::default() };
+        (asked, &mut state.session_counters)
     }
 
     /// Stores the message's `Message-ID`, for the record.
@@ -46,11 +45,12 @@ impl Session {
         let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
         self.0.note_route(&mut verdict);
         self.0.record_verdict(&mut verdict, Stage::End);
-        let Verdict { ruling, charges, trued_up, .. } = verdict;
+        let Verdict { ruling, charges, trued_up, evaluations, .. } = verdict;
         // Remove the charges that the charges for the true size have replaced. If a limit no longer applies, its charge
         // stays until the upstream has answered, like other charges.
         if let Some(transaction) = &mut self.0.transaction {
             transaction.charges.retain(|charged| !(charged.until.is_of_size() && trued_up.contains(&charged.key)));
+            transaction.evaluations = evaluations;
         }
         self.0.keep_charges(charges);
         match ruling {
@@ -356,14 +356,17 @@ impl Session {
         let state = &mut *self.0;
         let (reply, last) = match &outcome {
             MessageOutcome::OverLimit(refusal) => {
-                let from = state.sender();
-                (Some(state.refused((**refusal).clone(), Stage::End, from, None)), false)
+                let (from, decided) = (state.sender(), state.decided_end(size, now));
+                (Some(state.refused((**refusal).clone(), decided, from, None)), false)
             }
             MessageOutcome::Suspended(suspended) => {
-                let from = state.sender();
-                (Some(state.suspended((**suspended).clone(), Stage::End, from, None)), false)
+                let (from, decided) = (state.sender(), state.decided_end(size, now));
+                (Some(state.suspended((**suspended).clone(), decided, from, None)), false)
             }
-            MessageOutcome::SenderMismatch(mismatch) => (Some(state.refuse_sender((**mismatch).clone())), false),
+            MessageOutcome::SenderMismatch(mismatch) => {
+                let decided = state.decided_end(size, now);
+                (Some(state.refuse_sender((**mismatch).clone(), decided)), false)
+            }
             outcome => state.final_reply(outcome),
         };
         if reply.as_ref().is_some_and(Reply::is_positive) {

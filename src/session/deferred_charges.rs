@@ -28,7 +28,7 @@ impl DeferredCharges {
         let rejected = Event::Rejected(recipient);
         match self.events.last_mut().filter(|asked| asked.facts == facts) {
             Some(asked) => asked.events.push(rejected),
-            None => self.events.push(PolicyRequest { facts, events: vec![rejected], declared: Vec::new() }),
+            None => self.events.push(PolicyRequest { facts, events: vec![rejected], ..PolicyRequest::default() }),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Pipelined command and its progress: first policy decides on it, then the upstream, then the client gets the reply.
 
 use crate::policy::budgets::RefundableCharge;
-use crate::policy::request::{Event, Stage};
+use crate::policy::request::Event;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 
@@ -40,15 +40,6 @@ impl PendingCommand {
 
     pub fn is_answered(&self) -> bool {
         matches!(self, Self::Answered(_) | Self::Fault(_))
-    }
-
-    pub fn stage(&self) -> Stage {
-        match self {
-            Self::Mail(_) => Stage::Mail,
-            Self::Rcpt(..) => Stage::Rcpt,
-            Self::Data => Stage::Data,
-            Self::Answered(_) | Self::Fault(_) => Stage::Command,
-        }
     }
 
     /// Returns the event about which the session asks policy. `counts_commands`: the session asks policy about answered

@@ -1,18 +1,19 @@
 //! Batch of pipelined commands: one question to policy, then one question to the upstream, then the replies in order.
 
 use super::pending_command::PendingCommand;
-use super::record::{Refused, RefusedBy};
+use super::record::{DecidedEvent, Refused, RefusedBy};
 use super::replies::{no_transaction, undecided, upstream_away};
 use super::state::State;
 use super::step::{Body, Chunk, Relay, Session, Step};
 use super::transaction::Upstream;
 use crate::policy::budgets::{RefundWhen, RefundableCharge};
-use crate::policy::request::Stage;
+use crate::policy::request::{Event, Facts, Stage};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 use crate::smtp::upstream_answer::Answer;
 use crate::time::Timestamp;
+use std::mem::take;
 use std::sync::Arc;
 
 /// Request to the upstream.
@@ -62,7 +63,7 @@ impl Relay {
         let mut answers = answers.into_iter();
         // Log an envelope-wide failure once, not once per recipient.
         let mut recorded = false;
-        for pending in std::mem::take(&mut session.0.batch) {
+        for pending in take(&mut session.0.batch) {
             if pending.is_answered() {
                 session.0.batch.push(pending);
                 continue;
@@ -120,10 +121,10 @@ impl State {
         if let Some(chunk) = self.chunk.take() {
             self.drop_chunk(chunk);
             if !self.closing {
-                return self.replies_after_discard = std::mem::take(&mut self.batch);
+                return self.replies_after_discard = take(&mut self.batch);
             }
         }
-        for pending in std::mem::take(&mut self.batch) {
+        for pending in take(&mut self.batch) {
             match pending {
                 PendingCommand::Answered(reply) => self.reply(&reply),
                 PendingCommand::Fault(reply) => {
@@ -144,12 +145,14 @@ impl State {
         !self.batch.iter().all(PendingCommand::is_answered) || (self.counts_commands && !self.batch.is_empty())
     }
 
-    /// Applies a verdict to a command. A refused command gets its reply; a RCPT or DATA that passes will be sent to the
+    /// Applies a verdict to a command. `facts` are the facts that policy saw. `answer` has the command's event and the
+    /// verdict on it. A refused command gets its reply; a RCPT or DATA that passes will be sent to the
     /// upstream.
     pub(super) fn apply_verdict(
         &mut self,
         pending: PendingCommand,
-        verdict: Option<Verdict>,
+        facts: &Facts,
+        answer: Option<(Event, Verdict)>,
         now: Timestamp,
     ) -> PendingCommand {
         if pending.is_rcpt()
@@ -157,14 +160,13 @@ impl State {
         {
             transaction.asked += 1;
         }
-        let Some(mut verdict) = verdict else {
+        let Some((event, mut verdict)) = answer else {
             return if pending.is_answered() { pending } else { PendingCommand::Answered(undecided()) };
         };
-        let stage = pending.stage();
         if !pending.is_mail() {
             self.note_route(&mut verdict);
         }
-        let Verdict { ruling, charges, route, .. } = verdict;
+        let (ruling, charges, route) = (take(&mut verdict.ruling), take(&mut verdict.charges), verdict.route.take());
         match (ruling, pending) {
             (Ruling::Pass, PendingCommand::Mail(mail)) => {
                 let reply = self.begin(mail, route, now);
@@ -188,11 +190,13 @@ impl State {
                 // event.
                 self.deferred_charges.refund(charges);
                 let (from, to) = self.parties(&pending);
-                PendingCommand::Answered(self.refused(*refusal, stage, from, to))
+                let decided = DecidedEvent::new(now, facts, event, &mut verdict);
+                PendingCommand::Answered(self.refused(*refusal, decided, from, to))
             }
             (Ruling::Suspended(suspended), pending) => {
                 let (from, to) = self.parties(&pending);
-                PendingCommand::Answered(self.suspended(*suspended, stage, from, to))
+                let decided = DecidedEvent::new(now, facts, event, &mut verdict);
+                PendingCommand::Answered(self.suspended(*suspended, decided, from, to))
             }
         }
     }

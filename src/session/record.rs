@@ -3,9 +3,10 @@
 use super::message_outcome::MessageOutcome;
 use super::mismatch::Mismatch;
 use crate::policy::exception::Suspension;
-use crate::policy::request::{Facts, Stage};
-use crate::policy::verdict::{LimitHit, Notice, Refusal, Suspended};
+use crate::policy::request::{Event, Facts, Stage};
+use crate::policy::verdict::{Evaluation, LimitHit, Notice, Refusal, Suspended};
 use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,8 +54,8 @@ pub enum Record {
     /// The user may not send as this sender.
     SenderMismatch {
         mismatch: Mismatch,
-        /// The reply and its reference, if Weir refuses the sender.
-        refused: Option<(Reply, String)>,
+        /// `None`: the listener only warns.
+        refused: Option<Box<RefusedSender>>,
         is_logged: bool,
     },
     /// A limit was exceeded but did not refuse the command, because it is in shadow or soft mode, or because its action
@@ -87,6 +88,28 @@ pub struct LoginOrigin {
     pub mechanism: Option<Arc<str>>,
 }
 
+/// Event on which Weir has decided, with the facts that policy saw.
+#[derive(Clone, Debug)]
+pub struct DecidedEvent {
+    /// Time of the decision.
+    pub time: Timestamp,
+    pub facts: Facts,
+    pub event: Event,
+    /// Delay of the reply.
+    pub delay: Duration,
+    /// Numbers that the limits measured; empty if policy was not asked.
+    pub evaluations: Vec<Evaluation>,
+}
+
+/// Refusal of a sender as which the user may not send.
+#[derive(Clone, Debug)]
+pub struct RefusedSender {
+    pub reply: Reply,
+    /// Reference in the reply and the log.
+    pub reference: String,
+    pub decided: Box<DecidedEvent>,
+}
+
 /// A command that was refused.
 #[derive(Clone, Debug)]
 pub struct Refused {
@@ -104,9 +127,10 @@ pub enum RefusedBy {
         refusal: Box<Refusal>,
         /// Reference in the reply and the log.
         reference: String,
+        decided: Box<DecidedEvent>,
     },
     /// A suspension.
-    Suspension { suspended: Box<Suspended>, reference: String },
+    Suspension { suspended: Box<Suspended>, reference: String, decided: Box<DecidedEvent> },
     /// The upstream, with this reply.
     Upstream,
     /// Weir, because the upstream was unavailable, for this reason.

@@ -1,27 +1,29 @@
 //! Refusals by limits and suspensions: the reply and the record.
 
-use super::record::{Record, Refused, RefusedBy};
+use super::record::{DecidedEvent, Record, Refused, RefusedBy};
 use super::refusal_reply::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
-use crate::policy::request::Stage;
+use crate::policy::request::{Event, Facts, Stage};
 use crate::policy::verdict::{Mode, Refusal, Suspended, Verdict};
 use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl State {
     /// Records a refusal by a limit. Returns the reply.
     pub(super) fn refused(
         &mut self,
         refusal: Refusal,
-        stage: Stage,
+        decided: DecidedEvent,
         from: Option<String>,
         to: Option<String>,
     ) -> Reply {
         self.error_limits.count_refusal();
-        let reference = self.next_reference();
+        let (reference, stage) = (self.next_reference(), decided.stage());
         let (reply, closes) = refusal_reply(&refusal, stage, &self.options.hostname, &reference);
         self.closing |= closes;
-        let by = RefusedBy::Limit { refusal: Box::new(refusal), reference };
+        let by = RefusedBy::Limit { refusal: Box::new(refusal), reference, decided: Box::new(decided) };
         self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
         reply
     }
@@ -30,16 +32,24 @@ impl State {
     pub(super) fn suspended(
         &mut self,
         suspended: Suspended,
-        stage: Stage,
+        decided: DecidedEvent,
         from: Option<String>,
         to: Option<String>,
     ) -> Reply {
         self.error_limits.count_refusal();
-        let reference = self.next_reference();
+        let (reference, stage) = (self.next_reference(), decided.stage());
         let reply = suspended_reply(&suspended, &reference);
-        let by = RefusedBy::Suspension { suspended: Box::new(suspended), reference };
+        let by = RefusedBy::Suspension { suspended: Box::new(suspended), reference, decided: Box::new(decided) };
         self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
         reply
+    }
+
+    /// Returns the end of a message of `size` octets as the event on which Weir has decided.
+    pub(super) fn decided_end(&mut self, size: u64, now: Timestamp) -> DecidedEvent {
+        let facts = self.message_facts();
+        let evaluations = self.transaction.as_mut().map(|transaction| std::mem::take(&mut transaction.evaluations));
+        let event = Event::End { size: Some(size) };
+        DecidedEvent { time: now, facts, event, delay: Duration::ZERO, evaluations: evaluations.unwrap_or_default() }
     }
 
     /// Records the parts of a verdict that the client does not see: exceeded limits that did not refuse, new
@@ -59,5 +69,19 @@ impl State {
         }
         self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
         self.records.extend(verdict.notices.drain(..).map(Record::Noticed));
+    }
+}
+
+impl DecidedEvent {
+    /// Returns the event on which policy has returned a verdict. Takes the evaluations of the verdict.
+    pub(super) fn new(time: Timestamp, facts: &Facts, event: Event, verdict: &mut Verdict) -> Self {
+        let evaluations = std::mem::take(&mut verdict.evaluations);
+        Self { time, facts: facts.clone(), event, delay: verdict.delay, evaluations }
+    }
+
+    /// Returns the stage of the event.
+    pub fn stage(&self) -> Stage {
+        // A refused event has a stage: policy cannot refuse a rejection, which has already happened.
+        self.event.stage().unwrap_or(Stage::Command)
     }
 }

@@ -3,9 +3,11 @@
 use super::message_outcome::MessageOutcome;
 use super::mismatch::{Mismatch, MismatchReason, SenderPart};
 use super::options::SenderMismatch;
-use super::record::Record;
+use super::record::{DecidedEvent, Record, RefusedSender};
 use super::state::{MAX_RECORDED, State};
 use super::step::Session;
+use crate::policy::request::Event;
+use crate::policy::verdict::Verdict;
 use crate::smtp::envelope::Mail;
 use crate::smtp::from_header::FromHeader;
 use crate::smtp::reply::Reply;
@@ -68,7 +70,11 @@ impl State {
         let reason = MismatchReason::Address(plain(&sender));
         let mismatch = Mismatch { part: SenderPart::Envelope, reason, from: Some(sender) };
         match self.options.sender_mismatch {
-            SenderMismatch::Refuse => Some(self.refuse_sender(mismatch)),
+            SenderMismatch::Refuse => {
+                let facts = self.facts(Some(mail));
+                let decided = DecidedEvent::new(self.now, &facts, Event::Mail, &mut Verdict::default());
+                Some(self.refuse_sender(mismatch, decided))
+            }
             SenderMismatch::Allow | SenderMismatch::Warn => {
                 self.warn_of_sender(mismatch);
                 None
@@ -77,13 +83,13 @@ impl State {
     }
 
     /// Records a refusal because of a sender. Returns the reply.
-    pub(super) fn refuse_sender(&mut self, mismatch: Mismatch) -> Reply {
+    pub(super) fn refuse_sender(&mut self, mismatch: Mismatch, decided: DecidedEvent) -> Reply {
         self.error_limits.count_refusal();
         let reference = self.next_reference();
         let is_logged = self.limit_refusals <= MAX_RECORDED;
         let user = self.user.as_deref().unwrap_or_default();
         let reply = Reply::new(550, format!("5.7.1 {} ({reference})", mismatch.text(user)));
-        let refused = Some((reply.clone(), reference));
+        let refused = Some(Box::new(RefusedSender { reply: reply.clone(), reference, decided: Box::new(decided) }));
         self.records.push(Record::SenderMismatch { mismatch, refused, is_logged });
         reply
     }

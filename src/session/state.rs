@@ -259,6 +259,12 @@ impl State {
         self.location.filter(|(of, _)| *of == self.client).map_or_else(Location::default, |(_, location)| location)
     }
 
+    /// Returns the facts for policy, with the accepted recipients of the message.
+    pub fn message_facts(&self) -> Facts {
+        let recipients = self.transaction.as_ref().map(|transaction| transaction.recipients.clone());
+        Facts { recipients: recipients.unwrap_or_default(), ..self.facts(None) }
+    }
+
     /// Returns the facts for policy: the facts of the session and of its transaction. If `mail` is given, uses it
     /// instead of the transaction's MAIL.
     pub fn facts(&self, mail: Option<&Mail>) -> Facts {

@@ -1,6 +1,7 @@
 //! State of a mail transaction: its sender, recipients and charges, from MAIL to the end of the message.
 
 use crate::policy::budgets::RefundableCharge;
+use crate::policy::verdict::Evaluation;
 use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
@@ -27,6 +28,8 @@ pub(super) struct Transaction {
     pub chunked: Option<u64>,
     /// The message's `Message-ID`, as far as it is known.
     pub message_id: Option<String>,
+    /// Numbers that the limits measured at the end of the message, if a limit refuses the message.
+    pub evaluations: Vec<Evaluation>,
     pub upstream: Upstream,
 }
 
@@ -56,6 +59,7 @@ impl Transaction {
             message_charged: false,
             chunked: None,
             message_id: None,
+            evaluations: Vec::new(),
             upstream: Upstream::Unaware,
         }
     }

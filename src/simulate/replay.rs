@@ -123,7 +123,7 @@ impl Replay {
         };
         let recipients = message.recipients.iter().map(|recipient| Event::Recipient(recipient.clone()));
         let events = std::iter::once(Event::Mail).chain(recipients).collect();
-        let mut asked = PolicyRequest { facts, events, declared: Vec::new() };
+        let mut asked = PolicyRequest { facts, events, ..PolicyRequest::default() };
         self.counters = SessionCounters::default();
         self.marks.clear();
         let mut charges = Vec::new();
@@ -209,7 +209,7 @@ impl Replay {
             tally.add(limit, self.marks.of(place), message);
             if tally.wants_reason() {
                 let reason = |event| {
-                    let asked = PolicyRequest { facts: facts.clone(), events: vec![event], declared: Vec::new() };
+                    let asked = PolicyRequest { facts: facts.clone(), events: vec![event], ..PolicyRequest::default() };
                     Plan::reason(&self.store.policy, &asked, message.at, place)
                 };
                 let recipient = message.recipients.first().cloned().map(Event::Recipient);

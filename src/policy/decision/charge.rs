@@ -138,7 +138,7 @@ impl Decision<'_> {
 /// enforced, the second value states whether the event would pass if only this limit were enforced.
 fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
     let (limit, planned) = (step.limit, step.planned);
-    let own_refuses = step.reached.as_ref().is_some_and(|reached| reached.refuses);
+    let own_refuses = step.reached.as_ref().is_some_and(|reached| reached.refusal.is_some());
     // A refused event does not happen, so it adds no concurrent session, and the filter does not learn its values.
     let is_of_what_happens = is_slot(planned) || planned.filter.is_some_and(|filter| filter.remembers());
     match limit.mode {

@@ -74,7 +74,7 @@ mod tests {
 
     fn request(user: &str, events: Vec<Event>) -> PolicyRequest {
         let facts = Facts { user: Some(user.into()), tls: Some(false), ..Facts::default() };
-        PolicyRequest { facts, events, declared: Vec::new() }
+        PolicyRequest { facts, events, ..PolicyRequest::default() }
     }
 
     fn rate(text: &str, algorithm: Algorithm) -> Quota {

@@ -1,11 +1,12 @@
 //! Explanation of a decision: the response of each limit to an event, computed by the same code as the decision.
 
 use super::{Decision, Loaded, Reached, Step};
-use crate::policy::budgets::{Key, SessionCounters};
-use crate::policy::limit::{Effect, Quota};
+use crate::policy::budgets::SessionCounters;
+use crate::policy::limit::Quota;
 use crate::policy::matching::{SkipExplanation, SkipReason};
+use crate::policy::plan::PlannedBudget;
 use crate::policy::request::PolicyRequest;
-use crate::policy::verdict::Refusal;
+use crate::policy::verdict::Evaluation;
 use crate::policy::{Plan, Policy};
 use crate::time::Timestamp;
 
@@ -16,25 +17,6 @@ pub struct Explained {
     pub limit: usize,
     /// The response, or an error that states why the limit does not apply.
     pub said: Result<Evaluation, SkipExplanation>,
-}
-
-/// Effect that an event would have on a budget.
-#[derive(Debug)]
-pub struct Evaluation {
-    pub effect: Effect,
-    /// Key of the budget; `None` if the quota accumulates nothing.
-    pub key: Option<Key>,
-    pub quota: Quota,
-    /// Row of the override that applies: `bulk-hosts.csv, line 3`.
-    pub row: Option<String>,
-    /// Level before the event, amount of the event, and level after the event, in units of what is counted.
-    pub level: f64,
-    pub amount: f64,
-    pub after: f64,
-    /// Refusal that this limit would cause if it were the only limit.
-    pub refusal: Option<Refusal>,
-    /// Other actions: `warn`, `delay 2s`.
-    pub actions: Vec<String>,
 }
 
 /// Explains the response of every limit to the single event of `request`. Charges nothing. [`decide`](super::decide)
@@ -58,21 +40,18 @@ pub fn explain(
             return Err(decision.closed(check));
         }
         let mut step = decision.begin(check);
-        let Some(effect) = step.effect else {
-            let is_unlimited = *plan.budgets[check.budget].quota == Quota::Unlimited;
-            return Err(SkipExplanation::plain(if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted }));
-        };
-        let row = Plan::row(policy, request, now, limit);
-        let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
         decision.measure(&mut step, &request.events[check.event]);
-        Ok(Evaluation { row, ..decision.evaluation(step, effect) })
+        let is_unlimited = *step.planned.quota == Quota::Unlimited;
+        let reason = if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted };
+        decision.evaluation(step).ok_or_else(|| SkipExplanation::plain(reason))
     };
     (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()
 }
 
 impl Decision<'_> {
-    fn evaluation(&self, step: Step<'_>, effect: Effect) -> Evaluation {
-        let Step { planned, before, amount, level: after, reached, .. } = step;
+    /// Returns the numbers of a measured step; `None` if the limit neither checked nor charged the event.
+    pub(super) fn evaluation(&self, step: Step<'_>) -> Option<Evaluation> {
+        let Step { limit, planned, effect, before, amount, level: after, reached, .. } = step;
         let reached = reached.map_or_else(Reached::default, |reached| *reached);
         let level = match *planned.quota {
             // The average of the rejected events and the average of all events decay equally, so the share does not
@@ -80,18 +59,29 @@ impl Decision<'_> {
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };
-        let key = self.plan.key(planned.slot).map(|key| key.owned());
-        let actions = reached.actions(None);
-        Evaluation {
-            effect,
-            key,
+        Some(Evaluation {
+            limit: planned.limit,
+            name: limit.name.clone(),
+            rate: self.policy.has_several_rates(planned.limit).then_some(limit.quota),
+            mode: limit.mode,
+            thing: limit.thing(),
+            effect: effect?,
+            key: self.plan.key(planned.slot).map(|key| key.owned()),
             quota: *planned.quota,
-            row: None,
+            row: self.row(planned),
+            grant: planned.quota.grant().cloned(),
             level,
             amount,
             after,
-            refusal: reached.refusal.map(|refusal| *refusal),
-            actions,
-        }
+            actions: reached.actions(None),
+            refusal: reached.refusal,
+        })
+    }
+
+    /// Returns the row of the override that applies to a budget: `bulk-hosts.csv, line 3`.
+    fn row(&self, planned: &PlannedBudget<'_>) -> Option<String> {
+        let limit = &self.policy.limits[planned.limit];
+        let charging = limit.watch.map_or(limit, |watched| &self.policy.limits[watched]);
+        Some(format!("{}, line {}", charging.overrides.as_ref()?.file, planned.row?))
     }
 }

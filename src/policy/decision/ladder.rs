@@ -12,10 +12,7 @@ use std::time::Duration;
 /// counts.
 #[derive(Default)]
 pub struct Reached {
-    /// Becomes `None` when the refusal is moved to the verdict.
     pub refusal: Option<Box<Refusal>>,
-    /// The response has a refusal, even if `refusal` has been moved to the verdict.
-    pub refuses: bool,
     pub warns: bool,
     /// Delay of the reply.
     pub delay: Duration,
@@ -57,7 +54,6 @@ impl Reached {
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
             reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
-        reached.refuses = reached.refusal.is_some();
         reached
     }
 

@@ -8,7 +8,7 @@ mod ladder;
 mod measure;
 mod side_effects;
 
-pub use explain::{Evaluation, Explained, explain};
+pub use explain::{Explained, explain};
 
 use crate::engine::State;
 use crate::engine::distinct::Value;
@@ -142,7 +142,8 @@ impl<'a> Decision<'a> {
             if step.limit.mode == Mode::Enforce {
                 self.suspend(step, &mut verdict);
                 let Some(reached) = &mut step.reached else { continue };
-                if let Some(mut over) = reached.refusal.take() {
+                // The step keeps its refusal for its evaluation.
+                if let Some(mut over) = reached.refusal.clone() {
                     over.indices.push(step.planned.limit);
                     refusal = Some(match refusal {
                         None => over,
@@ -155,6 +156,9 @@ impl<'a> Decision<'a> {
         }
         for step in &steps {
             self.charge_step(step, event, refusal.is_some(), &mut verdict);
+        }
+        if refusal.is_some() || self.request.wants_evaluations {
+            verdict.evaluations = steps.into_iter().filter_map(|step| self.evaluation(step)).collect();
         }
         if let Some(refusal) = refusal {
             verdict.ruling = Ruling::Refuse(refusal);
@@ -241,6 +245,8 @@ impl Step<'_> {
     }
 }
 
+#[cfg(test)]
+mod evaluation_tests;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

@@ -158,7 +158,7 @@ proptest! {
                     counters.end_message();
                 }
                 let before = levels(&policy, &budgets, now);
-                let request = PolicyRequest { facts: facts(user, size), events: vec![event.clone()], declared: Vec::new() };
+                let request = PolicyRequest { facts: facts(user, size), events: vec![event.clone()], ..PolicyRequest::default() };
                 let verdict = act(&mut policy, now, &request, &mut budgets, counters).pop().unwrap();
                 if let Ruling::Suspended(_) = verdict.ruling {
                     prop_assert_eq!(&before, &levels(&policy, &budgets, now));
@@ -190,7 +190,7 @@ proptest! {
             let mut told = Vec::new();
             for (user, later, size, events) in &acts {
                 now = now.after(Duration::from_millis(*later));
-                let request = PolicyRequest { facts: facts(*user, *size), events: events.clone(), declared: Vec::new() };
+                let request = PolicyRequest { facts: facts(*user, *size), events: events.clone(), ..PolicyRequest::default() };
                 for verdict in act(&mut policy, now, &request, &mut budgets, &mut ledgers[usize::from(*user)]) {
                     told.push(match verdict.ruling {
                         Ruling::Refuse(refusal) => format!("{} {:?}", refusal.text("r"), refusal.also),
@@ -219,7 +219,7 @@ proptest! {
         for (user, later, size, events) in acts {
             now = now.after(Duration::from_millis(later));
             let (one, other) = &mut ledgers[usize::from(user)];
-            let request = |events| PolicyRequest { facts: facts(user, size), events, declared: Vec::new() };
+            let request = |events| PolicyRequest { facts: facts(user, size), events, ..PolicyRequest::default() };
             let verdicts = act(&mut policy, now, &request(events.clone()), &mut together, one);
             let (mut is_void, mut is_over) = (false, false);
             for (event, verdict) in events.into_iter().zip(verdicts) {

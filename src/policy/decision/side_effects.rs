@@ -40,7 +40,7 @@ impl Decision<'_> {
         let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
         // The route of a message is chosen at MAIL, so a route takes effect already at the peek at MAIL.
         let is_way = *event == Event::Mail && reached.route.is_some();
-        match is_look && !reached.refuses {
+        match is_look && reached.refusal.is_none() {
             true if !is_way => None,
             true => Some(Box::new(Reached { route: reached.route, ..Reached::default() })),
             false => Some(Box::new(reached)),

@@ -57,7 +57,7 @@ fn rcpt() -> Event {
 fn request(user: Option<&str>, events: &[Event]) -> PolicyRequest {
     let (client, user) = ("192.0.2.7".parse().ok(), user.map(Into::into));
     let facts = Facts { client, user, ..Facts::default() };
-    PolicyRequest { facts, events: events.to_vec(), declared: Vec::new() }
+    PolicyRequest { facts, events: events.to_vec(), ..PolicyRequest::default() }
 }
 
 fn now() -> Timestamp {

@@ -20,6 +20,19 @@ pub enum Effect {
     Watch,
 }
 
+impl Effect {
+    /// Returns the word for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Charge => "charge",
+            Self::Peek => "look",
+            Self::Record => "note",
+            Self::TrueUp => "settle",
+            Self::Watch => "watch",
+        }
+    }
+}
+
 impl Limit {
     /// Returns the stage at which the limit charges events: `wanted` (the stage from the configuration, or the count's
     /// default), or the stage at which the facts that the limit needs are known.

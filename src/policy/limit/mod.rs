@@ -35,8 +35,10 @@ use super::request::Stage;
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State};
 use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 #[derive(Clone, Debug)]
 pub struct Limit {
@@ -104,7 +106,8 @@ pub enum Charge {
 }
 
 /// Mode of enforcement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Charges the same amounts as if only this limit were enforced. Refuses nothing, and reports only to the log.
     Shadow,

@@ -1,9 +1,8 @@
-//! Explanation of a plan: the reason why a limit does not apply, and the override row that applies.
+//! Explanation of a plan: the reason why a limit does not apply.
 
 use super::Plan;
 use super::planner::Planner;
 use crate::policy::Policy;
-use crate::policy::limit::{OverrideRow, Overrides};
 use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::PolicyRequest;
 use crate::time::Timestamp;
@@ -24,18 +23,5 @@ impl Plan<'_> {
             if limit.derived.has_precondition { Err(SkipReason::NotExceeded) } else { Ok(()) }
         };
         check().err().map(|why| SkipExplanation::new(why, &limit.matcher, planner.subject(0)))
-    }
-
-    /// Returns the row of the limit's overrides that applies to the first event.
-    pub(in crate::policy) fn row<'a>(
-        policy: &'a Policy,
-        request: &PolicyRequest,
-        now: Timestamp,
-        index: usize,
-    ) -> Option<(&'a Overrides, OverrideRow)> {
-        let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
-        let owner = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
-        let overrides = owner.overrides.as_deref()?;
-        Some((overrides, overrides.rows.find(planner.subject(0))?))
     }
 }

@@ -13,7 +13,7 @@ pub(super) use match_cache::MatcherSet;
 use crate::engine::distinct::{self, Value};
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
-use crate::policy::exception::Suspension;
+use crate::policy::exception::{Grant, Suspension};
 use crate::policy::limit::{Effect, Limit, Quota, Scope};
 use crate::policy::matching::{SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
@@ -56,6 +56,8 @@ pub(super) struct PlannedBudget<'a> {
     /// Index of the limit in the policy.
     pub limit: usize,
     pub quota: Allowed<'a>,
+    /// Line of the override that gives the quota, from 1; `None` if no override gives it.
+    pub row: Option<u32>,
     pub slot: BudgetRef,
     /// Index in [`Plan::keys`] of the key of the total, if the quota is a share.
     pub total: Option<usize>,
@@ -77,7 +79,14 @@ pub struct NewBudget<'a> {
 /// Quota of a budget. A quota of the configuration is borrowed, because a run of events may need many quotas.
 pub(super) enum Allowed<'a> {
     Written(&'a Quota),
-    Granted(Box<Quota>),
+    Granted(Box<(Quota, Arc<Grant>)>),
+}
+
+impl Allowed<'_> {
+    /// Returns the grant that the quota comes from, if it comes from a grant.
+    pub fn grant(&self) -> Option<&Arc<Grant>> {
+        if let Self::Granted(granted) = self { Some(&granted.1) } else { None }
+    }
 }
 
 impl Deref for Allowed<'_> {
@@ -86,7 +95,7 @@ impl Deref for Allowed<'_> {
     fn deref(&self) -> &Quota {
         match self {
             Self::Written(quota) => quota,
-            Self::Granted(quota) => quota,
+            Self::Granted(granted) => &granted.0,
         }
     }
 }
@@ -236,9 +245,15 @@ impl<'a> Plan<'a> {
         let charging = limit.watch.map_or(limit, |watched| &planner.policy.limits[watched]);
         let owners = planner.cache.owners(charging.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
         let granted = planner.policy.exceptions.granted(charging, Owner::text(owners), planner.facts.now());
-        let (quota, since) = match granted.and_then(|grant| Some((grant.quota(charging)?, grant.term.since))) {
-            Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
-            None => (Allowed::Written(planner.quota(charging, at, subject)), None),
+        let (quota, row, since) = match granted.and_then(|grant| Some((grant.quota(charging)?, grant.clone()))) {
+            Some(granted) => {
+                let since = granted.1.term.since;
+                (Allowed::Granted(granted.into()), None, Some(since))
+            }
+            None => {
+                let (quota, row) = planner.quota(charging, at, subject);
+                (Allowed::Written(quota), row, None)
+            }
         };
         let mut buffer = planner.buffer.borrow_mut();
         let has_account = planner.request.facts.has_account;
@@ -256,14 +271,16 @@ impl<'a> Plan<'a> {
         let known = self.budgets[first..].iter().find(|planned| same(planned));
         let known = known.map(|known| (known.slot, known.total));
         // Recipients of one message can have different overrides and the same budget. In this case, there is one entry
-        // for each quota.
-        let is_it = |planned: &PlannedBudget<'_>| planned.limit == index && *planned.quota == *quota && same(planned);
+        // for each override.
+        let is_it = |planned: &PlannedBudget<'_>| {
+            planned.limit == index && planned.row == row && *planned.quota == *quota && same(planned)
+        };
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
         }
         let (slot, total) = known.unwrap_or_else(|| self.add_key(&quota, key, &charging.derived.prefix));
         let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
-        self.budgets.push(PlannedBudget { limit: index, quota, slot, total, filter, may_share });
+        self.budgets.push(PlannedBudget { limit: index, quota, row, slot, total, filter, may_share });
         Ok(self.budgets.len() - 1)
     }
 

@@ -78,13 +78,14 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         self.cache.check(limit.derived.matcher, at, subject)
     }
 
-    /// Returns the limit's quota for an event: the quota of the override that applies, or else the limit's own quota.
-    pub fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
+    /// Returns the limit's quota for an event: the quota of the override that applies, with the line of the override,
+    /// or else the limit's own quota.
+    pub fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> (&'a Quota, Option<u32>) {
         let row = |overrides: &'a Overrides| {
             let row = self.cache.row(limit.derived.rows, at, subject)?;
-            overrides.quota(row, limit.ordinal)
+            Some((overrides.quota(row, limit.ordinal)?, u32::try_from(row.line).ok()))
         };
-        limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
+        limit.overrides.as_deref().and_then(row).unwrap_or((&limit.quota, None))
     }
 
     /// Returns the facts of the event at index `at`, for conditions to compare.

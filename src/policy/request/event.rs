@@ -1,6 +1,8 @@
 //! Events of a session that limits count or check.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -28,7 +30,8 @@ pub enum Event {
 }
 
 /// Stage of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Stage {
     Connect,
     Auth,

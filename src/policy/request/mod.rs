@@ -21,4 +21,7 @@ pub struct PolicyRequest {
     /// Charges for the declared size of the message. At the end of the message, the charge for the true size replaces
     /// them.
     pub declared: Vec<RefundableCharge>,
+    /// True if the verdicts on accepted events must contain the numbers of each limit. The verdict on a refused event
+    /// always contains them.
+    pub wants_evaluations: bool,
 }

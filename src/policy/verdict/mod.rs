@@ -1,8 +1,10 @@
 //! Verdict of policy on an event.
 
+mod evaluation;
 mod refusal;
 
 pub use super::limit::{Code, Mode, Verb};
+pub use evaluation::Evaluation;
 pub use refusal::{Meaning, Refusal, Suspended};
 
 use super::budgets::{Key, RefundableCharge};
@@ -34,6 +36,8 @@ pub struct Verdict {
     pub suspensions: Vec<Arc<Suspension>>,
     /// Notifications to send.
     pub notices: Vec<Notice>,
+    /// Numbers that each limit measured, if the event is refused or the request wants evaluations.
+    pub evaluations: Vec<Evaluation>,
 }
 
 #[derive(Clone, Debug, Default)]

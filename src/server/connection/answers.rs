@@ -6,10 +6,10 @@ use crate::clock;
 use crate::policy::budgets::SessionCounters;
 use crate::policy::matching::Widths;
 use crate::relay::LoggedIn;
-use crate::server::login_network;
 use crate::server::message_pipe::{MessagePipe, Parts};
 use crate::server::upstream_requests::{ask_upstream, client_identity, log_in_at_upstream};
 use crate::server::waiting::{self, Waited};
+use crate::server::{decision_records, login_network};
 use crate::session::{
     Admit, Attempt, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome,
     Relay, Request, Session, Step, Verified,
@@ -35,6 +35,7 @@ impl Connection {
                 }
                 _ => LoggedIn::PasswordUnknown,
             };
+            self.listed.logged_in(&user);
             self.login = Some((user.clone(), logged_in));
         }
         login.answer(verified)
@@ -100,10 +101,15 @@ impl Connection {
             let novelty = self.server.store.novelty(clock::now(), facts).await;
             admit.set_novelty(novelty);
         }
+        let audience = self.server.decisions.audience_of_accepted();
+        if !audience.is_empty() {
+            admit.want_evaluations();
+        }
         let now = clock::now();
         let (asked, counters) = admit.asked();
         let Admitted { verdicts, slots } = self.server.store.admit(now, asked, counters).await.unwrap_or_default();
         self.slots.extend(slots);
+        decision_records::give_accepted(&self.server.decisions, audience, &self.id, now, asked, &verdicts);
         admit.answer(verdicts, now)
     }
 
@@ -214,7 +220,7 @@ impl Connection {
     fn message_pipe(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
         let since = self.upstream_since.unwrap_or_else(Instant::now);
         let message_by = since + self.server.options.message_timeout;
-        let Self { server, client, input, upstream, parts, stop, .. } = self;
-        (MessagePipe { server, client, input, upstream, message_by, cut: &mut stop.cut }, parts)
+        let Self { server, id, client, input, upstream, parts, stop, .. } = self;
+        (MessagePipe { server, session_id: id, client, input, upstream, message_by, cut: &mut stop.cut }, parts)
     }
 }

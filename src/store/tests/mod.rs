@@ -82,7 +82,7 @@ fn open(path: &Path) -> Result<Store, OpenError> {
 fn asked(user: &str, recipients: usize) -> PolicyRequest {
     let facts = Facts { client: "192.0.2.7".parse().ok(), user: Some(user.into()), ..Facts::default() };
     let events = (0..recipients).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
-    PolicyRequest { facts, events, declared: Vec::new() }
+    PolicyRequest { facts, events, ..PolicyRequest::default() }
 }
 
 fn at(seconds: i64) -> Timestamp {

@@ -28,7 +28,7 @@ fn open(path: &Path, policy: Policy) -> Store {
 
 fn mail(sender: &str) -> PolicyRequest {
     let facts = Facts { client: "192.0.2.7".parse().ok(), sender: Some(sender.into()), ..Facts::default() };
-    PolicyRequest { facts, events: vec![Event::Mail], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Mail], ..PolicyRequest::default() }
 }
 
 async fn send(store: &Store, seconds: i64, sender: &str) -> Verdict {

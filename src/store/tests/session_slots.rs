@@ -47,7 +47,7 @@ fn limits(at_once: f64) -> Policy {
 fn login(user: usize) -> PolicyRequest {
     let user: Arc<str> = format!("user{user}").into();
     let facts = Facts { user: Some(user), authenticated: true, ..Facts::default() };
-    PolicyRequest { facts, events: vec![Event::Login], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Login], ..PolicyRequest::default() }
 }
 
 async fn play(ops: Vec<Op>) {

@@ -1,0 +1,20 @@
+//! Records of decisions, and their readers: the decision log, the event stream of the API, and the store of refusals.
+//!
+//! [`DecisionRecord`] contains everything that explains a decision later, also the facts with which policy can be asked
+//! again. [`Hub`] gives each record to the sinks and readers that want it, and builds no record that nobody wants.
+
+mod decision_log;
+mod hub;
+mod json;
+mod limit;
+mod record;
+mod request;
+
+pub use decision_log::{DecisionLog, Options, Output};
+pub use hub::{Audience, Hub, MAX_WAITING, Reader, Received, RefusalSummary, Sink};
+pub use json::json_line;
+pub use limit::{ExceptionRecord, LimitRecord};
+pub use record::{DecidedEvent, DecisionRecord, MismatchRecord, Outcome, ReplyRecord};
+
+#[cfg(test)]
+mod tests;

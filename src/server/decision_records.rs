@@ -1,0 +1,108 @@
+//! Records of decisions, from the records of a session and from policy's verdicts, for the hub of decisions.
+
+use crate::decisions::{Audience, DecidedEvent, DecisionRecord, Hub, MismatchRecord, Outcome, RefusalSummary};
+use crate::policy::request::{Event, PolicyRequest};
+use crate::policy::verdict::{Ruling, Suspended, Verdict};
+use crate::session::{self, Mismatch, Record, Refused, RefusedBy, RefusedSender};
+use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
+
+/// Refusal of an event, as the client hears it.
+struct Refusal<'a> {
+    decided: &'a session::DecidedEvent,
+    outcome: Outcome,
+    /// Name of the limit whose refusal the reply states.
+    limit: Option<&'a str>,
+    reply: &'a Reply,
+    reference: &'a str,
+    suspended: Option<&'a Suspended>,
+    mismatch: Option<&'a Mismatch>,
+}
+
+/// Offers a record of a session to the hub, if it is about a refusal by Weir. `session` is the session's name.
+pub fn offer(hub: &Hub, session: &str, record: &Record) {
+    let Some(refusal) = Refusal::from_record(record) else { return };
+    let Refusal { decided, outcome, limit, reply, reference, suspended, mismatch } = refusal;
+    let summary = RefusalSummary {
+        time: decided.time,
+        outcome,
+        stage: decided.stage(),
+        limit,
+        user: decided.facts.user.as_deref(),
+        client: decided.facts.client,
+        reference,
+    };
+    hub.offer(&summary, || {
+        let decided = DecidedEvent {
+            time: decided.time,
+            session,
+            facts: &decided.facts,
+            event: &decided.event,
+            delay: decided.delay,
+            evaluations: &decided.evaluations,
+        };
+        let mut record = DecisionRecord::refused(decided, outcome, limit, reply, reference);
+        record.mismatch = mismatch.map(mismatch_record);
+        match suspended {
+            Some(suspended) => record.with_suspension(suspended),
+            None => record,
+        }
+    });
+}
+
+/// Gives the records of the accepted events of a request to their audience. `verdicts` has a verdict for each event of
+/// the request.
+pub fn give_accepted(
+    hub: &Hub,
+    audience: Audience,
+    session: &str,
+    time: Timestamp,
+    asked: &PolicyRequest,
+    verdicts: &[Verdict],
+) {
+    if audience.is_empty() {
+        return;
+    }
+    let accepted = |(event, verdict): &(&Event, &Verdict)| {
+        // A rejection by the upstream is no decision of Weir.
+        matches!(verdict.ruling, Ruling::Pass) && event.stage().is_some()
+    };
+    for (event, Verdict { delay, evaluations, .. }) in asked.events.iter().zip(verdicts).filter(accepted) {
+        let (facts, delay) = (&asked.facts, *delay);
+        let decided = DecidedEvent { time, session, facts, event, delay, evaluations };
+        hub.give(audience, || DecisionRecord::accepted(decided));
+    }
+}
+
+impl<'a> Refusal<'a> {
+    /// Returns the refusal that a session has recorded; `None` if the record is not about a refusal by Weir.
+    fn from_record(record: &'a Record) -> Option<Self> {
+        match record {
+            Record::Refused { refused: Refused { reply, by, .. }, .. } => match by {
+                RefusedBy::Limit { refusal, reference, decided } => {
+                    let limit = Some(&*refusal.limit);
+                    Some(Self { limit, ..Self::new(decided, Outcome::Refused, reply, reference) })
+                }
+                RefusedBy::Suspension { suspended, reference, decided } => {
+                    let suspended = Some(&**suspended);
+                    Some(Self { suspended, ..Self::new(decided, Outcome::Suspended, reply, reference) })
+                }
+                RefusedBy::Upstream | RefusedBy::Away(_) => None,
+            },
+            Record::SenderMismatch { mismatch, refused: Some(refused), .. } => {
+                let RefusedSender { reply, reference, decided } = &**refused;
+                let mismatch = Some(mismatch);
+                Some(Self { mismatch, ..Self::new(decided, Outcome::SenderMismatch, reply, reference) })
+            }
+            _ => None,
+        }
+    }
+
+    fn new(decided: &'a session::DecidedEvent, outcome: Outcome, reply: &'a Reply, reference: &'a str) -> Self {
+        Self { decided, outcome, limit: None, reply, reference, suspended: None, mismatch: None }
+    }
+}
+
+fn mismatch_record(mismatch: &Mismatch) -> MismatchRecord {
+    MismatchRecord { part: mismatch.part.name().to_owned(), address: mismatch.address().map(str::to_owned) }
+}
