@@ -57,7 +57,20 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
     ),
     (
         "admin",
-        &["server", "session", "rehearse", "store", "accounts", "relay", "policy", "metrics", "log", "time", "clock"],
+        &[
+            "server",
+            "session",
+            "rehearse",
+            "decisions",
+            "store",
+            "accounts",
+            "relay",
+            "policy",
+            "metrics",
+            "log",
+            "time",
+            "clock",
+        ],
         Kind::Free,
     ),
     (

@@ -159,7 +159,7 @@ fn lock(path: &Path) -> Result<std::fs::File, EditError> {
 mod tests {
     use super::*;
     use crate::accounts::users_file::tests::credentials;
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn an_added_user_can_log_in_and_no_other_user() {
