@@ -2,6 +2,7 @@
 //! file.
 
 use crate::harness::{Client, PASSWORD, Process, Site, Upstream, wait_for};
+use base64::Engine as _;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt as _;
@@ -119,6 +120,56 @@ fn suspensions_foreign_senders_and_refused_messages_have_lines() {
     assert_eq!(records[2]["limits"][0]["budget"], serde_json::json!(["user=alice@example.org"]));
     assert_eq!(records[3]["suspension"]["reason"], "stolen");
     assert_eq!(records[3]["suspension"]["owner"], serde_json::json!(["user=alice@example.org"]));
+}
+
+/// Runs a session with a login and a message up to the first refusal, and returns the refusal.
+fn first_refusal(weir: &Process) -> String {
+    let mut client = Client::connect_silently(weir.address("s"));
+    let greeting = client.reply();
+    let is_refusal = |reply: &String| reply.starts_with(['4', '5']);
+    if is_refusal(&greeting) {
+        return greeting;
+    }
+    let plain = base64::engine::general_purpose::STANDARD.encode(format!("\0alice\0{PASSWORD}"));
+    let message = format!("From: alice@example.org\r\n\r\n{}\r\n.", "x".repeat(200));
+    let mut lines = vec!["EHLO pc.example".to_owned(), format!("AUTH PLAIN {plain}")];
+    lines.extend(["MAIL FROM:<alice@example.org>", "RCPT TO:<b@example.net>", "DATA", &message].map(str::to_owned));
+    lines.iter().map(|line| client.ask(line)).find(is_refusal).expect("a refusal")
+}
+
+#[test]
+fn a_refusal_at_each_stage_has_a_line_with_its_reply() {
+    let to_bob = "match = { recipient = \"b@example.net\" }";
+    for (stage, is_login, limit) in [
+        ("connect", false, "count = \"connections\"\nrate = \"0\""),
+        ("command", false, "count = \"commands\"\nrate = \"0\""),
+        ("auth", false, "count = \"logins\"\nrate = \"0\""),
+        ("auth", true, "count = \"logins\"\nrate = \"0\"\nmatch = { group = \"staff\" }"),
+        ("mail", false, "count = \"messages\"\nrate = \"0\"\nstage = \"mail\""),
+        ("rcpt", false, &format!("count = \"recipients\"\nrate = \"0\"\n{to_bob}")),
+        ("data", false, &format!("count = \"messages\"\nrate = \"0\"\n{to_bob}")),
+        ("end", false, "count = \"bytes\"\nrate = \"100 / 1d\"\nstage = \"end\""),
+    ] {
+        let upstream = Upstream::start();
+        let site = Site::builder()
+            .listener("s", "tls = \"none\", auth = \"optional\"")
+            .upstream(upstream.address(), "")
+            .users(&[("alice", PASSWORD, "staff")])
+            .more("decision-log = { file = \"decisions\", sample = 0 }\n")
+            .more(&format!("[[limit]]\nname = \"l\"\nper = [\"client\"]\n{limit}\n"))
+            .build();
+        let weir = site.start();
+        let reply = first_refusal(&weir);
+        assert_eq!(weir.terminate(), Some(0));
+        let records = records(&site);
+        assert_eq!(steps(&records[..1]), [format!("refused {stage}")], "{limit}");
+        let record = &records[0];
+        assert_eq!(text_of(&record["reply"]), reply.trim_end(), "{limit}");
+        assert_eq!((&record["limit"], &record["limits"][0]["refused"]), (&"l".into(), &true.into()), "{record}");
+        assert_eq!(record["login-right"].as_bool().unwrap_or_default(), is_login, "{record}");
+        let knows_user = !["connect", "command"].contains(&stage);
+        assert_eq!(record["user"].as_str(), knows_user.then_some("alice"), "{record}");
+    }
 }
 
 #[test]

@@ -7,10 +7,11 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 26] = [
+const ROOMS: [(&str, &[&str], Kind); 27] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
+    ("reference", &["time"], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
     ("metrics", &["time"], Kind::Free),
     ("log", &["time"], Kind::Free),
@@ -29,11 +30,12 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
             "policy::exception",
             "policy::matching::Senders",
             "policy::verdict",
+            "reference",
             "time",
         ],
         Kind::Pure,
     ),
-    ("store", &["policy", "engine", "time", "metrics", "log", "bounded_map"], Kind::Free),
+    ("store", &["policy", "engine", "reference", "time", "metrics", "log", "bounded_map"], Kind::Free),
     ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
     ("relay", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
     (
@@ -62,6 +64,7 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
             "session",
             "rehearse",
             "decisions",
+            "reference",
             "store",
             "accounts",
             "relay",
@@ -101,6 +104,7 @@ const ROOMS: [(&str, &[&str], Kind); 26] = [
         "daemon",
         &[
             "config",
+            "reference",
             "decisions",
             "server",
             "session",

@@ -26,7 +26,7 @@ use weir::policy::budgets::SessionCounters;
 use weir::policy::limit::{Algorithm, Count, Limit, Quota};
 use weir::policy::matching::{Field, Zone};
 use weir::policy::request::{Event, Facts, PolicyRequest};
-use weir::store::{Durability, Health, OnFailure, Options, Store};
+use weir::store::{Durability, Health, OnFailure, Options, RefusalOptions, Store};
 use weir::time::{Units, parse_rate};
 
 /// The allocator of the program.
@@ -215,7 +215,12 @@ fn open(path: &Path, policy: Policy) -> Arc<Store> {
 }
 
 fn open_with(path: &Path, policy: Policy, metrics: Arc<Metrics>) -> Arc<Store> {
-    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path: path.to_owned(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     Arc::new(Store::open(&options, policy, metrics).unwrap())
 }
 

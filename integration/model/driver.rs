@@ -93,7 +93,12 @@ impl World {
         let limits: Vec<plain::Limit> = (0..2 + random.below(5)).map(|_| any_limit(&mut random)).collect();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.db");
-        let options = store::Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+        let options = store::Options {
+            path,
+            durability: Durability::Process,
+            on_failure: OnFailure::Allow,
+            refusals: store::RefusalOptions::default(),
+        };
         let store = Store::open(&options, real(&limits), Arc::new(Metrics::new().unwrap())).unwrap();
         let model = plain::Policy { limits, ..plain::Policy::default() };
         let now = 1_700_000_000_000_000;

@@ -6,6 +6,7 @@ use crate::harness::Upstream;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use weir::reference::Reference;
 
 /// Transcript, shared by all clients of a talk.
 #[derive(Clone, Default)]
@@ -14,6 +15,8 @@ pub struct Transcript(Rc<RefCell<Lines>>);
 #[derive(Default)]
 struct Lines {
     lines: Vec<String>,
+    /// All replies that clients have read.
+    replies: Vec<String>,
     /// For each upstream, the number of its commands and of its messages that the transcript already contains.
     noted: HashMap<&'static str, (usize, usize)>,
 }
@@ -36,6 +39,7 @@ impl Transcript {
 
     /// Adds a reply that a client has read.
     pub fn heard(&self, client: &str, reply: &str) {
+        self.0.borrow_mut().replies.push(reply.to_owned());
         let line = match reply.split_once('\n') {
             Some((first, _)) => format!("{first} …"),
             None => with_placeholders(reply),
@@ -59,6 +63,11 @@ impl Transcript {
         got.extend(messages[message..].iter().map(|text| format!("        {name} <- ({} octets)", octets_of(text))));
         written.noted.insert(name, (commands.len(), messages.len()));
         written.lines.extend(got);
+    }
+
+    /// Returns the replies that clients have read since the last call.
+    pub fn take_replies(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.borrow_mut().replies)
     }
 
     /// Returns the transcript, with repeated lines shortened by [`folded`].
@@ -97,12 +106,15 @@ fn with_placeholders(reply: &str) -> String {
     words.join(" ")
 }
 
-/// Tests whether a word is a reference to the log, such as `(hocvofwl8x005-1)`, or `(hocvofwl8x005)`.
+/// Tests whether a word is the reference of a refusal, such as `(mp3x9abc-k3f7q-1)`, or a session such as
+/// `(hocvofwl8x005)`.
 fn is_reference(word: &str) -> bool {
     let inner = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or_default();
-    let (session, number) = inner.split_once('-').unwrap_or((inner, "1"));
+    if inner.parse::<Reference>().is_ok() {
+        return true;
+    }
     let is_base_36 = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    session.len() > 8 && session.bytes().all(is_base_36) && number.parse::<u32>().is_ok()
+    inner.len() > 8 && inner.bytes().all(is_base_36)
 }
 
 /// Shortens lines, or pairs of lines, that occur more than three times in succession: keeps only the first and the
@@ -179,7 +191,7 @@ fn repeated_lines_fold_to_the_first_and_the_last() {
 fn text_that_differs_from_run_to_run_has_a_placeholder() {
     for (reply, told) in [
         (
-            "450 4.7.1 99 of 99 recipients used, 100 more per day; try again in 14m24s (hocvofwl8x005-1)",
+            "450 4.7.1 99 of 99 recipients used, 100 more per day; try again in 14m24s (mp3x9abc-k3f7q-1)",
             "450 4.7.1 LEVEL of 99 recipients used, 100 more per day; try again in WAIT (REFERENCE)",
         ),
         ("535 5.7.8 User name or password wrong (hocvofwl8x005)", "535 5.7.8 User name or password wrong (REFERENCE)"),

@@ -14,6 +14,7 @@ mod head_errors;
 mod hosts;
 pub mod logins;
 mod public;
+pub mod refusals;
 mod rehearsal;
 mod reload;
 mod routes;

@@ -4,7 +4,9 @@
 //! [`acting`].
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
-use super::{audit, caller, error, events, exceptions, logins, rehearsal, reload, sessions, state, upstreams};
+use super::{
+    audit, caller, error, events, exceptions, logins, refusals, rehearsal, reload, sessions, state, upstreams,
+};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
@@ -18,6 +20,8 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(exceptions::list))
         .routes(routes!(audit::audit))
         .routes(routes!(logins::logins))
+        .routes(routes!(refusals::refusal))
+        .routes(routes!(refusals::refusals))
         .routes(routes!(rehearsal::test))
         .routes(routes!(events::events))
         .routes(routes!(sessions::sessions))

@@ -18,6 +18,7 @@ mod simulate;
 mod state;
 mod token;
 mod user;
+mod why;
 
 use crate::config::{self, Config, ConfigError, Diagnostics};
 use crate::daemon::StartError;
@@ -99,6 +100,11 @@ enum Command {
     /// Print decisions and acts of the running Weir as they happen
     #[command(after_help = "Example:\n  weir log --refused --user alice")]
     Log(log::Arguments),
+    /// Explain a refusal, by the reference in its reply: which limits refused, and what would let it pass
+    #[command(
+        after_help = "Exit code: 1 if no refusal with this reference is stored.\n\nExample:\n  weir why mp3x9abc-k3f7q-1"
+    )]
+    Why(why::Arguments),
     /// Test what each limit would do to a message, and why; nothing is sent or charged
     #[command(after_help = concat!(
         "Exit code: 0 if everything passes, 1 if anything would be refused.\n\n",
@@ -273,6 +279,7 @@ pub fn run() -> ExitCode {
         Command::Exceptions(list) => exceptions::list(&list),
         Command::Logins(arguments) => logins::run(&arguments),
         Command::Log(arguments) => log::run(&arguments),
+        Command::Why(arguments) => why::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::History(arguments) => history::run(&arguments),

@@ -52,6 +52,7 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
                 (loaded.exceptions, "exception"),
                 (loaded.records, "record"),
                 (loaded.logins, "login"),
+                (loaded.refusals, "refusal"),
             ];
             let all = all.iter().filter(|(count, noun)| *count > 0 || *noun == "budget");
             let words: Vec<String> = all.map(|(count, noun)| counted(*count, noun)).collect();
@@ -93,6 +94,9 @@ fn description(path: &Path, info: &Info) -> String {
     let (grants, suspensions) = (counted(grants, "grant"), counted(suspensions, "suspension"));
     let _ = writeln!(text, "exceptions: {grants}, {suspensions}; audit: {}", counted(info.records as u64, "record"));
     let _ = writeln!(text, "login history: {}", counted(info.logins, "network"));
+    let (refusals, oldest) = info.refusals;
+    let since = oldest.map_or_else(String::new, |oldest| format!(", the oldest of {}", oldest.rfc3339()));
+    let _ = writeln!(text, "refusals: {}{since}", counted(refusals, "record"));
     text
 }
 

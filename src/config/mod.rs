@@ -23,6 +23,7 @@ mod notify;
 mod overrides;
 mod redact;
 pub mod reference;
+mod refusal_history;
 mod section;
 mod senders;
 mod service_user;
@@ -344,9 +345,10 @@ impl Reader {
         let on_failure = s.value("on-failure", "\"allow\"", choice(&kinds));
         let MaxNewBudgets(most) = MaxNewBudgets::default();
         let max_new_budgets = s.value("max-new-budgets", &most.to_string(), count(1..=100_000_000));
+        let refusals = refusal_history::read(&mut s);
         s.finish();
         let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
-        (store::Options { path: self.folder.join(path), durability, on_failure }, max_new_budgets)
+        (store::Options { path: self.folder.join(path), durability, on_failure, refusals }, max_new_budgets)
     }
 }
 

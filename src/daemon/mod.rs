@@ -6,6 +6,7 @@ mod core_dumps;
 mod error;
 mod limit_metrics;
 mod open_files;
+mod refusal_sink;
 mod reloader;
 mod signals;
 mod systemd;
@@ -25,6 +26,7 @@ use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle
 use crate::store::{Health, Store};
 use administration::Administration;
 use limit_metrics::show_limits;
+use refusal_sink::RefusalSink;
 use reloader::{ReloadHandle, Reloader};
 use signals::Signal;
 use std::collections::HashMap;
@@ -94,6 +96,7 @@ impl Daemon {
         );
         let server = Arc::new(open(config)?);
         let bound = bind(listeners, sockets)?;
+        bound.iter().for_each(|listener| server.metrics.show_listener(listener.name()));
         let listeners = addresses(&bound)?;
         let (stop, stopping) = watch::channel(false);
         let (reload_handle, reloading) =
@@ -155,7 +158,7 @@ fn open(config: Config) -> Result<Server, StartError> {
     let relay = Relay::new(&config.relay, &metrics).map_err(StartError::config)?;
     let decision_log = config.decision_log.map(|options| start_decision_log(&options, &metrics)).transpose()?;
     Ok(Server {
-        decisions: Hub::new(decision_log.iter().map(|log| log.clone() as Arc<dyn decisions::Sink>).collect()),
+        decisions: hub(&store, decision_log.as_ref()),
         decision_log,
         options: config.server,
         accounts: accounts.map_err(StartError::config)?,
@@ -168,6 +171,13 @@ fn open(config: Config) -> Result<Server, StartError> {
         certificates: certificates.map(Arc::new),
         sessions: Arc::default(),
     })
+}
+
+/// Returns the hub of decisions, with the store of refusals and the decision log as sinks.
+fn hub(store: &Store, decision_log: Option<&Arc<DecisionLog>>) -> Hub {
+    let refusals: Arc<dyn decisions::Sink> = Arc::new(RefusalSink(store.refusal_recorder()));
+    let log = decision_log.map(|log| log.clone() as Arc<dyn decisions::Sink>);
+    Hub::new(store.keeps_refusals().then_some(refusals).into_iter().chain(log).collect())
 }
 
 fn start_decision_log(options: &decisions::Options, metrics: &Metrics) -> Result<Arc<DecisionLog>, StartError> {

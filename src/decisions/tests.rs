@@ -51,8 +51,8 @@ fn events() -> [Event; 8] {
     ]
 }
 
-fn decided<'a>(facts: &'a Facts, event: &'a Event, evaluations: &'a [Evaluation]) -> DecidedEvent<'a> {
-    DecidedEvent { time: now(), session: "s1", facts, event, delay: Duration::from_millis(1_500), evaluations }
+fn decided<'a>(facts: &'a Facts, event: &'a Event, evaluations: &'a [Evaluation]) -> RecordSource<'a> {
+    RecordSource { time: now(), session: "s1", facts, event, delay: Duration::from_millis(1_500), evaluations }
 }
 
 /// Returns a store with a limit of 1 for each of the counts.

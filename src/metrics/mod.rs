@@ -4,8 +4,10 @@
 mod admin;
 mod builder;
 mod connections;
+mod gauge_guard;
 mod limits;
 mod mail;
+mod password_checks;
 mod process;
 mod service;
 mod state;
@@ -13,11 +15,13 @@ mod upstreams;
 
 pub use admin::AdminMetrics;
 pub use connections::ConnectionMetrics;
-pub use limits::{Delayed, LimitMetrics};
+pub use gauge_guard::GaugeGuard;
+pub use limits::{LimitLabels, LimitMetrics};
 pub use mail::MailMetrics;
+pub use password_checks::{PasswordCheckMetrics, PasswordQueue};
 pub use service::ServiceMetrics;
 pub use state::StateMetrics;
-pub use upstreams::{Counted, Part, UpstreamMetrics, Upstreams};
+pub use upstreams::{Counted, Part, ReplyStage, UpstreamMetrics, Upstreams};
 
 use builder::Builder;
 use process::ProcessCollector;
@@ -30,6 +34,7 @@ pub struct Metrics {
     pub mail: MailMetrics,
     pub limits: LimitMetrics,
     pub connections: ConnectionMetrics,
+    pub password_checks: PasswordCheckMetrics,
     pub upstreams: Arc<Upstreams>,
     pub state: StateMetrics,
     pub service: ServiceMetrics,
@@ -45,12 +50,20 @@ impl Metrics {
             mail: MailMetrics::new(&build)?,
             limits: LimitMetrics::new(&build)?,
             connections: ConnectionMetrics::new(&build)?,
+            password_checks: PasswordCheckMetrics::new(&build)?,
             upstreams: Arc::new(Upstreams::new(&build)?),
             state: StateMetrics::new(&build)?,
             service: ServiceMetrics::new(&build)?,
             admin: AdminMetrics::new(&build)?,
             registry,
         })
+    }
+
+    /// Shows the counters of a listener, with the initial value 0, so that Prometheus sees their first event as a
+    /// change.
+    pub fn show_listener(&self, listener: &str) {
+        self.connections.show_listener(listener);
+        self.mail.show_listener(listener);
     }
 
     /// Renders all metrics in the text format of Prometheus.

@@ -8,6 +8,7 @@ use super::state::{MAX_RECORDED, State};
 use super::step::Session;
 use crate::policy::request::Event;
 use crate::policy::verdict::Verdict;
+use crate::reference::SENDER_MISMATCH;
 use crate::smtp::envelope::Mail;
 use crate::smtp::from_header::FromHeader;
 use crate::smtp::reply::Reply;
@@ -85,7 +86,7 @@ impl State {
     /// Records a refusal because of a sender. Returns the reply.
     pub(super) fn refuse_sender(&mut self, mismatch: Mismatch, decided: DecidedEvent) -> Reply {
         self.error_limits.count_refusal();
-        let reference = self.next_reference();
+        let reference = self.next_reference(SENDER_MISMATCH, decided.stage());
         let is_logged = self.limit_refusals <= MAX_RECORDED;
         let user = self.user.as_deref().unwrap_or_default();
         let reply = Reply::new(550, format!("5.7.1 {} ({reference})", mismatch.text(user)));

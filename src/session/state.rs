@@ -11,7 +11,8 @@ use super::replies::too_many;
 use super::transaction::Transaction;
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
 use crate::policy::matching::Senders;
-use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty};
+use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty, Stage};
+use crate::reference::{Reference, Refusee, Tag};
 use crate::smtp::address::Path;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::envelope::Mail;
@@ -200,11 +201,13 @@ impl State {
         self.records.push(Record::Refused { refused, is_logged: count <= MAX_RECORDED });
     }
 
-    /// Returns a reference for a refusal, to write in the reply and in the log. Refusals without a log line get the
-    /// reference of the last refusal that has a log line.
-    pub fn next_reference(&mut self) -> String {
+    /// Returns a reference for a refusal, to write in the reply and in the log. `cause` is the name of a limit,
+    /// [`SUSPENDED`](crate::reference::SUSPENDED) or
+    /// [`SENDER_MISMATCH`](crate::reference::SENDER_MISMATCH).
+    pub fn next_reference(&mut self, cause: &str, stage: Stage) -> String {
         self.limit_refusals += 1;
-        format!("{}-{}", self.id, self.limit_refusals.min(MAX_RECORDED))
+        let refusee = self.user.as_deref().map_or(Refusee::Client(self.client), Refusee::User);
+        Reference::new(self.now, Tag::new(cause, stage.name(), refusee), self.limit_refusals).to_string()
     }
 
     /// Returns the maximum message size in octets: the lower of the listener's maximum and the upstream's maximum.

@@ -105,6 +105,10 @@ pub enum WriterJob {
     WriteLogins,
     /// Deletes each of these rows of the login history, unless there was a login since the given time.
     DeleteLogins(Vec<(LoginKey, Timestamp)>),
+    /// Writes records of refusals that are not in the file yet.
+    WriteRefusals,
+    /// Deletes records of refusals from before this time.
+    PruneRefusals(Timestamp),
     /// Writes the changed exceptions and the audit records that are not in the file yet.
     WriteExceptions,
 }

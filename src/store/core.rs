@@ -8,6 +8,7 @@ use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
+use super::refusals::RefusalMemory;
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::policy::budgets::Key;
@@ -28,6 +29,7 @@ pub struct Core {
     pub pending_exceptions: PendingExceptions,
     pub new_budgets: NewBudgets,
     pub logins: LoginMemory,
+    pub refusals: Arc<RefusalMemory>,
     /// Permits for reads of the login history.
     pub login_reads: Arc<Semaphore>,
     pub health: HealthMonitor,
@@ -94,6 +96,7 @@ impl Core {
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),
             logins: LoginMemory::default(),
+            refusals: Arc::new(RefusalMemory::new(options.refusals)),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             health: HealthMonitor::new(metrics.clone()),
             acts: broadcast::Sender::new(MAX_WAITING_ACTS),

@@ -8,6 +8,7 @@ use super::journal::Replayed;
 use super::jsonl::{self, Line};
 use super::login_history::{LoginKey, LoginRow};
 use super::options::{Durability, OnFailure, Options};
+use super::refusals::{self, RefusalOptions, RefusalRow};
 use crate::policy::budgets::Budget;
 use crate::policy::exception::{Grant, Suspension};
 use crate::time::Timestamp;
@@ -83,15 +84,19 @@ pub struct Info {
     pub records: usize,
     /// Number of rows of the login history.
     pub logins: u64,
+    /// Number of records of refusals, and the time of the oldest one.
+    pub refusals: (u64, Option<Timestamp>),
 }
 
-/// Numbers of loaded budgets, exceptions, audit records and rows of the login history.
+/// Numbers of loaded budgets, exceptions, audit records, rows of the login history, and records
+/// of refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub budgets: u64,
     pub exceptions: u64,
     pub records: u64,
     pub logins: u64,
+    pub refusals: u64,
 }
 
 /// Statistics of a limit's budgets.
@@ -131,6 +136,9 @@ const MAX_FAILURES: usize = 2_000;
 
 /// Number of rows of the login history that are read at once.
 const LOGINS_AT_ONCE: usize = 1_000;
+
+/// Number of records of refusals that are read at once, each with at most 64 kB.
+const REFUSALS_AT_ONCE: usize = 100;
 
 /// Maximum octets of an input line, more than a budget with the largest filter needs.
 const MAX_LINE_OCTETS: u64 = 16 << 20;
@@ -208,6 +216,22 @@ impl<'a> StateReader<'a> {
         }
     }
 
+    /// Calls `take` with each record of refusals, until `take` returns an error, like [`Self::logins`].
+    fn refusals(&mut self, mut take: impl FnMut(&RefusalRow) -> std::io::Result<()>) -> std::io::Result<()> {
+        let mut last = i64::MIN;
+        loop {
+            let rows = self.file.refusals_after(last, REFUSALS_AT_ONCE).unwrap_or_else(|error| {
+                self.missed.reason = Some(format!("its refusals: {}", file::describe(&error)));
+                Vec::new()
+            });
+            rows.iter().try_for_each(|(_, row)| take(row))?;
+            match rows.last() {
+                Some((id, _)) => last = *id,
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Runs `read` in one transaction, so that `read` sees the file in its state at one moment.
     fn in_transaction<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, DumpError> {
         self.file.begin_read().map_err(|error| DumpError::Sqlite(self.path.to_owned(), error))?;
@@ -263,13 +287,14 @@ pub fn info(path: &Path) -> Result<Info, DumpError> {
     })?;
     let (grants, suspensions, records) = reader.exceptions()?;
     let logins = reader.file.count_logins().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
+    let refusals = reader.file.refusal_extent().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
     reader.end()?;
     let records = records.len();
-    Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records, logins })
+    Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records, logins, refusals })
 }
 
-/// Writes to `out` every budget, exception, audit record and row of the login history as a line of JSON. Works also while a Weir process is using
-/// the file; the states of the budgets are then not from the same moment. A slow `out` does not delay that process.
+/// Writes to `out` every budget, exception, audit record, row of the login history and record of refusals as a line of
+/// JSON. Works also while a Weir process is using the file; the states of the budgets are then not from the same moment. A slow `out` does not delay that process.
 pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     let mut reader = StateReader::open(path)?;
     let mut outcome = Ok(());
@@ -283,6 +308,7 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     let mut lines = exceptions.chain(records.iter().map(jsonl::of_record));
     let outcome = outcome.and_then(|()| lines.try_for_each(|line| writeln!(out, "{line}")));
     let outcome = outcome.and_then(|()| reader.logins(|key, row| writeln!(out, "{}", jsonl::of_login(key, row))));
+    let outcome = outcome.and_then(|()| reader.refusals(|row| writeln!(out, "{}", refusals::jsonl::of_refusal(row))));
     outcome.and_then(|()| out.flush()).map_err(DumpError::Output)?;
     reader.end()
 }
@@ -292,7 +318,12 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
 /// exception or login replaces that of the same key. If a line is wrong, the file is not changed.
 pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
     // No reply to a client waits for this commit. The commit can therefore take the time to be safe from a power cut.
-    let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
+    let options = Options {
+        path: path.to_owned(),
+        durability: Durability::Power,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     let mut file = File::open(&options)?;
     let sqlite = |error| DumpError::Sqlite(path.to_owned(), error);
     let (journal, damaged, _) = file.replay().map_err(sqlite)?;
@@ -307,6 +338,7 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
         Ok(Line::Grant(_) | Line::Suspension(_)) => loaded.exceptions += 1,
         Ok(Line::AuditRecord(_)) => loaded.records += 1,
         Ok(Line::Login(..)) => loaded.logins += 1,
+        Ok(Line::Refusal(_)) => loaded.refusals += 1,
         Err(_) => {}
     };
     let journal = journal.0.into_iter().map(|(hashed_key, budget)| Ok(Line::Budget(hashed_key, budget)));

@@ -4,6 +4,7 @@ mod error;
 mod exceptions;
 mod logins;
 mod names;
+mod refusals;
 mod replace;
 
 use super::hashed_key::HashedKey;

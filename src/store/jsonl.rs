@@ -7,12 +7,13 @@
 //! `suspension`). The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
 //! A row of the login history is
 //! `{"login":"alice","network":"192.0.2.0/24","first":"2026-11-21T10:00:00Z","last":"2026-11-22T10:00:00Z","logins":7,"country":"AT","tls":"TLSv1.3","mechanism":"PLAIN","helo":["laptop.example"]}`;
-//! unknown values are left out.
+//! unknown values are left out. The line of a record of refusals has the key `refusal`: see `refusals/jsonl.rs`.
 
 use super::audit::{Act, AuditRecord};
 use super::hashed_key::HashedKey;
 use super::journal;
 use super::login_history::{self, LoginKey, LoginRow, MAX_NAMES};
+use super::refusals::{self, RefusalRow};
 use crate::engine::State;
 use crate::policy::budgets::{Budget, Key, Owner};
 use crate::policy::exception::{By, Grant, Suspension, Term};
@@ -31,6 +32,7 @@ pub enum Line {
     Suspension(Suspension),
     AuditRecord(AuditRecord),
     Login(LoginKey, LoginRow),
+    Refusal(Box<RefusalRow>),
 }
 
 /// Values of the key `exception`.
@@ -123,6 +125,10 @@ impl Line {
         match (object.0.contains_key("exception"), object.0.contains_key("audit")) {
             (true, _) => object.exception().map_err(bad("an exception")),
             (_, true) => object.record().map_err(bad("a record")),
+            _ if object.0.contains_key(refusals::jsonl::KEY) => {
+                let row = refusals::jsonl::read(&object.0).map_err(bad("a refusal"))?;
+                Ok(Self::Refusal(Box::new(row)))
+            }
             _ if object.0.contains_key("login") => object.login().map_err(bad("a login")),
             _ => object.budget().map_err(bad("a budget")),
         }

@@ -101,6 +101,9 @@ impl Task {
             if self.core.logins.is_due() {
                 self.core.queue.send_job(WriterJob::WriteLogins);
             }
+            if self.core.refusals.is_due() {
+                self.core.queue.send_job(WriterJob::WriteRefusals);
+            }
             if self.core.is_open() {
                 self.check_identity();
                 self.maintain();
@@ -143,9 +146,12 @@ impl Task {
         self.core.health.record(Attempt::Checkpoint, outcome);
         // While the store has an error, or the clock may be wrong, the thread does not search for expired budgets.
         let can_wait = self.core.health.is_degraded() || self.core.clock_doubt().is_some();
-        let latest = self.core.cache.latest().max(self.core.logins.latest());
+        let latest = self.core.cache.latest().max(self.core.logins.latest()).max(self.core.refusals.latest());
         let Some(now) = latest.filter(|_| !can_wait) else { return };
         self.login_expiry.advance(&self.core, file, now);
+        if let Some(before) = self.core.refusals.expiry(now) {
+            self.core.queue.send_job(WriterJob::PruneRefusals(before));
+        }
         if self.maintenance_pause.is_over(now) {
             match self.walk.advance(&self.core, file, now) {
                 Ok(true) => {}

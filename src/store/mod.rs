@@ -27,6 +27,8 @@ mod new_budgets;
 mod options;
 mod pending_exceptions;
 mod recovery;
+mod refusal_history;
+mod refusals;
 mod schema;
 mod session_slots;
 mod wal_checkpoint;
@@ -38,10 +40,12 @@ pub use health::Health;
 pub use login_history::{LoginKey, LoginRow};
 pub use options::{Durability, OnFailure, Options};
 pub use pending_exceptions::Kept;
+pub use refusal_history::{Found, MissingRefusal, RefusalRecorder};
+pub use refusals::{Filter as RefusalFilter, Refusal, RefusalOptions, RefusalRow};
 pub use session_slots::SessionSlots;
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
-use crate::metrics::Metrics;
+use crate::metrics::{GaugeGuard, Metrics};
 use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, SessionCounters};
 use crate::policy::limit::Count;
 use crate::policy::request::PolicyRequest;
@@ -262,6 +266,7 @@ impl Store {
                 // While the file cannot be written, do not wait for the commit.
                 Transacted::Changed(answer, _) if health.is_write_failing() && !has_to_be_durable => return Ok(answer),
                 Transacted::Changed(answer, commit) => {
+                    let _waiting = GaugeGuard::new(&self.core.metrics.state.transactions_waiting);
                     let is_good = commit.done().await || !has_to_be_durable;
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }

@@ -1,5 +1,6 @@
 //! Options of the store.
 
+use super::refusals::RefusalOptions;
 use std::path::PathBuf;
 
 /// Options of the store: the `[state]` section of the configuration.
@@ -8,6 +9,7 @@ pub struct Options {
     pub path: PathBuf,
     pub durability: Durability,
     pub on_failure: OnFailure,
+    pub refusals: RefusalOptions,
 }
 
 /// Kind of failure that a charge survives if the reply to its command was sent.

@@ -1,4 +1,4 @@
--- The state file, version 5. Weir's writer thread is its only writer; open it read-only to read it by hand.
+-- The state file, version 6. Weir's writer thread is its only writer; open it read-only to read it by hand.
 
 -- The last state of each budget, without the changes in the journal.
 CREATE TABLE IF NOT EXISTS budget (
@@ -64,3 +64,20 @@ CREATE TABLE IF NOT EXISTS login (
     helo      TEXT,             -- normalized names in EHLO, separated by spaces, the latest first
     PRIMARY KEY (user, network)
 ) STRICT, WITHOUT ROWID;
+
+-- Records of refusals of the last days. The oldest ones are deleted. In a flood, one record stands for many refusals.
+CREATE TABLE IF NOT EXISTS refusal (
+    id       INTEGER PRIMARY KEY, -- the order in which the records were written
+    at       INTEGER NOT NULL,    -- time of the first refusal, in milliseconds since 1970
+    tag      TEXT NOT NULL,       -- of the group, as in references; only its first 2 digits if all owners are coalesced
+    number   INTEGER,             -- of the refusal in its session, as in references; NULL if refusals are coalesced
+    last     INTEGER NOT NULL,    -- time of the last refusal
+    times    INTEGER NOT NULL,    -- number of refusals
+    user     TEXT,
+    client   TEXT,
+    of_limit TEXT,
+    octets   INTEGER NOT NULL,    -- approximate octets of the record in this file
+    body     TEXT NOT NULL        -- the decision, as JSON; of the first refusal if refusals are coalesced
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS refusal_at ON refusal (at);

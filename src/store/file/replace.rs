@@ -1,6 +1,6 @@
 //! Writes the contents of a dump into the state file.
 
-use super::{File, exceptions, logins, upsert};
+use super::{File, exceptions, logins, refusals, upsert};
 use crate::store::jsonl::Line;
 
 impl File {
@@ -17,6 +17,7 @@ impl File {
                 Line::Grant(grant) => exceptions::put_grant(&transaction, &grant)?,
                 Line::Suspension(suspension) => exceptions::put_suspension(&transaction, &suspension)?,
                 Line::AuditRecord(record) => exceptions::put_record(&transaction, &record)?,
+                Line::Refusal(row) => refusals::put_refusal(&transaction, &row)?,
                 Line::Login(key, row) => logins::put_login(&transaction, &key, &row)?,
             }
         }

@@ -31,7 +31,12 @@ fn limits() -> Policy {
 
 fn open(folder: &Path) -> Store {
     let path = folder.join("state.db");
-    let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path,
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     Store::open(&options, limits(), Arc::new(Metrics::new().unwrap())).unwrap()
 }
 

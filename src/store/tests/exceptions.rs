@@ -170,7 +170,12 @@ async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
     let path = folder.path().join("state.db");
     let mut one = limit("l", Field::User, "2 / 1d");
     one.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend(Duration::from_secs(3_600)) }]);
-    let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Defer };
+    let options = Options {
+        path: path.clone(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Defer,
+        refusals: RefusalOptions::default(),
+    };
     let store = Store::open(&options, of(vec![one]), Arc::new(Metrics::new().unwrap())).unwrap();
     assert_eq!(passed_at(&store, 0, "alice", 1).await, 1);
     let vandal = rusqlite::Connection::open(&path).unwrap();
@@ -203,7 +208,12 @@ async fn resetting_an_unreadable_budget_fails() {
 }
 
 fn open_with(path: &Path, policy: Policy) -> Store {
-    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path: path.to_owned(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 

@@ -72,7 +72,12 @@ async fn with_on_failure_defer_an_unusable_file_defers_mail() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     std::fs::write(&path, "x".repeat(5000)).unwrap();
-    let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Defer };
+    let options = Options {
+        path: path.clone(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Defer,
+        refusals: RefusalOptions::default(),
+    };
     let store = Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap();
     assert_eq!(store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap_err(), Unavailable);
     let mut anonymous = asked("alice", 1);
@@ -171,7 +176,12 @@ fn two_limits(count: f64) -> Policy {
 }
 
 fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
-    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure };
+    let options = Options {
+        path: path.to_owned(),
+        durability: Durability::Process,
+        on_failure,
+        refusals: RefusalOptions::default(),
+    };
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 

@@ -8,6 +8,7 @@ mod logins;
 mod new_budgets;
 mod parallel;
 mod queue;
+mod refusals;
 mod session_slots;
 mod versions;
 
@@ -75,7 +76,12 @@ async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
 }
 
 fn open(path: &Path) -> Result<Store, OpenError> {
-    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path: path.to_owned(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap()))
 }
 
@@ -135,8 +141,12 @@ async fn a_second_store_on_one_file_is_refused() {
 async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
     let folder = tempfile::tempdir().unwrap();
     let policy = new_recipients("400K / 1d", None);
-    let options =
-        Options { path: folder.path().join("state.db"), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path: folder.path().join("state.db"),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // 250 filters of 800 kB take more than the memory for budgets.
     let users: Vec<String> = (0..250).map(|n| format!("user{n}")).collect();
@@ -203,7 +213,12 @@ async fn seen_values_outlive_the_store_that_saw_them() {
     let open = |folder: &Path| {
         let path = folder.join("state.db");
         let policy = new_recipients("10.5 / 1d", None);
-        let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+        let options = Options {
+            path,
+            durability: Durability::Process,
+            on_failure: OnFailure::Allow,
+            refusals: RefusalOptions::default(),
+        };
         Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
     };
     let store = open(folder.path());

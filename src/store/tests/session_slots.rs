@@ -53,7 +53,12 @@ fn login(user: usize) -> PolicyRequest {
 async fn play(ops: Vec<Op>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path,
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     let store = Store::open(&options, limits(3.0), Arc::new(Metrics::new().unwrap())).unwrap();
     let mut most = 3;
     // The open sessions of each user.

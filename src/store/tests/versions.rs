@@ -33,7 +33,12 @@ async fn a_file_of_version_2_is_migrated() {
     journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, journal::Seen::Whole);
     old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
     drop(old);
-    let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let options = Options {
+        path: path.clone(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // The recipients are still known after the migration, and the hundredth recipient exceeds the limit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut SessionCounters::default()).await.unwrap()), 99);
@@ -89,4 +94,30 @@ async fn a_file_of_version_1_is_migrated() {
         passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()),
         0
     );
+}
+
+#[tokio::test]
+async fn a_file_of_version_5_is_migrated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 20);
+    store.close().await;
+    // Version 6 only added a table.
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch("DROP TABLE refusal; PRAGMA user_version = 5;").unwrap();
+    drop(old);
+    let store = open(&path).unwrap();
+    let tag = crate::reference::Tag::new("l", "rcpt", crate::reference::Refusee::User("alice"));
+    let reference = crate::reference::Reference::new(at(0), tag, 1);
+    assert_eq!(
+        store.refusal(reference).await,
+        Err(MissingRefusal::Unknown { records: 0, oldest: None }),
+        "the table is there"
+    );
+    store.refusal_recorder().add(&reference, Refusal { body: "{}".to_owned(), ..Refusal::default() });
+    store.close().await;
+    let store = open(&path).unwrap();
+    assert_eq!(store.refusal(reference).await.map(|row| row.times), Ok(1));
+    assert_eq!(level(&store, &asked("alice", 1)).await, 20.0);
 }

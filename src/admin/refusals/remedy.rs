@@ -1,0 +1,266 @@
+//! Remedies: what would let a refused event pass now. Each remedy is tried on a copy of the policy and the budgets.
+
+use super::now::{Asked, decide, load, passes};
+use crate::decisions::{DecisionRecord, LimitRecord, Outcome};
+use crate::policy::InMemoryStore;
+use crate::policy::budgets::{Key, Owner};
+use crate::policy::exception::{By, Grant, Term};
+use crate::policy::limit::Quota;
+use crate::policy::verdict::{Evaluation, Meaning, Refusal, Ruling, Verdict};
+use crate::store::Store;
+use crate::time::{Timestamp, format_wait};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// Something that would let the event pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Remedy {
+    pub kind: RemedyKind,
+    /// Sentence for people.
+    pub text: String,
+    /// Time from which the event passes, for `wait`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_seconds: Option<f64>,
+    /// Commands for a shell, to run one after another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemedyKind {
+    /// Nothing is necessary: the event passes now.
+    None,
+    /// Wait until a time.
+    Wait,
+    /// The client has to do something else, such as send another message.
+    Client,
+    /// Commands of the administrator.
+    Commands,
+    /// A change of the configuration.
+    Configuration,
+}
+
+/// Duration of a proposed grant.
+const GRANT_FOR: Duration = Duration::from_secs(8 * 3_600);
+
+/// Maximum exceptions that one remedy needs: an event that more limits refuse needs a change of the configuration.
+const MAX_STEPS: usize = 8;
+
+/// Returns what would let the event pass. Returns an error with the reason if budgets cannot be read.
+pub async fn find(store: &Store, asked: &Asked, decision: &DecisionRecord) -> Result<Vec<Remedy>, String> {
+    if decision.outcome == Outcome::SenderMismatch {
+        return Ok(vec![other_sender(decision)]);
+    }
+    let refusal = match &asked.verdict.ruling {
+        Ruling::Pass | Ruling::Skipped => {
+            return Ok(vec![Remedy::new(RemedyKind::None, "nothing is necessary: it would pass now")]);
+        }
+        Ruling::Refuse(refusal) => Some(&**refusal),
+        Ruling::Suspended(_) => None,
+    };
+    let mut remedies: Vec<Remedy> = refusal.and_then(|refusal| wait(asked, refusal)).into_iter().collect();
+    remedies.extend(refusal.and_then(by_client));
+    remedies.extend(resets(asked, refusal));
+    remedies.extend(exceptions(store, asked).await?);
+    if remedies.is_empty() {
+        let text = "no wait and no exception helps: the configuration has to change";
+        remedies.push(Remedy::new(RemedyKind::Configuration, text));
+    }
+    Ok(remedies)
+}
+
+impl Remedy {
+    fn new(kind: RemedyKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into(), until: None, wait_seconds: None, commands: Vec::new() }
+    }
+
+    fn commands(text: &str, commands: Vec<String>) -> Self {
+        Self { commands, ..Self::new(RemedyKind::Commands, text) }
+    }
+}
+
+fn other_sender(decision: &DecisionRecord) -> Remedy {
+    let user = decision.user.as_deref().unwrap_or_default().escape_debug().to_string();
+    let text = format!(
+        "another sender is necessary, or an entry for {user} in [senders]; sender-mismatch = \"warn\" of the listener \
+         would let it pass"
+    );
+    Remedy::new(RemedyKind::Configuration, text)
+}
+
+/// Returns the wait after which the event passes, if there is one: the longest wait of all limits that refuse.
+fn wait(asked: &Asked, refusal: &Refusal) -> Option<Remedy> {
+    let refusing = evaluations(asked).filter(|one| refusal.indices.contains(&one.limit));
+    let waits: Option<Vec<f64>> = refusing.map(|one| LimitRecord::from(one).wait_seconds).collect();
+    // Replies and commands tell whole seconds, rounded up.
+    let seconds = waits?.into_iter().reduce(f64::max)?.ceil();
+    let wait = Duration::try_from_secs_f64(seconds).ok()?;
+    let until = asked.time.after(wait);
+    let is_helpful = refusal.meaning() == Meaning::Later && passes(&decide(&asked.known, &asked.request, until));
+    is_helpful.then(|| Remedy {
+        until: Some(until),
+        wait_seconds: Some(seconds),
+        ..Remedy::new(RemedyKind::Wait, format!("wait until {}, for {}", until.rfc3339(), format_wait(wait)))
+    })
+}
+
+fn by_client(refusal: &Refusal) -> Option<Remedy> {
+    let text = match refusal.meaning() {
+        Meaning::TooMuchForMessage => "send the rest in another message",
+        Meaning::TooMuchForConnection => "connect again",
+        Meaning::TooManyAtOnce => "end another session first",
+        Meaning::TooLate => "retry in a new message",
+        Meaning::Later | Meaning::TooLarge | Meaning::Never => return None,
+    };
+    Some(Remedy::new(RemedyKind::Client, text))
+}
+
+/// Returns the resets that let the event pass, if there are any.
+fn resets(asked: &Asked, refusal: Option<&Refusal>) -> Option<Remedy> {
+    let refusal = refusal?;
+    let mut known = asked.known.clone();
+    let mut commands = Vec::new();
+    for evaluation in evaluations(asked).filter(|one| refusal.indices.contains(&one.limit)) {
+        let key = evaluation.key.as_ref().filter(|key| !key.is_volatile())?;
+        known.insert(key.clone(), None);
+        commands.push(format!("weir reset {} {} --reason \"…\"", word(&evaluation.name), owner_word(&owner(key))));
+    }
+    let helps = !commands.is_empty() && passes(&decide(&known, &asked.request, asked.time));
+    helps.then(|| Remedy::commands("empty the budget:", commands))
+}
+
+fn evaluations(asked: &Asked) -> impl Iterator<Item = &Evaluation> {
+    asked.explained.iter().filter_map(|one| one.said.as_ref().ok())
+}
+
+/// Returns the owner of a budget, also if it is the budget of a grant.
+fn owner(key: &Key) -> Owner {
+    key.ungranted().map_or_else(|| key.borrowed().owner(), |(own, _)| own.owner())
+}
+
+/// Returns the releases and grants that let the event pass, if there are any.
+async fn exceptions(store: &Store, asked: &Asked) -> Result<Option<Remedy>, String> {
+    let (mut known, mut commands) = (asked.known.clone(), Vec::new());
+    for _ in 0..MAX_STEPS {
+        load(store, &mut known, &asked.request, asked.time).await?;
+        let verdict = decide(&known, &asked.request, asked.time);
+        if passes(&verdict) {
+            let is_release = commands.iter().all(|command: &String| command.starts_with("weir release"));
+            let text = if is_release { "end the suspension:" } else { "grant more for some hours:" };
+            return Ok(Some(Remedy::commands(text, commands)));
+        }
+        match next_exception(&mut known, asked, &verdict) {
+            Some(command) => commands.push(command),
+            None => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// Ends the suspension that refuses the event, or grants more to the owner of the first budget that refuses. Returns
+/// the command that does the same; `None` if there is none.
+fn next_exception(known: &mut InMemoryStore, asked: &Asked, verdict: &Verdict) -> Option<String> {
+    match &verdict.ruling {
+        Ruling::Suspended(suspended) => {
+            let owner = &suspended.suspension.owner;
+            Arc::make_mut(&mut known.policy.exceptions).release(owner);
+            Some(format!("weir release {} --reason \"…\"", owner_word(owner)))
+        }
+        Ruling::Refuse(refusal) => {
+            let explained = known.explain(asked.time, &asked.request, &mut Default::default());
+            let measured = explained.iter().filter_map(|one| one.said.as_ref().ok());
+            let one = measured.into_iter().find(|one| refusal.indices.contains(&one.limit))?;
+            grant(known, asked, one)
+        }
+        Ruling::Pass | Ruling::Skipped => None,
+    }
+}
+
+/// Grants the owner of a budget more. Returns the command that does the same.
+fn grant(known: &mut InMemoryStore, asked: &Asked, refusing: &Evaluation) -> Option<String> {
+    let limit = known.policy.limits.get(refusing.limit)?.clone();
+    let owner = match &refusing.key {
+        Some(key) => owner(key),
+        // A limit that allows nothing has no budget. Its owner is known only if it has no fields.
+        None if limit.per.is_empty() => Owner::from_parts(std::iter::empty::<(std::borrow::Cow<'_, str>, &str)>()),
+        None => return None,
+    };
+    let rates = [doubled(&refusing.quota, refusing.amount), Some("unlimited".to_owned())];
+    for rate in rates.into_iter().flatten() {
+        let by = By::Administrator("weir why".into());
+        let term = Term { since: asked.time, until: asked.time.after(GRANT_FOR), by, reason: "".into() };
+        let granted = Grant { limit: limit.name.clone(), owner: owner.clone(), rate: rate.as_str().into(), term };
+        if granted.quota(&limit).is_none() {
+            continue;
+        }
+        Arc::make_mut(&mut known.policy.exceptions).grant(granted);
+        let explained = known.explain(asked.time, &asked.request, &mut Default::default());
+        let still = explained.iter().filter_map(|one| one.said.as_ref().ok());
+        if !still.into_iter().any(|one| one.limit == refusing.limit && one.refuses()) {
+            let (name, owner) = (word(&limit.name), owner_word(&owner));
+            return Some(format!("weir grant {name} {owner} \"{rate}\" --for 8h --reason \"…\""));
+        }
+    }
+    None
+}
+
+/// Returns twice the rate of a quota, as the configuration would write it; `None` if the quota has no such rate.
+fn doubled(quota: &Quota, amount: f64) -> Option<String> {
+    // The event alone needs room, too.
+    let factor = match quota {
+        Quota::Rate { rate, .. } if rate.amount > 0.0 => 2.0_f64.max((2.0 * amount / rate.amount).ceil()),
+        Quota::Counter { .. } => 2.0,
+        _ => return None,
+    };
+    let doubled = quota.times(factor);
+    Some(format!("{} / {}", doubled.amount(), doubled.period()))
+}
+
+/// Quotes an argument of a command for a shell. Characters that people cannot see are escaped, in the form of Bash.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@._=/:+,-".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    let escaped: String = text.escape_debug().to_string();
+    if escaped == text && !text.contains('\'') {
+        return format!("'{text}'");
+    }
+    let escape = |c: char| match c {
+        '\'' | '\\' => format!("\\{c}"),
+        c if c.is_ascii_graphic() || c == ' ' || c.is_alphanumeric() => c.to_string(),
+        c => format!("\\U{:08x}", u32::from(c)),
+    };
+    format!("$'{}'", text.chars().map(escape).collect::<String>())
+}
+
+fn owner_word(owner: &Owner) -> String {
+    word(&owner.to_string().replace(", ", ","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_is_quoted_so_that_a_shell_and_a_terminal_take_it_as_text() {
+        for (text, quoted) in [
+            ("user=alice@example.org", "user=alice@example.org"),
+            ("", "''"),
+            ("user=a b", "'user=a b'"),
+            ("user=$(rm -rf)", "'user=$(rm -rf)'"),
+            ("user=it's", "$'user=it\\'s'"),
+            ("user=a\u{1b}[2J", "$'user=a\\U0000001b[2J'"),
+            ("user=\u{202e}a", "$'user=\\U0000202ea'"),
+        ] {
+            assert_eq!(word(text), quoted);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Explanation of a refusal for people, in lines of at most 80 columns.
+
+use super::now::{name, quota_text};
+use super::remedy::RemedyKind;
+use super::{Coalesced, RefusalAnswer};
+use crate::decisions::{DecisionRecord, ExceptionRecord, LimitRecord, Outcome, ReplyRecord};
+use crate::policy::limit::Mode;
+use crate::time::{format_amount, format_wait};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+const COLUMNS: usize = 80;
+
+/// Width of a bar, in characters.
+const BAR: usize = 20;
+
+/// Returns the explanation. `reference` is the reference that was asked for.
+pub fn explanation(answer: &RefusalAnswer, reference: &str) -> String {
+    let decision = &answer.decision;
+    let mut text = Text::default();
+    let (what, time) = (outcome(decision.outcome), decision.time.rfc3339_exact());
+    text.line(0, &format!("{reference}: {what} at {time}, at the stage {}", decision.stage.name()));
+    if let Some(coalesced) = &answer.coalesced {
+        text.line(0, &flood(coalesced));
+    }
+    if let Some(reply) = &decision.reply {
+        text.blank();
+        reply_lines(reply).for_each(|line| text.line(2, &line));
+    }
+    text.blank();
+    facts(decision).into_iter().for_each(|(key, value)| text.line(2, &format!("{key:<9} {value}")));
+    exceptions(decision, &mut text);
+    limits(answer, &mut text);
+    others(answer, &mut text);
+    text.blank();
+    let now = match &answer.now.reply {
+        None => "Now: no limit and no suspension would refuse it.".to_owned(),
+        Some(reply) => format!("Now it would be refused: {reply}"),
+    };
+    text.line(0, &now);
+    answer.changes.iter().for_each(|change| text.line(0, &format!("Changed since: {change}")));
+    remedies(answer, &mut text);
+    text.0
+}
+
+fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Accepted => "accepted",
+        Outcome::Refused => "refused by a limit",
+        Outcome::Suspended => "refused by a suspension",
+        Outcome::SenderMismatch => "refused for its sender",
+    }
+}
+
+fn flood(Coalesced { first, last, times, several_owners }: &Coalesced) -> String {
+    let of = if *several_owners { "of several users or clients, which are" } else { "" };
+    let (first, last) = (first.rfc3339(), last.rfc3339());
+    format!("One of {times} refusals {of} stored together, from {first} to {last}. This is the first of them.")
+        .replace("  ", " ")
+}
+
+fn reply_lines(reply: &ReplyRecord) -> impl Iterator<Item = String> {
+    reply.text.lines().map(|line| format!("{} {}", reply.code, line))
+}
+
+/// Returns the known facts of the event, each with its name.
+fn facts(decision: &DecisionRecord) -> Vec<(&'static str, String)> {
+    let client = decision.client.map(|client| {
+        let place = [&decision.country, &decision.asn].into_iter().flatten().cloned().collect::<Vec<_>>().join(", ");
+        if place.is_empty() { client.to_string() } else { format!("{client} ({place})") }
+    });
+    let user = decision.user.clone().map(|user| match decision.authenticated {
+        true => user,
+        false => format!("{user} (not logged in)"),
+    });
+    let groups = (!decision.groups.is_empty()).then(|| decision.groups.join(", "));
+    let recipients = decision.recipients.len() + decision.more_recipients;
+    let recipients = (recipients > 0).then(|| format!("{recipients} accepted before"));
+    let size = decision.size.or(decision.declared_size).map(|size| format!("{size} octets"));
+    let all = [
+        ("user", user),
+        ("groups", groups),
+        ("client", client),
+        ("helo", decision.helo.clone()),
+        ("from", decision.from.clone()),
+        ("to", decision.to.clone()),
+        ("messages", recipients),
+        ("size", size),
+        ("listener", decision.listener.clone()),
+        ("session", Some(decision.session.clone())),
+    ];
+    let all = all.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    all.map(|(key, value)| (if key == "messages" { "rcpts" } else { key }, value)).collect()
+}
+
+fn exceptions(decision: &DecisionRecord, text: &mut Text) {
+    if let Some(suspension) = &decision.suspension {
+        text.line(2, &format!("suspended: {}", exception(suspension)));
+    }
+    if let Some(mismatch) = &decision.mismatch {
+        let address = mismatch.address.as_deref().unwrap_or("no single valid address");
+        text.line(2, &format!("sender in the {}: {address}", mismatch.part));
+    }
+}
+
+fn exception(exception: &ExceptionRecord) -> String {
+    let ExceptionRecord { owner, rate, until, by, reason, .. } = exception;
+    let owner = if owner.is_empty() { "all".to_owned() } else { owner.join(", ") };
+    let rate = rate.as_ref().map(|rate| format!("{rate} for ")).unwrap_or_default();
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    format!("{rate}{owner} until {} by {by}{reason}", until.rfc3339())
+}
+
+/// Writes each limit that was measured then, with its numbers then and now, and each limit that would measure the event
+/// only now.
+fn limits(answer: &RefusalAnswer, text: &mut Text) {
+    let now: Vec<&LimitRecord> = answer.now.limits.iter().filter_map(|one| one.measured.as_ref()).collect();
+    let is_same = |one: &LimitRecord, other: &LimitRecord| one.limit == other.limit && one.rate == other.rate;
+    let then = &answer.decision.limits;
+    if !then.is_empty() || !now.is_empty() {
+        text.blank();
+        text.line(0, "Limits that measure it, with the level before it:");
+    }
+    for limit in then {
+        text.line(2, &title(limit));
+        numbers("then", limit, text);
+        match now.iter().find(|one| is_same(one, limit)) {
+            Some(now) => numbers("now", now, text),
+            None => text.line(4, "now  does not apply"),
+        }
+    }
+    for limit in now.into_iter().filter(|one| !then.iter().any(|other| is_same(one, other))) {
+        text.line(2, &title(limit));
+        text.line(4, "then did not measure it");
+        numbers("now", limit, text);
+    }
+}
+
+fn title(limit: &LimitRecord) -> String {
+    let owner = if limit.budget.is_empty() { "one budget for all".to_owned() } else { limit.budget.join(", ") };
+    let outcome = match (limit.refused, limit.mode, &limit.action) {
+        (true, _, action) => format!("refused ({})", action.as_deref().unwrap_or_default()),
+        (false, Mode::Enforce, None) => "passed".to_owned(),
+        (false, Mode::Enforce, Some(action)) => format!("passed, with {action}"),
+        (false, mode, None) => format!("passed, in {}", mode.name()),
+        (false, mode, Some(action)) => format!("passed, in {}: {action}", mode.name()),
+    };
+    format!("{}: {outcome}; {owner}", name(limit))
+}
+
+/// Writes the numbers of a limit: a bar, the level, what is allowed, and what gives the rate.
+fn numbers(when: &str, limit: &LimitRecord, text: &mut Text) {
+    let LimitRecord { level, amount, .. } = limit;
+    let of = match limit.count.as_str() {
+        _ if limit.allowed.is_infinite() => "unlimited".to_owned(),
+        _ => format!("{} of {}", format_amount(*level), quota_text(limit)),
+    };
+    let plus = if *amount == 0.0 { String::new() } else { format!(", +{}", format_amount(*amount)) };
+    text.line(4, &format!("{when:<4} {} {of}{plus}", bar(limit.level, limit.allowed)));
+    let wait = limit.wait_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let wait = wait.map(|wait| format!("passes after {}", format_wait(wait)));
+    let at_once = limit.at_once.filter(|at_once| *at_once != limit.allowed && limit.action.is_some());
+    let at_once = at_once.map(|at_once| format!("{} pass at once", format_amount(at_once)));
+    let used = limit.used.filter(|used| limit.refused && *used != limit.level);
+    let used = used.map(|used| format!("{} used, as the reply says", format_amount(used)));
+    // A rung of the ladder can refuse from another level on than the limit.
+    let rung = limit.refuses_at.filter(|at| *at != 1.0);
+    let rung = rung.map(|at| format!("refuses at {}", format_amount(at * limit.allowed)));
+    let more: Vec<String> = [used, rung, at_once, wait].into_iter().flatten().collect();
+    if !more.is_empty() {
+        text.line(9, &more.join("; "));
+    }
+    if let Some(row) = &limit.override_row {
+        text.line(9, &format!("rate from {row}"));
+    }
+    if let Some(grant) = &limit.grant {
+        text.line(9, &format!("grant: {}", exception(grant)));
+    }
+}
+
+/// Returns a bar of the share of `allowed` that is used.
+fn bar(level: f64, allowed: f64) -> String {
+    let share = if allowed > 0.0 { (level / allowed).clamp(0.0, 1.0) } else { 1.0 };
+    let full = (share * BAR as f64).round() as usize;
+    format!("[{}{}]", "#".repeat(full), ".".repeat(BAR - full))
+}
+
+/// Writes the limits that do not apply, with the reasons.
+fn others(answer: &RefusalAnswer, text: &mut Text) {
+    let others = || answer.now.limits.iter().filter(|one| one.measured.is_none());
+    if others().any(|one| !one.other_stage) {
+        text.blank();
+        text.line(0, "Limits that do not apply:");
+    }
+    for one in others().filter(|one| !one.other_stage) {
+        text.line(2, &format!("{}: {}", one.limit, one.because.as_deref().unwrap_or_default()));
+    }
+    let elsewhere: Vec<&str> = others().filter(|one| one.other_stage).map(|one| &*one.limit).collect();
+    if !elsewhere.is_empty() {
+        text.blank();
+        text.line(0, &format!("Not at this stage: {}", elsewhere.join(", ")));
+    }
+}
+
+fn remedies(answer: &RefusalAnswer, text: &mut Text) {
+    let remedies = answer.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::None);
+    for (number, remedy) in remedies.enumerate() {
+        if number == 0 {
+            text.blank();
+            text.line(0, "Any of these would let it pass:");
+        }
+        text.line(2, &format!("* {}", remedy.text));
+        // A command is on one line, so that it can be copied.
+        remedy.commands.iter().for_each(|command| text.whole_line(6, command));
+    }
+}
+
+/// Text of lines of at most [`COLUMNS`] columns. Characters that control a terminal, or the direction of writing, are
+/// escaped.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn blank(&mut self) {
+        self.0.push('\n');
+    }
+
+    /// Writes a line that is not wrapped.
+    fn whole_line(&mut self, indent: usize, line: &str) {
+        let _ = writeln!(self.0, "{:indent$}{}", "", visible(line));
+    }
+
+    /// Writes a line, wrapped between words; further lines are indented more. A word that is longer than a line is
+    /// divided.
+    fn line(&mut self, indent: usize, line: &str) {
+        let (mut column, mut is_first) = (indent, true);
+        let _ = write!(self.0, "{:indent$}", "");
+        for word in visible(line).split(' ') {
+            let mut word: Vec<char> = word.chars().collect();
+            if !is_first && column + 1 + word.len() > COLUMNS {
+                self.wrap(indent, &mut column);
+            } else if !is_first {
+                self.0.push(' ');
+                column += 1;
+            }
+            is_first = false;
+            while column + word.len() > COLUMNS {
+                let rest = word.split_off(COLUMNS - column);
+                self.0.extend(word);
+                word = rest;
+                self.wrap(indent, &mut column);
+            }
+            column += word.len();
+            self.0.extend(word);
+        }
+        self.0.push('\n');
+    }
+
+    fn wrap(&mut self, indent: usize, column: &mut usize) {
+        let indent = indent + 4;
+        let _ = write!(self.0, "\n{:indent$}", "");
+        *column = indent;
+    }
+}
+
+/// Escapes the characters that control a terminal, are invisible, or are wider or narrower than one column.
+fn visible(text: &str) -> String {
+    let is_visible = |c: char| c.is_ascii_graphic() || c == ' ' || c == '…' || ('\u{a1}'..='\u{24f}').contains(&c);
+    text.chars()
+        .map(|c| if is_visible(c) && c != '\u{ad}' { c.to_string() } else { c.escape_unicode().to_string() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_wrapped_at_80_columns_and_show_hostile_text_as_escapes() {
+        let mut text = Text::default();
+        text.line(2, &format!("from {} and more words that follow after it", "x".repeat(254)));
+        text.line(4, "a\u{1b}[2J\u{202e}b\nc");
+        text.line(0, &"word ".repeat(40));
+        assert!(text.0.lines().all(|line| line.chars().count() <= COLUMNS), "{}", text.0);
+        assert!(text.0.contains("    a\\u{1b}[2J\\u{202e}b\\u{a}c\n"), "{}", text.0);
+        assert!(!text.0.contains('\u{1b}') && !text.0.contains('\u{202e}'));
+        assert_eq!(text.0.matches('x').count(), 254);
+    }
+
+    #[test]
+    fn a_bar_is_full_at_the_limit_and_never_longer() {
+        assert_eq!(bar(0.0, 100.0), "[....................]");
+        assert_eq!(bar(50.0, 100.0), "[##########..........]");
+        assert_eq!(bar(500.0, 100.0), "[####################]");
+        assert_eq!(bar(0.0, 0.0), "[####################]");
+        assert_eq!(bar(7.0, f64::INFINITY), "[....................]");
+    }
+}

@@ -1,0 +1,45 @@
+//! Writes and deletes records of refusals.
+
+use super::{Core, File, PAGE_OCTETS, Task, WriterJob};
+use crate::time::Timestamp;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Writes a batch of records. If that fails, the records are written later.
+pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
+    let batch = core.refusals.take();
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let stored = core.refusals.stored_octets().map_or_else(|| file.refusal_octets(), Ok);
+    let max_octets = core.refusals.options().max_octets;
+    let outcome = stored.and_then(|stored| file.add_refusals(&batch, stored, max_octets));
+    core.refusals.written(outcome.is_ok());
+    let octets: usize = batch.iter().map(|row| row.octets()).sum();
+    core.wal_written.fetch_add(octets + PAGE_OCTETS, Ordering::Relaxed);
+    if core.refusals.is_pending() {
+        core.queue.send_job(WriterJob::WriteRefusals);
+    }
+    outcome.map(|stored| core.refusals.set_stored_octets(stored))
+}
+
+/// Deletes some of the records from before `before`. If more remain, queues the job again.
+pub fn prune(core: &Core, file: &mut File, before: Timestamp) -> rusqlite::Result<()> {
+    let (has_more, octets) = file.prune_refusals(before)?;
+    if let Some(stored) = core.refusals.stored_octets() {
+        core.refusals.set_stored_octets(stored.saturating_sub(octets));
+    }
+    if has_more {
+        core.queue.send_job(WriterJob::PruneRefusals(before));
+    }
+    Ok(())
+}
+
+impl Task {
+    /// Writes the records that are not in the file yet, before the thread ends.
+    pub(super) fn write_remaining_refusals(&mut self, deadline: Instant) {
+        let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
+        self.core.refusals.end_period();
+        while self.core.refusals.is_pending() && Instant::now() < deadline && write(&self.core, file).is_ok() {}
+    }
+}
