@@ -360,10 +360,10 @@ fn a_suspended_client_sends_nothing_and_is_charged_nothing() {
     session.say("RCPT TO:<2@example.net>", "550 5.7.1 ");
     assert_eq!(accepted(&weir, ALICE, 9), 0);
     assert_eq!(accepted(&weir, BOB, 9), 9);
-    assert_eq!(weir.metric("weir_suspensions"), 1.0);
+    assert_eq!(weir.metric("weir_suspensions_in_force"), 1.0);
     weir.kill();
     let weir = site.start();
-    assert_eq!(weir.metric("weir_suspensions"), 1.0);
+    assert_eq!(weir.metric("weir_suspensions_in_force"), 1.0);
     assert!(mail(&weir, ALICE).starts_with("550 5.7.1 "));
     done(&site, &["release", "client=127.2.0.1", "--reason", "another password"]);
     weir.logged("released");
@@ -381,14 +381,14 @@ fn a_suspension_ends_by_itself_also_while_weir_is_not_running() {
     assert!(mail(&weir, ALICE).starts_with("550 "));
     weir.logged("suspension ended");
     assert_eq!(accepted(&weir, ALICE, 3), 3);
-    assert_eq!(weir.metric("weir_suspensions"), 0.0);
+    assert_eq!(weir.metric("weir_suspensions_in_force"), 0.0);
     done(&site, &["suspend", "client=127.2.0.2", "--for", "1s", "--reason", "gone"]);
     weir.kill();
     let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
     std::thread::sleep(until.saturating_duration_since(std::time::Instant::now()));
     let weir = site.start();
     assert_eq!(accepted(&weir, BOB, 3), 3);
-    wait_for("suspensions", || (weir.metric("weir_suspensions") == 0.0).then_some(()));
+    wait_for("suspensions", || (weir.metric("weir_suspensions_in_force") == 0.0).then_some(()));
     assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
     // The clock may be wrong in the first minutes after Weir's start. In these minutes, Weir does not remove ended
     // suspensions that began before its start. So the audit does not have the end of the second suspension.

@@ -117,7 +117,13 @@ fn the_first_line_after_the_start_names_version_limits_and_listeners() {
     run(&mut site.command(&["reset", "l", "all"]), "");
     let reset = object(&weir, "budget reset");
     assert_eq!((&reset["limit"], reset.get("reason")), (&json!("l"), None), "{reset}");
-    assert_eq!(weir.metric(&format!("weir_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
+    let labels = format!(
+        "architecture=\"{}\",profile=\"{}\",version=\"{}\"",
+        std::env::consts::ARCH,
+        if cfg!(debug_assertions) { "debug" } else { "release" },
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(weir.metric(&format!("weir_build_info{{{labels}}}")), 1.0);
 }
 
 #[test]
@@ -130,7 +136,8 @@ fn a_command_that_a_limit_refuses_is_not_counted_as_let_through_by_it() {
     let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
     assert_eq!(name_recipients(&mut client, 15), 10);
-    let over = || weir.metric("weir_over_total{limit=\"l\",mode=\"enforce\",stage=\"rcpt\"}");
+    let over =
+        || weir.metric("weir_limit_decisions_total{action=\"warn\",limit=\"l\",mode=\"enforce\",stage=\"rcpt\"}");
     let refused = || weir.metric("weir_refusals_total{limit=\"l\",stage=\"rcpt\"}");
     client.say("RSET", "250");
     // The accepted recipients 4 to 10 exceed the warning level of the first rate (0.35 × 10.5). Recipients 8 to 10 also
@@ -154,7 +161,10 @@ fn warnings_beyond_the_hundredth_of_a_session_are_counted_in_one_line() {
     let logged = weir.times_logged("\"over\"");
     let times = usize::try_from(line["times"].as_u64().unwrap()).unwrap();
     assert_eq!((passed, logged, logged + times), (150, 100, 145), "{line}");
-    assert_eq!(weir.metric("weir_over_total{limit=\"l\",mode=\"enforce\",stage=\"rcpt\"}"), 145.0);
+    assert_eq!(
+        weir.metric("weir_limit_decisions_total{action=\"warn\",limit=\"l\",mode=\"enforce\",stage=\"rcpt\"}"),
+        145.0
+    );
 }
 
 #[test]

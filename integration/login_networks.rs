@@ -46,7 +46,8 @@ fn a_right_password_from_another_network_is_refused_and_costs_nothing() {
     }
     let line = weir.logged("login from another network");
     assert!(line.contains(" client=127.2.0.7 user=alice") && line.contains("level=warn"), "{line}");
-    assert_eq!((metric(&weir, "other-network"), metric(&weir, "wrong")), (3.0, 0.0));
+    let refused = weir.metric("weir_logins_from_other_networks_total");
+    assert_eq!((refused, metric(&weir, "right"), metric(&weir, "wrong")), (3.0, 4.0, 0.0));
     // A wrong password gets the same reply from every network: a guesser does not learn the networks.
     for from in [HOME, ABROAD] {
         let reply = log_in(&weir, from, "alice", "wrong");
@@ -125,7 +126,7 @@ fn another_network_can_have_tighter_limits() {
     };
     assert_eq!((recipients(HOME, "alice"), recipients(ABROAD, "alice")), (3, 1));
     assert_eq!(recipients(ABROAD, "bob"), 3, "bob has no login networks");
-    assert_eq!(metric(&weir, "other-network"), 0.0);
+    assert_eq!(weir.metric("weir_logins_from_other_networks_total"), 0.0);
     // The limit on login failures knows the networks of the claimed user.
     assert!(log_in(&weir, ABROAD, "alice", "wrong").starts_with("535"));
     assert!(log_in(&weir, ABROAD, "alice", "wrong").starts_with("454 4.7.0"));

@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by them")]
 
+mod admin_api;
+mod admin_events;
 mod admin_http;
+mod admin_schema;
 mod announced_client;
 mod bad_config;
 mod certificates;
 mod command_line;
+mod decision_log;
 mod dialogue;
 mod differential;
 mod documents;
@@ -31,6 +35,7 @@ mod login_history;
 mod login_networks;
 mod logins;
 mod mechanisms;
+mod metrics;
 mod model;
 mod new_budgets;
 mod open_files;
@@ -62,3 +67,4 @@ mod upstream_pool;
 mod upstream_routes;
 mod upstream_tls;
 mod views;
+mod why;

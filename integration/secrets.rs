@@ -68,7 +68,7 @@ fn passwords_and_keys_are_in_no_output_log_or_file() {
             .listener("starttls", "tls = \"starttls\"")
             .listener("implicit", "tls = \"implicit\"")
             .upstream(upstream.address(), "")
-            .more(&format!("log = {{ format = \"{format}\" }}\n"))
+            .more(&format!("log = {{ format = \"{format}\" }}\ndecision-log = {{ file = \"decisions\" }}\n"))
             .more("[[limit]]\nname = \"l\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"1.5 / 1d\"\n")
             .build();
         let told = |command: &[&str], input: &str| site.run(command, input).said().into_bytes();
@@ -96,6 +96,8 @@ fn passwords_and_keys_are_in_no_output_log_or_file() {
                 seen.push((file.display().to_string(), std::fs::read(&file).unwrap()));
             }
         }
+        let decisions = std::fs::read_to_string(site.path("decisions")).unwrap();
+        assert!(decisions.contains("\"stage\":\"auth\""), "the decision log speaks of logins:\n{decisions}");
         let key = std::fs::read_to_string(site.path("key.pem")).unwrap();
         let key_line = key.lines().nth(1).unwrap().to_owned();
         for secret in [traces(PASSWORD), traces(WRONG), vec![key_line]].concat() {

@@ -113,7 +113,7 @@ mod postfix {
         assert!(reply.starts_with("454 4.7.0"), "{reply}");
         let line = weir.logged("login could not be checked");
         assert!(line.contains("user=alice") && field(&line, "reason").unwrap().contains("cannot be reached"), "{line}");
-        assert_eq!((logins(&weir, "busy"), logins(&weir, "wrong")), (1.0, 0.0));
+        assert_eq!((logins(&weir, "unavailable"), logins(&weir, "wrong")), (1.0, 0.0));
         guarded.postfix.start_again();
         wait_for("login", || log_in(&weir, "alice", PASSWORD).starts_with("235").then_some(()));
     }

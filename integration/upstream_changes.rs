@@ -63,9 +63,9 @@ fn a_disabled_upstream_finishes_its_transactions_and_gets_no_more() {
     let weir = site.start();
     let (begun, sending) = (Client::in_transaction(&weir), in_message(&weir));
     Client::greeted_by(&weir).send_message();
-    wait_for("a connection that waits", || (weir.upstream_metric("connections_waiting", "u0") == 1.0).then_some(()));
+    wait_for("a connection that waits", || (weir.upstream_metric("connections_idle", "u0") == 1.0).then_some(()));
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled: it gets no more mail");
-    assert_eq!((weir.upstream_metric("up", "u0"), weir.upstream_metric("connections_waiting", "u0")), (0.0, 0.0));
+    assert_eq!((weir.upstream_metric("up", "u0"), weir.upstream_metric("connections_idle", "u0")), (0.0, 0.0));
     wait_for_connections(&weir, "u0", 2.0);
     assert_eq!(upstreams[0].commands().last().unwrap(), "QUIT");
     for _ in 0..5 {
@@ -83,7 +83,7 @@ fn a_disabled_upstream_finishes_its_transactions_and_gets_no_more() {
     wait_for("mail for the first", || (weir.upstream_metric("up", "u0") == 1.0).then_some(()));
     Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [4, 6]);
-    wait_for("a connection that waits", || (weir.upstream_metric("connections_waiting", "u0") == 1.0).then_some(()));
+    wait_for("a connection that waits", || (weir.upstream_metric("connections_idle", "u0") == 1.0).then_some(()));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_changed_upstream_finishes_its_transactions_under_the_former_options() {
     end(begun, sending);
     wait_for_connections(&weir, "u", 1.0);
     assert_eq!((messages(&upstreams), weir.upstream_metric("up", "u")), (vec![3, 1], 1.0));
-    assert_eq!(weir.upstream_metric("connections_waiting", "u"), 1.0);
+    assert_eq!(weir.upstream_metric("connections_idle", "u"), 1.0);
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn frequent_changes_of_upstreams_fail_no_message() {
     assert!(arrived.iter().all(|count| *count > 0), "{arrived:?}");
     wait_for("end of the connections", || {
         let waiting =
-            |name| weir.upstream_metric("connections", name) == weir.upstream_metric("connections_waiting", name);
+            |name| weir.upstream_metric("connections", name) == weir.upstream_metric("connections_idle", name);
         (waiting("u0") && waiting("u1")).then_some(())
     });
 }

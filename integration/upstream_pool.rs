@@ -88,7 +88,7 @@ fn an_abandoned_transaction_is_reset_before_the_next() {
             client.say(last, reply);
         }
         drop(client);
-        wait_for("RSET", || (weir.upstream_metric("connections_waiting", "u") == 1.0).then_some(()));
+        wait_for("RSET", || (weir.upstream_metric("connections_idle", "u") == 1.0).then_some(()));
     }
     send(&weir);
     assert_eq!(opened(&weir) - before, 1.0);

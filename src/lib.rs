@@ -77,10 +77,12 @@
 //! * [`daemon`] is the running Weir (`weir serve`): it opens the modules, connects them, and stops them in order.
 //!   `daemon/reloader.rs` reads limits and upstreams again when the file changes.
 //! * [`admin`] serves [`metrics`] and health over HTTP, and takes commands of administrators over a Unix socket.
-//!   `admin/exceptions/` checks and answers the commands about grants and suspensions, and `store/exceptions.rs` begins
+//!   `admin/refusals/` explains stored refusals. `admin/exceptions/` checks and answers the commands about grants and suspensions, and `store/exceptions.rs` begins
 //!   and ends these exceptions.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged only when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
+//! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
+//!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what

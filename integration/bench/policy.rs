@@ -90,18 +90,21 @@ impl Measurement for CpuTime {
 
 /// Measures decisions on one recipient after the other, with all budgets in memory.
 fn recipients(criterion: &mut Criterion<CpuTime>, name: &str, policy: &Policy, expected: usize) {
-    let asked = asked();
+    measure(criterion, name, policy, &asked(), expected);
+}
+
+fn measure(criterion: &mut Criterion<CpuTime>, name: &str, policy: &Policy, asked: &PolicyRequest, expected: usize) {
     let mut now = Timestamp::from_micros(1_700_000_000_000_000);
-    let holding = Plan::new(policy, &asked, now).keys().len();
+    let holding = Plan::new(policy, asked, now).keys().len();
     assert_eq!(holding, expected, "{name}: limits that hold");
     // The store's cost of finding the budgets is measured in the benchmark `store`.
     let mut budgets: Vec<Option<Budget>> = vec![None; holding];
     criterion.bench_function(name, |bencher| {
         bencher.iter(|| {
             now = now.after(Duration::from_millis(100));
-            let question = Plan::new(policy, black_box(&asked), now);
+            let question = Plan::new(policy, black_box(asked), now);
             let mut loaded: Loaded = budgets.drain(..).collect();
-            let verdicts = decide(policy, now, &asked, &question, &mut loaded, &mut SessionCounters::default());
+            let verdicts = decide(policy, now, asked, &question, &mut loaded, &mut SessionCounters::default());
             budgets.extend(loaded.into_slots().map(|slot| slot.budget));
             verdicts
         });
@@ -124,6 +127,9 @@ fn main() {
         .unwrap();
     }
     recipients(&mut criterion, "policy/50 limits that hold, per recipient", &policy(&holding), 50);
+    // The numbers of each limit, as the decision log and the event stream want them.
+    let evaluated = PolicyRequest { wants_evaluations: true, ..asked() };
+    measure(&mut criterion, "policy/50 limits that hold, with the numbers of each", &policy(&holding), &evaluated, 50);
     let mut others = String::new();
     for n in 0..200 {
         let matched = match n % 4 {

@@ -1,5 +1,5 @@
 //! Test harness: a site, the Weir process, a client, an upstream that fails on request, and real servers: Postfix,
-//! Dovecot and a name server.
+//! Dovecot, a name server and Prometheus.
 
 mod client;
 mod command;
@@ -10,6 +10,7 @@ mod mmdb;
 mod name_server;
 mod postfix;
 mod process;
+mod prometheus;
 mod site;
 mod traces;
 mod upstream;
@@ -23,6 +24,7 @@ pub use mmdb::{Value, asn, country, mmdb, mmdb_of_lines, text};
 pub use name_server::NameServer;
 pub use postfix::Postfix;
 pub use process::{Process, field, free_port, get};
+pub use prometheus::{Prometheus, promtool};
 pub use site::{PASSWORD, Site, SiteBuilder};
 pub use traces::{files_under, traces};
 pub use upstream::{Fault, Stage, Upstream};

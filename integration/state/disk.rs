@@ -84,8 +84,8 @@ mod on_a_disk {
         wait_until_good(&weir);
         weir.kill();
         let weir = site.start();
-        assert_eq!(weir.metric("weir_suspensions"), f64::from(known));
-        assert_eq!(weir.metric("weir_grants"), 1.0);
+        assert_eq!(weir.metric("weir_suspensions_in_force"), f64::from(known));
+        assert_eq!(weir.metric("weir_grants_in_force"), 1.0);
     }
 
     /// Runs `weir suspend`; returns its standard output.
@@ -173,7 +173,7 @@ mod on_a_disk {
         wait_until_good(&weir);
         weir.kill();
         let weir = site.start();
-        assert_eq!(weir.metric("weir_suspensions"), 1.0);
+        assert_eq!(weir.metric("weir_suspensions_in_force"), 1.0);
         assert_eq!(accepted(&weir, ALICE, 4), 2, "what was counted meanwhile is in the file");
         assert_eq!(accepted(&weir, BOB, 4), 0);
     }

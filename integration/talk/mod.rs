@@ -48,6 +48,7 @@ mod transcript;
 pub use site::{USERS, head, today};
 
 use crate::harness::{Fault, Outcome, PATIENCE, Process, Site, Stage, Upstream, wait_for};
+use crate::why::check_replies;
 use base64::Engine as _;
 use client::{TalkClient, body};
 use rustix::process::Signal;
@@ -186,6 +187,8 @@ impl Talk {
             "change" => self.change(rest),
             "reload" => self.reload(rest),
             "restart" => {
+                // When Weir is killed, the records of the last seconds are lost.
+                check_replies(&self.site, &self.transcript.take_replies());
                 // The clients stay connected until Weir is dead: otherwise Weir could refund what they have not sent.
                 self.weir.signal(Signal::KILL);
                 self.weir.log_to_the_end();
@@ -418,6 +421,22 @@ impl Talk {
         Ok(())
     }
 
+    /// Checks that `weir why` explains each refusal from its reference, also after a restart.
+    fn check_references(&mut self) {
+        let replies = self.transcript.take_replies();
+        if check_replies(&self.site, &replies) == 0 {
+            return;
+        }
+        self.clients.clear();
+        self.weir.signal(Signal::TERM);
+        self.weir.log_to_the_end();
+        // A talk can end with a configuration that Weir refuses at a start: its last change can be a mistake.
+        if self.site.run(&["check"], "").code == Some(0) {
+            self.weir = self.site.start();
+            check_replies(&self.site, &replies);
+        }
+    }
+
     /// Ends the talk and returns its transcript. Fails if the script has not checked all replies.
     fn end(mut self) -> Result<String, String> {
         for client in self.clients.values_mut() {
@@ -428,6 +447,7 @@ impl Talk {
             }
         }
         self.note_upstreams();
+        self.check_references();
         Ok(self.transcript.text())
     }
 }

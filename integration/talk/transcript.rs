@@ -15,6 +15,8 @@ pub struct Transcript(Rc<RefCell<Lines>>);
 #[derive(Default)]
 struct Lines {
     lines: Vec<String>,
+    /// All replies that clients have read.
+    replies: Vec<String>,
     /// For each upstream, the number of its commands and of its messages that the transcript already contains.
     noted: HashMap<&'static str, (usize, usize)>,
 }
@@ -37,6 +39,7 @@ impl Transcript {
 
     /// Adds a reply that a client has read.
     pub fn heard(&self, client: &str, reply: &str) {
+        self.0.borrow_mut().replies.push(reply.to_owned());
         let line = match reply.split_once('\n') {
             Some((first, _)) => format!("{first} …"),
             None => with_placeholders(reply),
@@ -60,6 +63,11 @@ impl Transcript {
         got.extend(messages[message..].iter().map(|text| format!("        {name} <- ({} octets)", octets_of(text))));
         written.noted.insert(name, (commands.len(), messages.len()));
         written.lines.extend(got);
+    }
+
+    /// Returns the replies that clients have read since the last call.
+    pub fn take_replies(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.borrow_mut().replies)
     }
 
     /// Returns the transcript, with repeated lines shortened by [`folded`].

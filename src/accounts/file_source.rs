@@ -7,6 +7,7 @@ use super::turns::{Turn, Turns};
 use super::users_file::{ReadError, ScramUsers, User};
 use super::watched_users_file::WatchedUsers;
 use super::wrong_passwords::WrongPasswords;
+use crate::metrics::PasswordQueue;
 use crate::smtp::sasl::{Credentials, Response, Verified};
 use ring::hmac;
 use std::path::Path;
@@ -44,12 +45,12 @@ pub enum Presence {
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl FileSource {
-    pub fn open(path: &Path) -> Result<Self, ReadError> {
+    pub fn open(path: &Path, queue: PasswordQueue) -> Result<Self, ReadError> {
         let (users, scram_secret) = (WatchedUsers::open(path)?, scram::new_secret());
         let (cache, wrong) = (LoginCache::new(), WrongPasswords::new());
         let passwords = Arc::new(Passwords { users, cache, wrong, scram_secret });
         let at_once = std::thread::available_parallelism().map_or(2, usize::from);
-        Ok(Self { passwords, in_flight: Arc::default(), turns: Turns::new(at_once) })
+        Ok(Self { passwords, in_flight: Arc::default(), turns: Turns::new(at_once, queue) })
     }
 
     /// Reads the users file again now if it has changed, so that an error is logged at once, not at the next login.

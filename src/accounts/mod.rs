@@ -10,6 +10,7 @@ mod exchange;
 pub mod file_metadata;
 mod file_source;
 mod in_flight;
+pub mod locked_file;
 mod login_networks;
 mod password_hash;
 mod scram;
@@ -98,13 +99,16 @@ pub struct Accounts {
 
 impl Accounts {
     pub fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
-        let file = options.file.as_deref().map(FileSource::open).transpose().map_err(OpenError::Users)?;
+        let queue = |source| metrics.password_checks.queue(source);
+        let file = options.file.as_deref().map(|path| FileSource::open(path, queue("file")));
+        let file = file.transpose().map_err(OpenError::Users)?;
+        let upstream = options.upstream.then(|| UpstreamSource::new(queue("upstream")));
         let certificates = options.certificates.as_deref().map(WatchedCertificates::open).transpose();
         let dovecot = options.dovecot.clone().map(|address| Arc::new(Dovecot::new(address, metrics.clone())));
         Ok(Self {
             file: file.map(Arc::new),
             dovecot,
-            upstream: options.upstream.then(UpstreamSource::new),
+            upstream,
             certificates: certificates.map_err(OpenError::Certificates)?.map(Arc::new),
             scram: options.scram,
             wrong: WrongPasswords::new(),
@@ -320,7 +324,7 @@ impl Accounts {
         let result = match verified {
             Verified::Right { .. } => "right",
             Verified::Wrong { .. } => "wrong",
-            Verified::Unavailable => "busy",
+            Verified::Unavailable => "unavailable",
             Verified::Challenge(_) | Verified::Malformed | Verified::ClientLeft => return,
         };
         self.metrics.connections.logins.with_label_values(&[result]).inc();

@@ -1,7 +1,9 @@
 //! Fair queue for checks of logins: a few checks run at once, and client networks take turns.
 
+use crate::metrics::{GaugeGuard, PasswordQueue};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Maximum waiting checks of one network. Waiting checks of one network do not delay other networks, because networks
@@ -12,6 +14,7 @@ pub const MAX_WAITING_PER_NETWORK: usize = 16;
 pub struct Turns {
     /// Maximum number of checks of one network that run at once.
     max_per_network: usize,
+    metrics: PasswordQueue,
     /// The lock is confined to this file, and never held across `.await`.
     state: Mutex<State>,
 }
@@ -38,6 +41,7 @@ struct Waiting {
 pub struct Turn {
     turns: Arc<Turns>,
     network: Box<str>,
+    _running: GaugeGuard,
 }
 
 /// Error: too many checks of this network wait already.
@@ -49,35 +53,42 @@ struct QueueEntry {
     turns: Arc<Turns>,
     network: Box<str>,
     id: u64,
+    /// True if the check got its turn.
+    is_granted: bool,
+    _waiting: GaugeGuard,
 }
 
 impl Turns {
     /// Creates a queue that lets `at_once` checks run at the same time.
-    pub fn new(at_once: usize) -> Arc<Self> {
-        Self::with_maximum_per_network(at_once, at_once)
+    pub fn new(at_once: usize, metrics: PasswordQueue) -> Arc<Self> {
+        Self::with_maximum_per_network(at_once, at_once, metrics)
     }
 
     /// Creates a queue that lets `at_once` checks run at the same time, of one network at most `max_per_network`. It is
     /// for checks whose length the client determines.
-    pub fn with_maximum_per_network(at_once: usize, max_per_network: usize) -> Arc<Self> {
+    pub fn with_maximum_per_network(at_once: usize, max_per_network: usize, metrics: PasswordQueue) -> Arc<Self> {
         let state = State { free: at_once, ..State::default() };
-        Arc::new(Self { max_per_network, state: Mutex::new(state) })
+        Arc::new(Self { max_per_network, metrics, state: Mutex::new(state) })
     }
 
     /// Waits for a turn. A check whose future is dropped during the wait leaves the queue.
     pub async fn acquire(self: &Arc<Self>, network: &str) -> Result<Turn, QueueFull> {
-        let (entry, granted) = {
+        let queued = Instant::now();
+        let (mut entry, granted) = {
             let mut state = self.lock();
             // A check waits only while no turn is free, or while its network has all turns that it may have.
             if state.free > 0 && state.running_of(network) < self.max_per_network {
+                self.metrics.observe_wait(Duration::ZERO);
                 return Ok(self.begin(&mut state, network));
             }
-            let (id, granted) = state.enqueue(network)?;
-            (QueueEntry { turns: self.clone(), network: network.into(), id }, granted)
+            let (id, granted) = state.enqueue(network).inspect_err(|_| self.metrics.rejected.inc())?;
+            let (network, waiting) = (network.into(), self.metrics.count_waiting());
+            (QueueEntry { turns: self.clone(), network, id, is_granted: false, _waiting: waiting }, granted)
         };
-        let turn = granted.await;
-        drop(entry);
-        turn.map_err(|_| QueueFull)
+        let turn = granted.await.map_err(|_| QueueFull)?;
+        entry.is_granted = true;
+        self.metrics.observe_wait(queued.elapsed());
+        Ok(turn)
     }
 
     /// Returns the number of waiting checks.
@@ -99,7 +110,7 @@ impl Turns {
     fn begin(self: &Arc<Self>, state: &mut State, network: &str) -> Turn {
         state.free -= 1;
         *state.running.entry(network.into()).or_default() += 1;
-        Turn { turns: self.clone(), network: network.into() }
+        Turn { turns: self.clone(), network: network.into(), _running: self.metrics.count_running() }
     }
 
     /// Ends a turn of this network, and gives it to the next check.
@@ -180,15 +191,23 @@ impl Drop for Turn {
 impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.turns.lock().remove(&self.network, self.id);
+        if !self.is_granted {
+            self.turns.metrics.given_up.inc();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metrics;
     use std::future::Future;
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
+
+    fn queue() -> PasswordQueue {
+        Metrics::new().unwrap().password_checks.queue("file")
+    }
 
     type Acquiring = Pin<Box<dyn Future<Output = Result<Turn, QueueFull>>>>;
 
@@ -230,7 +249,7 @@ mod tests {
 
     #[test]
     fn networks_take_turns_however_many_checks_one_of_them_wants() {
-        let turns = Turns::new(1);
+        let turns = Turns::new(1, queue());
         let turn = at_once(&turns, "guesser").unwrap();
         let mut waiting: Vec<_> = (0..MAX_WAITING_PER_NETWORK).map(|_| ("guesser", waits(&turns, "guesser"))).collect();
         for _ in 0..2_500 {
@@ -248,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_network_has_its_maximum_of_turns_and_leaves_the_others_to_others() {
-        let turns = Turns::with_maximum_per_network(3, 2);
+        let turns = Turns::with_maximum_per_network(3, 2, queue());
         let slow = [at_once(&turns, "slow").unwrap(), at_once(&turns, "slow").unwrap()];
         let mut third = waits(&turns, "slow");
         // The third turn is free for another network, and its end gives no turn to the slow network.
@@ -268,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_check_waits_for_one_check_of_each_network_before_it() {
-        let turns = Turns::new(2);
+        let turns = Turns::new(2, queue());
         let held = [at_once(&turns, "n0").unwrap(), at_once(&turns, "n1").unwrap()];
         let networks: [&str; 8] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"];
         let mut waiting = Vec::new();
@@ -283,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_check_that_is_given_up_leaves_the_queue_and_its_turn_to_others() {
-        let turns = Turns::new(1);
+        let turns = Turns::new(1, queue());
         let turn = at_once(&turns, "a").unwrap();
         let mut waiting: Vec<_> = (0..MAX_WAITING_PER_NETWORK).map(|_| waits(&turns, "a")).collect();
         assert_eq!(at_once(&turns, "a").err(), Some(QueueFull));
@@ -301,5 +320,25 @@ mod tests {
         assert_eq!(turns.lock().free, 0);
         drop(turn);
         assert_eq!(turns.lock().free, 1);
+    }
+
+    #[test]
+    fn waits_rejections_and_given_up_checks_are_counted() {
+        let metrics = Metrics::new().unwrap();
+        let turns = Turns::new(1, metrics.password_checks.queue("file"));
+        let assert_counted = |counted: [(&str, u32); 4]| {
+            for (name, value) in counted {
+                let line = format!("weir_password_check{name}{{source=\"file\"}} {value}\n");
+                assert!(metrics.render().contains(&line), "no {line}");
+            }
+        };
+        let turn = at_once(&turns, "a").unwrap();
+        let mut waiting: Vec<_> = (0..MAX_WAITING_PER_NETWORK).map(|_| waits(&turns, "a")).collect();
+        assert!(at_once(&turns, "a").is_err());
+        assert_counted([("s_running", 1), ("s_waiting", 16), ("s_rejected_total", 1), ("s_given_up_total", 0)]);
+        drop(waiting.remove(0));
+        drop(turn);
+        let Poll::Ready(Ok(_turn)) = poll(&mut waiting[0]) else { panic!("the turn is lost") };
+        assert_counted([("s_running", 1), ("s_waiting", 14), ("s_given_up_total", 1), ("_wait_seconds_count", 2)]);
     }
 }

@@ -3,6 +3,7 @@
 use super::cache::LoginCache;
 use super::in_flight::InFlight;
 use super::turns::Turns;
+use crate::metrics::PasswordQueue;
 use crate::smtp::sasl::{Credentials, Verified};
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -27,11 +28,11 @@ const AT_ONCE_PER_NETWORK: usize = 8;
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl UpstreamSource {
-    pub fn new() -> Self {
+    pub fn new(queue: PasswordQueue) -> Self {
         Self {
             cache: Arc::new(LoginCache::new()),
             in_flight: Arc::default(),
-            turns: Turns::with_maximum_per_network(AT_ONCE, AT_ONCE_PER_NETWORK),
+            turns: Turns::with_maximum_per_network(AT_ONCE, AT_ONCE_PER_NETWORK, queue),
         }
     }
 
@@ -111,6 +112,10 @@ mod tests {
         Credentials::new("alice", password).unwrap()
     }
 
+    fn queue() -> PasswordQueue {
+        crate::metrics::Metrics::new().unwrap().password_checks.queue("upstream")
+    }
+
     fn wrong() -> Verified {
         Verified::Wrong { reason: None }
     }
@@ -126,7 +131,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_right_password_is_remembered_until_the_upstream_refuses_it() {
-        let (source, logins) = (UpstreamSource::new(), Arc::default());
+        let (source, logins) = (UpstreamSource::new(queue()), Arc::default());
         let yes = right(&credentials("sesame"));
         for (password, answer, expected, number) in [
             ("sesame", Verified::Unavailable, Verified::Unavailable, 1),
@@ -148,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_login_that_has_begun_counts_even_if_its_client_leaves() {
-        let source = UpstreamSource::new();
+        let source = UpstreamSource::new(queue());
         let log_in = async {
             tokio::task::yield_now().await;
             wrong()
@@ -159,7 +164,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_logins_share_one_login_which_outlives_its_client() {
-        let (source, go) = (Arc::new(UpstreamSource::new()), Arc::new(Notify::new()));
+        let (source, go) = (Arc::new(UpstreamSource::new(queue())), Arc::new(Notify::new()));
         let logins = Arc::new(AtomicUsize::new(0));
         let begin = || {
             let (source, go, logins) = (source.clone(), go.clone(), logins.clone());

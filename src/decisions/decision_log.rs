@@ -121,7 +121,7 @@ impl FileQueue {
         let (queue, reopens) = (Queue::new(CAPACITY), Arc::new(AtomicBool::new(true)));
         queue.count_lost_in(lost.clone());
         let mut writer = Writer::new(path, reopens.clone());
-        let report = |lines| tracing::warn!(lines, "decision log: lines lost");
+        let report = |lines| tracing::warn!(lines, "decision log lines lost");
         queue.start("decision-log", move |line| writer.write(line), report)?;
         // The thread opens the file at once, so that an error is logged at the start.
         queue.push(Vec::new());

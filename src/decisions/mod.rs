@@ -14,7 +14,7 @@ pub use decision_log::{DecisionLog, Options, Output};
 pub use hub::{Audience, Hub, MAX_WAITING, Reader, Received, RefusalSummary, Sink};
 pub use json::json_line;
 pub use limit::{ExceptionRecord, LimitRecord};
-pub use record::{DecidedEvent, DecisionRecord, MismatchRecord, Outcome, ReplyRecord};
+pub use record::{DecisionRecord, MismatchRecord, Outcome, RecordSource, ReplyRecord};
 
 #[cfg(test)]
 mod tests;

@@ -140,9 +140,9 @@ pub struct MismatchRecord {
     pub address: Option<String>,
 }
 
-/// Event on which Weir has decided, and the numbers of the limits.
+/// Source of a record: the event on which Weir has decided, and the numbers of the limits.
 #[derive(Clone, Copy)]
-pub struct DecidedEvent<'a> {
+pub struct RecordSource<'a> {
     pub time: Timestamp,
     pub session: &'a str,
     pub facts: &'a Facts,
@@ -158,8 +158,8 @@ const MAX_RECIPIENT_OCTETS: usize = 8192;
 
 impl DecisionRecord {
     /// Returns the record of an accepted event.
-    pub fn accepted(decided: DecidedEvent<'_>) -> Self {
-        let DecidedEvent { time, session, facts, event, delay, evaluations } = decided;
+    pub fn accepted(source: RecordSource<'_>) -> Self {
+        let RecordSource { time, session, facts, event, delay, evaluations } = source;
         let (recipients, more_recipients) = first_recipients(&facts.recipients);
         Self {
             time,
@@ -202,7 +202,7 @@ impl DecisionRecord {
     /// Returns the record of a refused event. `limit`: name of the limit whose refusal the reply states, if a limit
     /// refuses the event.
     pub fn refused(
-        decided: DecidedEvent<'_>,
+        source: RecordSource<'_>,
         outcome: Outcome,
         limit: Option<&str>,
         reply: &Reply,
@@ -211,7 +211,7 @@ impl DecisionRecord {
         let text = reply.texts().collect::<Vec<_>>().join("\n");
         let reply = Some(ReplyRecord { code: reply.code(), text });
         let (limit, reference) = (limit.map(str::to_owned), Some(reference.to_owned()));
-        Self { outcome, reply, reference, limit, ..Self::accepted(decided) }
+        Self { outcome, reply, reference, limit, ..Self::accepted(source) }
     }
 
     /// Adds the suspension that refuses the event.

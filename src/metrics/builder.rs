@@ -23,9 +23,9 @@ impl Builder<'_> {
         self.register(IntGauge::new(name, help)?)
     }
 
-    /// Creates gauges with this label.
-    pub fn gauges(&self, name: &str, help: &str, label: &str) -> Result<IntGaugeVec, Error> {
-        self.register(IntGaugeVec::new(Opts::new(name, help), &[label])?)
+    /// Creates gauges with these labels.
+    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
+        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
     /// Creates a histogram with these upper bounds of its buckets.

@@ -5,8 +5,7 @@ use prometheus::{Error, Histogram, IntCounterVec};
 
 /// Metrics of messages and recipients.
 pub struct MailMetrics {
-    /// Messages that clients began to send (DATA or BDAT), by result: delivered, refused by the upstream, or the reason
-    /// why the transfer stopped.
+    /// Mail transactions by result: delivered, refused by the upstream, or the reason why there is no message.
     pub messages: IntCounterVec,
     /// Recipients, by result: accepted by the upstream in a delivered message, or refused by the upstream.
     pub recipients: IntCounterVec,
@@ -18,20 +17,47 @@ pub struct MailMetrics {
     pub duration: Histogram,
 }
 
+/// Results of messages.
+const MESSAGE_RESULTS: [&str; 15] = [
+    "delivered",
+    "refused",
+    "upstream-away",
+    "over-limit",
+    "sender-mismatch",
+    "suspended",
+    "undecided",
+    "too-large",
+    "ambiguous",
+    "continuation",
+    "loop",
+    "client-gone",
+    "too-slow",
+    "stopping",
+    "abandoned",
+];
+
 impl MailMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
-        let messages = build.counters("weir_messages_total", "Messages that reached their end", &["result"])?;
+        let messages = build.counters(
+            "weir_messages_total",
+            "Mail transactions that ended, with or without a message",
+            &["result"],
+        )?;
+        let recipients = build.counters(
+            "weir_recipients_total",
+            "Recipients of delivered messages, and recipients that the upstream refused",
+            &["result"],
+        )?;
         // Create the counters with the value 0, so that Prometheus sees the first message with each result as a change.
-        for result in ["delivered", "refused", "upstream-away"] {
+        for result in MESSAGE_RESULTS {
             messages.with_label_values(&[result]);
+        }
+        for result in ["delivered", "upstream-refused"] {
+            recipients.with_label_values(&[result]);
         }
         Ok(Self {
             messages,
-            recipients: build.counters(
-                "weir_recipients_total",
-                "Recipients, delivered to or refused by the upstream",
-                &["result"],
-            )?,
+            recipients,
             sender_mismatches: build.counters(
                 "weir_sender_mismatches_total",
                 "Senders, of an envelope or a From header, as which the user may not send",
@@ -48,5 +74,13 @@ impl MailMetrics {
                 &[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
             )?,
         })
+    }
+
+    pub(super) fn show_listener(&self, listener: &str) {
+        for part in ["envelope", "header"] {
+            for action in ["warn", "refuse"] {
+                self.sender_mismatches.with_label_values(&[listener, part, action]);
+            }
+        }
     }
 }

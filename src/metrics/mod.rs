@@ -1,21 +1,27 @@
 //! Metrics for Prometheus, in the groups of the guide to monitoring. The other modules update the metrics; only the
 //! metrics page reads them.
 
+mod admin;
 mod builder;
 mod connections;
+mod gauge_guard;
 mod limits;
 mod mail;
+mod password_checks;
 mod process;
 mod service;
 mod state;
 mod upstreams;
 
+pub use admin::AdminMetrics;
 pub use connections::ConnectionMetrics;
-pub use limits::{Delayed, LimitMetrics};
+pub use gauge_guard::GaugeGuard;
+pub use limits::{LimitLabels, LimitMetrics};
 pub use mail::MailMetrics;
+pub use password_checks::{PasswordCheckMetrics, PasswordQueue};
 pub use service::ServiceMetrics;
 pub use state::StateMetrics;
-pub use upstreams::{Counted, Part, UpstreamMetrics, Upstreams};
+pub use upstreams::{Counted, Part, ReplyStage, UpstreamMetrics, Upstreams};
 
 use builder::Builder;
 use process::ProcessCollector;
@@ -28,9 +34,11 @@ pub struct Metrics {
     pub mail: MailMetrics,
     pub limits: LimitMetrics,
     pub connections: ConnectionMetrics,
+    pub password_checks: PasswordCheckMetrics,
     pub upstreams: Arc<Upstreams>,
     pub state: StateMetrics,
     pub service: ServiceMetrics,
+    pub admin: AdminMetrics,
 }
 
 impl Metrics {
@@ -42,11 +50,20 @@ impl Metrics {
             mail: MailMetrics::new(&build)?,
             limits: LimitMetrics::new(&build)?,
             connections: ConnectionMetrics::new(&build)?,
+            password_checks: PasswordCheckMetrics::new(&build)?,
             upstreams: Arc::new(Upstreams::new(&build)?),
             state: StateMetrics::new(&build)?,
             service: ServiceMetrics::new(&build)?,
+            admin: AdminMetrics::new(&build)?,
             registry,
         })
+    }
+
+    /// Shows the counters of a listener, with the initial value 0, so that Prometheus sees their first event as a
+    /// change.
+    pub fn show_listener(&self, listener: &str) {
+        self.connections.show_listener(listener);
+        self.mail.show_listener(listener);
     }
 
     /// Renders all metrics in the text format of Prometheus.

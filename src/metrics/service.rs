@@ -27,11 +27,18 @@ pub struct ServiceMetrics {
     pub certificate_expiry: IntGaugeVec,
 }
 
+/// Cargo profile of the build. A debug build is slow, and must not serve.
+const PROFILE: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+
 impl ServiceMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         build
-            .gauges("weir_build_info", "1, with the version of this Weir", "version")?
-            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .gauges(
+                "weir_build_info",
+                "Always 1; the labels describe the program",
+                &["version", "architecture", "profile"],
+            )?
+            .with_label_values(&[env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, PROFILE])
             .set(1);
         let reloads =
             build.counters("weir_reloads_total", "Reloads of the configuration since the start", &["result"])?;
@@ -66,7 +73,7 @@ impl ServiceMetrics {
             certificate_expiry: build.gauges(
                 "weir_certificate_expiry_timestamp_seconds",
                 "End of a certificate's validity, in seconds since 1970",
-                "certificate",
+                &["certificate"],
             )?,
         })
     }

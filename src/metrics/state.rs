@@ -1,14 +1,21 @@
 //! Metrics of the state file.
 
 use super::builder::Builder;
-use prometheus::{Error, Histogram, IntGauge};
+use prometheus::{Error, Histogram, IntCounter, IntGauge};
 
 /// Metrics of the state file.
 pub struct StateMetrics {
     /// 1 while the state file has a problem, otherwise 0.
     pub degraded: IntGauge,
-    /// Seconds from a charge or refund until the charge or refund was durable, or until the session stopped waiting.
-    pub admit_seconds: Histogram,
+    /// Seconds from the begin of a transaction (a decision with charges, or a refund) until its changes were durable, or
+    /// until the session stopped waiting. Includes the time to load budgets from the file.
+    pub transaction_seconds: Histogram,
+    /// Transactions that wait until their changes are durable.
+    pub transactions_waiting: IntGauge,
+    /// Seconds of a commit to the state file. One commit writes the changes of many transactions.
+    pub commit_seconds: Histogram,
+    /// Commits that failed. Their changes are in memory only.
+    pub commit_failures: IntCounter,
     /// Octets of changes in the state file's journal that are not yet in its table of budgets.
     pub journal_octets: IntGauge,
     /// Octets of the state file's write-ahead log.
@@ -17,15 +24,27 @@ pub struct StateMetrics {
     pub wal_held: IntGauge,
 }
 
+/// Upper bounds of the histograms' buckets, in seconds. A session waits for at most a second.
+const SECONDS: [f64; 10] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
+
 impl StateMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         Ok(Self {
             degraded: build.gauge("weir_state_degraded", "1 while the state file has a problem")?,
-            admit_seconds: build.histogram(
-                "weir_admit_seconds",
+            transaction_seconds: build.histogram(
+                "weir_state_transaction_seconds",
                 "Time until a charge or refund was durable, or until Weir stopped waiting for that",
-                &[0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
+                &SECONDS,
             )?,
+            transactions_waiting: build
+                .gauge("weir_state_transactions_waiting", "Charges and refunds that wait until they are durable")?,
+            commit_seconds: build.histogram(
+                "weir_state_commit_seconds",
+                "Time of a commit to the state file; one commit writes many charges and refunds",
+                &SECONDS,
+            )?,
+            commit_failures: build
+                .counter("weir_state_commit_failures_total", "Commits to the state file that failed")?,
             journal_octets: build.gauge(
                 "weir_state_journal_bytes",
                 "Changes in the state file's journal that are not in its table of budgets yet",

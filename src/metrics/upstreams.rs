@@ -10,10 +10,11 @@ use std::time::Duration;
 pub struct Upstreams {
     up: IntGaugeVec,
     connections: IntGaugeVec,
-    waiting: IntGaugeVec,
+    idle: IntGaugeVec,
     opened: IntCounterVec,
     reused: IntCounterVec,
     failures: IntCounterVec,
+    replies: IntCounterVec,
     connect_seconds: HistogramVec,
     reply_seconds: HistogramVec,
     /// Number of [`UpstreamMetrics`] for each name of an upstream. It can be 2, because after a change of the
@@ -31,13 +32,15 @@ pub struct UpstreamMetrics {
     /// Open connections, busy or idle.
     connections: IntGauge,
     /// Idle connections, which wait for a message.
-    pub waiting: IntGauge,
+    pub idle: IntGauge,
     /// Connections opened.
     pub opened: IntCounter,
     /// Number of times that an open connection was reused for another message.
     pub reused: IntCounter,
     /// Number of times that the upstream could not be reached, did not answer in time, or sent an invalid answer.
     pub failures: IntCounter,
+    /// Replies by stage and class of the reply code.
+    replies: IntCounterVec,
     /// Seconds to open a connection: name lookup, connection, TLS, EHLO and login.
     pub connect_seconds: Histogram,
     /// Seconds until the upstream replies. There is one histogram for each part of a message, in the order of [`Part`].
@@ -54,6 +57,55 @@ pub enum Part {
     End,
 }
 
+/// Stage of a connection to an upstream at which the upstream replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyStage {
+    /// Greeting, EHLO, STARTTLS and login. All these replies together count once.
+    Connect,
+    Mail,
+    Rcpt,
+    Data,
+    /// The final dot.
+    End,
+}
+
+impl ReplyStage {
+    const ALL: [Self; 5] = [Self::Connect, Self::Mail, Self::Rcpt, Self::Data, Self::End];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Mail => "mail",
+            Self::Rcpt => "rcpt",
+            Self::Data => "data",
+            Self::End => "end",
+        }
+    }
+}
+
+/// Values of the label `class`, by the first digit of the reply code. The reader of replies accepts only codes from 200
+/// to 599.
+const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+
+/// Replies whose counters exist from the start, so that Prometheus sees the first such reply as a change.
+const USUAL_REPLIES: [(ReplyStage, &str); 15] = [
+    (ReplyStage::Connect, "2xx"),
+    (ReplyStage::Connect, "4xx"),
+    (ReplyStage::Connect, "5xx"),
+    (ReplyStage::Mail, "2xx"),
+    (ReplyStage::Mail, "4xx"),
+    (ReplyStage::Mail, "5xx"),
+    (ReplyStage::Rcpt, "2xx"),
+    (ReplyStage::Rcpt, "4xx"),
+    (ReplyStage::Rcpt, "5xx"),
+    (ReplyStage::Data, "3xx"),
+    (ReplyStage::Data, "4xx"),
+    (ReplyStage::Data, "5xx"),
+    (ReplyStage::End, "2xx"),
+    (ReplyStage::End, "4xx"),
+    (ReplyStage::End, "5xx"),
+];
+
 /// Values of the label `part`, in the order of [`Part`].
 const PARTS: [&str; 3] = ["envelope", "data", "end"];
 
@@ -62,20 +114,37 @@ const SECONDS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 30.0, 
 
 impl Upstreams {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
-        let gauges = |name: &str, help: &str| build.gauges(name, help, "upstream");
-        let counters = |name: &str, help: &str| build.counters(name, help, &["upstream"]);
         Ok(Self {
-            up: gauges("weir_upstream_up", "1 while the upstream is healthy and enabled, as far as Weir knows")?,
-            connections: gauges("weir_upstream_connections", "Open connections to the upstream, busy or idle")?,
-            waiting: gauges("weir_upstream_connections_waiting", "Idle connections to the upstream")?,
-            opened: counters("weir_upstream_connections_opened_total", "Connections opened to the upstream")?,
-            reused: counters(
+            up: build.gauges(
+                "weir_upstream_up",
+                "1 while the upstream is healthy and enabled, as far as Weir knows",
+                &["upstream"],
+            )?,
+            connections: build.gauges(
+                "weir_upstream_connections",
+                "Open connections to the upstream, busy or idle",
+                &["upstream"],
+            )?,
+            idle: build.gauges("weir_upstream_connections_idle", "Idle connections to the upstream", &["upstream"])?,
+            opened: build.counters(
+                "weir_upstream_connections_opened_total",
+                "Connections opened to the upstream",
+                &["upstream"],
+            )?,
+            reused: build.counters(
                 "weir_upstream_connections_reused_total",
                 "Times that a connection to the upstream was used for another message",
+                &["upstream"],
             )?,
-            failures: counters(
+            failures: build.counters(
                 "weir_upstream_failures_total",
                 "Times that the upstream could not be reached, did not reply in time, or sent an invalid reply",
+                &["upstream"],
+            )?,
+            replies: build.counters(
+                "weir_upstream_replies_total",
+                "Replies of the upstream, by the stage and the class of the reply code",
+                &["upstream", "stage", "class"],
             )?,
             connect_seconds: build.histograms(
                 "weir_upstream_connect_seconds",
@@ -97,13 +166,17 @@ impl Upstreams {
     pub fn of(self: &Arc<Self>, name: &str) -> Arc<UpstreamMetrics> {
         let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         *counting.entry(name.to_owned()).or_default() += 1;
+        for (stage, class) in USUAL_REPLIES {
+            self.replies.with_label_values(&[name, stage.name(), class]);
+        }
         Arc::new(UpstreamMetrics {
             up: self.up.with_label_values(&[name]),
             connections: self.connections.with_label_values(&[name]),
-            waiting: self.waiting.with_label_values(&[name]),
+            idle: self.idle.with_label_values(&[name]),
             opened: self.opened.with_label_values(&[name]),
             reused: self.reused.with_label_values(&[name]),
             failures: self.failures.with_label_values(&[name]),
+            replies: self.replies.clone(),
             connect_seconds: self.connect_seconds.with_label_values(&[name]),
             reply_seconds: PARTS.map(|part| self.reply_seconds.with_label_values(&[name, part])),
             name: name.to_owned(),
@@ -113,11 +186,16 @@ impl Upstreams {
 
     /// Removes the metrics of an upstream. Ignores errors, because an error means that there is no such metric.
     fn forget(&self, name: &str) {
-        for gauges in [&self.up, &self.connections, &self.waiting] {
+        for gauges in [&self.up, &self.connections, &self.idle] {
             let _ = gauges.remove_label_values(&[name]);
         }
         for counters in [&self.opened, &self.reused, &self.failures] {
             let _ = counters.remove_label_values(&[name]);
+        }
+        for stage in ReplyStage::ALL {
+            for class in CLASSES {
+                let _ = self.replies.remove_label_values(&[name, stage.name(), class]);
+            }
         }
         let _ = self.connect_seconds.remove_label_values(&[name]);
         for part in PARTS {
@@ -131,6 +209,12 @@ impl UpstreamMetrics {
     pub fn count_connection(self: &Arc<Self>) -> Counted {
         self.connections.inc();
         Counted(self.clone())
+    }
+
+    /// Counts a reply with this code.
+    pub fn count_reply(&self, stage: ReplyStage, code: u16) {
+        let Some(class) = usize::from(code / 100).checked_sub(2).and_then(|class| CLASSES.get(class)) else { return };
+        self.replies.with_label_values(&[&*self.name, stage.name(), class]).inc();
     }
 }
 
@@ -153,6 +237,11 @@ impl Counted {
     /// Records how long the upstream took to reply to a part of a message.
     pub fn observe_reply(&self, part: Part, time: Duration) {
         self.0.reply_seconds[part as usize].observe(time.as_secs_f64());
+    }
+
+    /// Counts a reply with this code.
+    pub fn count_reply(&self, stage: ReplyStage, code: u16) {
+        self.0.count_reply(stage, code);
     }
 }
 

@@ -54,6 +54,14 @@ pub enum RelayError {
 }
 
 impl RelayError {
+    /// Returns the reply with which the upstream refused a new connection.
+    pub fn reply_to_connecting(&self) -> Option<&Reply> {
+        match self {
+            Self::Refused(reply) | Self::StartTls(reply) | Self::Login(reply, _) | Self::Xclient(reply) => Some(reply),
+            _ => None,
+        }
+    }
+
     /// Returns whether the upstream refused the login permanently. Returns false if the upstream failed to prove that
     /// it knows the password, because the login can still succeed at another address of the upstream.
     pub fn is_refused_login(&self) -> bool {

@@ -7,8 +7,8 @@ use super::options::ListenerOptions;
 use super::proxy::{self, Fault, Header};
 use super::services::Server;
 use super::stop::Stop;
+use crate::metrics::GaugeGuard;
 use crate::session::Security;
-use prometheus::IntGauge;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ pub async fn serve(
         }
         permit.update(client, standing(&listener, client));
     }
-    let _counted = Counted::new(server.metrics.connections.sessions.with_label_values(&[&*listener.name]));
+    let _counted = GaugeGuard::new(&server.metrics.connections.sessions.with_label_values(&[&*listener.name]));
     let mut connection = Connection::new(server, listener, tcp, client, since, stop, permit);
     connection.run().await;
     connection.report_eviction();
@@ -161,20 +161,4 @@ fn send_rejection(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text:
     // Closing a socket with unread octets, such as a PROXY header, resets the connection, and the client perhaps loses
     // the reply. So read them first.
     let _ = tcp.try_read(&mut [0; 1024]);
-}
-
-/// Guard that adds one to a gauge as long as the guard exists.
-struct Counted(IntGauge);
-
-impl Counted {
-    fn new(gauge: IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
 }

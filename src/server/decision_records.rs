@@ -1,6 +1,6 @@
 //! Records of decisions, from the records of a session and from policy's verdicts, for the hub of decisions.
 
-use crate::decisions::{Audience, DecidedEvent, DecisionRecord, Hub, MismatchRecord, Outcome, RefusalSummary};
+use crate::decisions::{Audience, DecisionRecord, Hub, MismatchRecord, Outcome, RecordSource, RefusalSummary};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::policy::verdict::{Ruling, Suspended, Verdict};
 use crate::session::{self, Mismatch, Record, Refused, RefusedBy, RefusedSender};
@@ -33,7 +33,7 @@ pub fn offer(hub: &Hub, session: &str, record: &Record) {
         reference,
     };
     hub.offer(&summary, || {
-        let decided = DecidedEvent {
+        let source = RecordSource {
             time: decided.time,
             session,
             facts: &decided.facts,
@@ -41,7 +41,7 @@ pub fn offer(hub: &Hub, session: &str, record: &Record) {
             delay: decided.delay,
             evaluations: &decided.evaluations,
         };
-        let mut record = DecisionRecord::refused(decided, outcome, limit, reply, reference);
+        let mut record = DecisionRecord::refused(source, outcome, limit, reply, reference);
         record.mismatch = mismatch.map(mismatch_record);
         match suspended {
             Some(suspended) => record.with_suspension(suspended),
@@ -69,8 +69,8 @@ pub fn give_accepted(
     };
     for (event, Verdict { delay, evaluations, .. }) in asked.events.iter().zip(verdicts).filter(accepted) {
         let (facts, delay) = (&asked.facts, *delay);
-        let decided = DecidedEvent { time, session, facts, event, delay, evaluations };
-        hub.give(audience, || DecisionRecord::accepted(decided));
+        let source = RecordSource { time, session, facts, event, delay, evaluations };
+        hub.give(audience, || DecisionRecord::accepted(source));
     }
 }
 

@@ -84,7 +84,10 @@ pub async fn listen(
                     Err(full) => accept::reject(&server, &options, &tcp, peer, full),
                 }
             }
-            Err(error) => server.accept_errors.log_and_pause(&options.name, &error).await,
+            Err(error) => {
+                server.metrics.connections.accept_errors.with_label_values(&[&*options.name]).inc();
+                server.accept_errors.log_and_pause(&options.name, &error).await;
+            }
         }
     }
     drop(socket);

@@ -49,7 +49,7 @@ impl SessionLog<'_> {
                 self.wrong_password(user.as_deref(), Some("broken off by the client"));
             }
             Record::OtherNetwork { user } => {
-                self.metrics.connections.logins.with_label_values(&["other-network"]).inc();
+                self.metrics.connections.logins_from_other_networks.inc();
                 let Some(Permit { suppressed }) = self.permit("login from another network") else { return };
                 let (country, asn) = self.location();
                 tracing::warn!(session, %client, country, asn, user, suppressed, "login from another network");
@@ -68,8 +68,8 @@ impl SessionLog<'_> {
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
             Record::LimitExceeded { hit, stage, is_logged, is_counted } => {
                 if *is_counted {
-                    let labels = [&*hit.limit, stage.name(), hit.mode.name()];
-                    self.metrics.limits.hits.with_label_values(&labels).inc();
+                    let LimitHit { limit, mode, strongest, .. } = hit;
+                    self.metrics.limits.count_hit(limit, stage.name(), mode.name(), strongest.name());
                 }
                 self.limit_exceeded(hit, *stage, *is_logged);
             }
@@ -146,7 +146,7 @@ impl SessionLog<'_> {
             RefusedBy::Limit { refusal, reference, .. } => (refusal, reference),
             RefusedBy::Suspension { suspended, reference, .. } => {
                 let stage = stage.name();
-                metrics.limits.refusals.with_label_values(&["suspended", stage]).inc();
+                metrics.limits.count_suspended(stage);
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") {
                     let (owner, left) = (&suspended.suspension.owner, format_wait(suspended.left));
                     let by = &suspended.suspension.term.by;
@@ -173,7 +173,7 @@ impl SessionLog<'_> {
             }
         };
         let stage = stage.name();
-        metrics.limits.refusals.with_label_values(&[&*refusal.limit, stage]).inc();
+        metrics.limits.count_refusal(&refusal.limit, &refusal.also, stage, refusal.verb.name());
         let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") else { return };
         let also = (!refusal.also.is_empty()).then(|| refusal.also.join(","));
         let [used, allowed] = numbers(&refusal.quota, refusal.level);

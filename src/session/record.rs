@@ -64,8 +64,8 @@ pub enum Record {
         hit: LimitHit,
         stage: Stage,
         is_logged: bool,
-        /// False if the limit refuses the command, or if another rate of the same limit has already been counted for
-        /// this command.
+        /// False if the limit refuses the command, or if the hit of another rate of the same limit is counted for this
+        /// command.
         is_counted: bool,
     },
     /// The client left during a delay of this length.

@@ -4,11 +4,10 @@ use super::record::{DecidedEvent, Record, Refused, RefusedBy};
 use super::refusal_reply::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
 use crate::policy::request::{Event, Facts, Stage};
-use crate::policy::verdict::{Mode, Refusal, Suspended, Verdict};
+use crate::policy::verdict::{LimitHit, Mode, Refusal, Suspended, Verdict};
 use crate::reference::SUSPENDED;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
-use std::sync::Arc;
 use std::time::Duration;
 
 impl State {
@@ -59,15 +58,11 @@ impl State {
     /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
     /// client cannot fill the log.
     pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
-        let mut counted: Vec<Arc<str>> = Vec::new();
-        for hit in std::mem::take(&mut verdict.limit_hits) {
+        let hits = std::mem::take(&mut verdict.limit_hits);
+        let counted: Vec<bool> = (0..hits.len()).map(|at| is_counted(&hits, at, verdict)).collect();
+        for (hit, is_counted) in hits.into_iter().zip(counted) {
             self.limit_hits += 1;
             let is_logged = self.limit_hits <= MAX_RECORDED;
-            // A lower rung of a limit can warn while a higher rung of the same limit refuses. Such a command counts
-            // only as refused.
-            let is_refused = hit.mode == Mode::Enforce && verdict.is_refused_by(&hit.limit);
-            let is_counted = !is_refused && !counted.contains(&hit.limit);
-            counted.push(hit.limit.clone());
             self.records.push(Record::LimitExceeded { hit, stage, is_logged, is_counted });
         }
         self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
@@ -87,4 +82,18 @@ impl DecidedEvent {
         // A refused event has a stage: policy cannot refuse a rejection, which has already happened.
         self.event.stage().unwrap_or(Stage::Command)
     }
+}
+
+/// Returns whether the hit at this index counts. A command counts once for each limit, although several rates of the
+/// limit can be exceeded: the hit with the strongest action counts, and the first of several such hits.
+fn is_counted(hits: &[LimitHit], at: usize, verdict: &Verdict) -> bool {
+    let hit = &hits[at];
+    // A lower rung of a limit can warn while a higher rung of the same limit refuses. Such a command counts only as
+    // refused.
+    let is_refused = hit.mode == Mode::Enforce && verdict.is_refused_by(&hit.limit);
+    let outranks = |(other_at, other): (usize, &LimitHit)| {
+        other.limit == hit.limit
+            && (other.strongest > hit.strongest || other.strongest == hit.strongest && other_at < at)
+    };
+    !is_refused && !hits.iter().enumerate().any(outranks)
 }

@@ -47,7 +47,7 @@ pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
-use crate::metrics::Metrics;
+use crate::metrics::{GaugeGuard, Metrics};
 use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, SessionCounters};
 use crate::policy::limit::Count;
 use crate::policy::request::PolicyRequest;
@@ -268,6 +268,7 @@ impl Store {
                 // While the file cannot be written, do not wait for the commit.
                 Transacted::Changed(answer, _) if health.is_write_failing() && !has_to_be_durable => return Ok(answer),
                 Transacted::Changed(answer, commit) => {
+                    let _waiting = GaugeGuard::new(&self.core.metrics.state.transactions_waiting);
                     let is_good = commit.done().await || !has_to_be_durable;
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }

@@ -129,7 +129,7 @@ fn watch_for_stalls(core: &Core) {
         // Set the health before the transactions continue. Log it afterwards, because the log may be on the same disk
         // and hang, too.
         let change = core.health.update(Attempt::Append, Err(slow_disk("no commit")));
-        let histogram = core.metrics.state.admit_seconds.local();
+        let histogram = core.metrics.state.transaction_seconds.local();
         hanging.into_iter().for_each(|waiting| waiting.cancel(|time| histogram.observe(time.as_secs_f64())));
         drop(histogram);
         change.into_iter().for_each(HealthChange::log);
@@ -221,8 +221,11 @@ impl Task {
         let time = began.elapsed();
         self.is_slow = time >= COMMIT_TIMEOUT;
         let is_durable = outcome.is_ok();
+        let metrics = &self.core.metrics.state;
+        metrics.commit_seconds.observe(time.as_secs_f64());
+        metrics.commit_failures.inc_by(u64::from(!is_durable));
         if is_durable {
-            let histogram = self.core.metrics.state.admit_seconds.local();
+            let histogram = self.core.metrics.state.transaction_seconds.local();
             self.core.queue.complete(|time| histogram.observe(time.as_secs_f64()));
         }
         self.record(Attempt::Append, outcome);

@@ -100,11 +100,15 @@ const LEARN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Dovecot {
     pub fn new(address: Address, metrics: Arc<Metrics>) -> Self {
+        let turns = |at_once| {
+            let queue = metrics.password_checks.queue("dovecot");
+            Turns::with_maximum_per_network(at_once, MAX_IN_USE_PER_NETWORK, queue)
+        };
         Self {
             address,
             idle: Mutex::default(),
-            passwords: Turns::with_maximum_per_network(MAX_PASSWORDS, MAX_IN_USE_PER_NETWORK),
-            exchanges: Turns::with_maximum_per_network(MAX_EXCHANGES, MAX_IN_USE_PER_NETWORK),
+            passwords: turns(MAX_PASSWORDS),
+            exchanges: turns(MAX_EXCHANGES),
             mechanisms: Mutex::default(),
             attempted: tokio::sync::Mutex::default(),
             error: LoggedState::default(),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::accounts::turns::MAX_WAITING_PER_NETWORK;
 use crate::accounts::users_file::Users;
+use crate::metrics::Metrics;
 use std::future::pending;
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ fn case() -> Case {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
     Users::add(&path, "alice", "sesame", &["staff".to_owned()]).unwrap();
-    let accounts = FileSource::open(&path).unwrap();
+    let accounts = FileSource::open(&path, Metrics::new().unwrap().password_checks.queue("file")).unwrap();
     Case { _folder: folder, path, accounts: Arc::new(accounts) }
 }
 

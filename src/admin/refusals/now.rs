@@ -98,12 +98,12 @@ impl Asked {
             Ruling::Refuse(refusal) => Some(refusal_reply(refusal, stage, hostname, "-").0),
             Ruling::Suspended(suspended) => Some(suspended_reply(suspended, "-")),
         };
-        let text = |reply: crate::smtp::reply::Reply| {
+        let reply = reply.map(|reply| {
             let text = reply.texts().collect::<Vec<_>>().join(" ");
             format!("{} {}", reply.code(), text.trim_end_matches(" (-)"))
-        };
+        });
         let limits = self.explained.iter().map(|one| self.limit(one)).collect();
-        Now { time: self.time, passes: passes(&self.verdict), reply: reply.map(text), limits }
+        Now { time: self.time, passes: passes(&self.verdict), reply, limits }
     }
 
     fn limit(&self, one: &Explained) -> LimitNow {

@@ -1,8 +1,7 @@
 //! Remedies: what would let a refused event pass now. Each remedy is tried on a copy of the policy and the budgets.
 
 use super::now::{Asked, decide, load, passes};
-use crate::decisions::{DecisionRecord, Outcome};
-use crate::engine::Wait;
+use crate::decisions::{DecisionRecord, LimitRecord, Outcome};
 use crate::policy::InMemoryStore;
 use crate::policy::budgets::{Key, Owner};
 use crate::policy::exception::{By, Grant, Term};
@@ -96,16 +95,18 @@ fn other_sender(decision: &DecisionRecord) -> Remedy {
     Remedy::new(RemedyKind::Configuration, text)
 }
 
-/// Returns the wait after which the event passes, if there is one.
+/// Returns the wait after which the event passes, if there is one: the longest wait of all limits that refuse.
 fn wait(asked: &Asked, refusal: &Refusal) -> Option<Remedy> {
-    let Wait::For(wait) = refusal.wait else { return None };
+    let refusing = evaluations(asked).filter(|one| refusal.indices.contains(&one.limit));
+    let waits: Option<Vec<f64>> = refusing.map(|one| LimitRecord::from(one).wait_seconds).collect();
     // Replies and commands tell whole seconds, rounded up.
-    let wait = Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+    let seconds = waits?.into_iter().reduce(f64::max)?.ceil();
+    let wait = Duration::try_from_secs_f64(seconds).ok()?;
     let until = asked.time.after(wait);
     let is_helpful = refusal.meaning() == Meaning::Later && passes(&decide(&asked.known, &asked.request, until));
     is_helpful.then(|| Remedy {
         until: Some(until),
-        wait_seconds: Some(wait.as_secs_f64()),
+        wait_seconds: Some(seconds),
         ..Remedy::new(RemedyKind::Wait, format!("wait until {}, for {}", until.rfc3339(), format_wait(wait)))
     })
 }

@@ -163,7 +163,10 @@ fn numbers(when: &str, limit: &LimitRecord, text: &mut Text) {
     let at_once = at_once.map(|at_once| format!("{} pass at once", format_amount(at_once)));
     let used = limit.used.filter(|used| limit.refused && *used != limit.level);
     let used = used.map(|used| format!("{} used, as the reply says", format_amount(used)));
-    let more: Vec<String> = [used, at_once, wait].into_iter().flatten().collect();
+    // A rung of the ladder can refuse from another level on than the limit.
+    let rung = limit.refuses_at.filter(|at| *at != 1.0);
+    let rung = rung.map(|at| format!("refuses at {}", format_amount(at * limit.allowed)));
+    let more: Vec<String> = [used, rung, at_once, wait].into_iter().flatten().collect();
     if !more.is_empty() {
         text.line(9, &more.join("; "));
     }

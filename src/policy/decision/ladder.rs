@@ -2,7 +2,7 @@
 
 use super::delay::{Overage, Room, TooLate, reply_delay};
 use crate::engine::Wait;
-use crate::policy::limit::{Action, Delay, Limit, Notification, Quota, Rung, Template, Verb};
+use crate::policy::limit::{Action, ActionKind, Delay, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
 use crate::time::format_duration;
 use std::sync::Arc;
@@ -55,6 +55,19 @@ impl Reached {
             reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
         reached
+    }
+
+    /// Returns the strongest action; `None` if there is no action. If the action can be the refusal, `verb` is the verb
+    /// of the refusal.
+    pub fn strongest(&self, verb: Option<Verb>) -> Option<ActionKind> {
+        let others = [
+            (self.warns, ActionKind::Warn),
+            (self.notice.is_some(), ActionKind::Notify),
+            (self.route.is_some(), ActionKind::Route),
+            (!self.delay.is_zero(), ActionKind::Delay),
+        ];
+        let others = others.into_iter().filter_map(|(is_reached, kind)| is_reached.then_some(kind));
+        others.chain(verb.map(ActionKind::Refuse)).max()
     }
 
     /// Returns a text for each action. If the texts must include the refusal, `verb` is the verb of the refusal.

@@ -230,9 +230,10 @@ impl Step<'_> {
     fn limit_hit(&self) -> Option<LimitHit> {
         let (limit, mode, reached) = (self.limit, self.limit.mode, self.reached.as_ref()?);
         let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);
-        let actions = reached.actions(refusal.map(|refusal| refusal.verb));
+        let verb = refusal.map(|refusal| refusal.verb);
+        let (strongest, actions) = (reached.strongest(verb)?, reached.actions(verb));
         let (name, index, quota) = (limit.name.clone(), self.planned.limit, *self.planned.quota);
-        let hit = || LimitHit {
+        Some(LimitHit {
             limit: name,
             index,
             mode,
@@ -240,8 +241,8 @@ impl Step<'_> {
             quota,
             actions: actions.join(", "),
             refuses: refusal.is_some(),
-        };
-        (!actions.is_empty()).then(hit)
+            strongest,
+        })
     }
 }
 

@@ -86,6 +86,29 @@ pub enum Delay {
     UntilFree,
 }
 
+/// Kinds of actions, the weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ActionKind {
+    Warn,
+    Notify,
+    Route,
+    Delay,
+    Refuse(Verb),
+}
+
+impl ActionKind {
+    /// Returns the word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Warn => "warn",
+            Self::Notify => "notify",
+            Self::Route => "route",
+            Self::Delay => "delay",
+            Self::Refuse(verb) => verb.name(),
+        }
+    }
+}
+
 impl Verb {
     pub fn name(self) -> &'static str {
         match self {
@@ -98,16 +121,20 @@ impl Verb {
 }
 
 impl Action {
+    pub fn kind(&self) -> ActionKind {
+        match self {
+            Self::Warn => ActionKind::Warn,
+            Self::Refuse(verb, _) => ActionKind::Refuse(*verb),
+            Self::Delay(_) => ActionKind::Delay,
+            Self::Route(_) => ActionKind::Route,
+            Self::Suspend(_) => ActionKind::Refuse(Verb::Suspend),
+            Self::Notify(_) => ActionKind::Notify,
+        }
+    }
+
     /// Returns the word in the configuration.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Warn => "warn",
-            Self::Refuse(verb, _) => verb.name(),
-            Self::Delay(_) => "delay",
-            Self::Route(_) => "route",
-            Self::Suspend(_) => "suspend",
-            Self::Notify(_) => "notify",
-        }
+        self.kind().name()
     }
 
     /// Returns whether the action refuses the event.

@@ -1,6 +1,7 @@
 //! Effects of events on a limit: the stage at which events are charged, and the earlier stages at which they are
 //! checked.
 
+use super::action::Action;
 use super::count::Count;
 use super::{Charge, Limit};
 use crate::policy::request::{Event, Stage};
@@ -81,6 +82,21 @@ impl Limit {
             (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Peek),
             _ => None,
         }
+    }
+
+    /// Returns the stages at which the limit can take an action, each with the configuration's word for the action. An
+    /// action can be returned more than once.
+    pub fn possible_actions(&self) -> impl Iterator<Item = (Stage, &'static str)> {
+        let stages = Event::samples().into_iter().filter_map(|event| Some((event.stage()?, self.effect(&event)?)));
+        stages.flat_map(|(stage, effect)| {
+            // A peek refuses. Other actions follow at the charge, except for a route, which is chosen at MAIL.
+            let is_peek = effect == Effect::Peek && self.count != Count::Rejections;
+            let is_possible = move |action: &Action| {
+                !is_peek || action.refuses() || stage == Stage::Mail && matches!(action, Action::Route(_))
+            };
+            let rungs = self.ladder.rungs().iter().map(|rung| &rung.action);
+            rungs.filter(move |action| is_possible(action)).map(move |action| (stage, action.name()))
+        })
     }
 
     /// Returns whether the limit peeks before it charges. A limit with `charge = "attempts"` must not peek, because a

@@ -14,7 +14,7 @@ mod reset_target;
 mod template;
 mod wording;
 
-pub use action::{Action, Delay, Ladder, Notification, Rung, Verb};
+pub use action::{Action, ActionKind, Delay, Ladder, Notification, Rung, Verb};
 pub use algorithm::Algorithm;
 pub use count::Count;
 pub use effect::Effect;

@@ -9,7 +9,7 @@ pub use refusal::{Meaning, Refusal, Suspended};
 
 use super::budgets::{Key, RefundableCharge};
 use super::exception::Suspension;
-use super::limit::{Notification, Quota};
+use super::limit::{ActionKind, Notification, Quota};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +83,8 @@ pub struct LimitHit {
     pub actions: String,
     /// True if `actions` contains the verb of a refusal.
     pub refuses: bool,
+    /// Strongest of these actions.
+    pub strongest: ActionKind,
 }
 
 impl Verdict {

@@ -1,6 +1,7 @@
 //! The commands of a message's envelope (MAIL, RCPT), and the replies of the upstream that belong to these commands.
 //! Does no input or output: the [`Connection`](super::Connection) sends and reads octets.
 
+use crate::metrics::ReplyStage;
 use crate::relay::error::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
@@ -99,6 +100,16 @@ impl Envelope {
     /// Returns whether every command has been answered.
     pub fn is_done(&self) -> bool {
         self.replied == self.commands.len()
+    }
+
+    /// Returns the stage of the first command that has no reply yet. `None` for a command without a stage, and for a
+    /// recipient after a refused MAIL, because the reply to this recipient says nothing about the recipient.
+    pub fn awaited(&self) -> Option<ReplyStage> {
+        match self.commands.get(self.replied)? {
+            (Command::Mail, _) => Some(ReplyStage::Mail),
+            (Command::Rcpt, _) if self.mail_refused.is_none() => Some(ReplyStage::Rcpt),
+            _ => None,
+        }
     }
 
     /// Processes the reply to the first command that has no reply yet. After an error the connection cannot be used any
@@ -239,8 +250,9 @@ mod tests {
             envelope.next_write().unwrap(),
             "RSET\r\nMAIL FROM:<a@b> SIZE=9\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n"
         );
-        for text in ["250 ok", "250 ok", "250 yes", "550 no"] {
-            assert_eq!(envelope.next_write(), None);
+        let (mail, rcpt) = (Some(ReplyStage::Mail), Some(ReplyStage::Rcpt));
+        for (text, stage) in [("250 ok", None), ("250 ok", mail), ("250 yes", rcpt), ("550 no", rcpt)] {
+            assert_eq!((envelope.next_write(), envelope.awaited()), (None, stage));
             envelope.reply(reply(text)).unwrap();
         }
         assert!(envelope.is_done());
@@ -282,7 +294,8 @@ mod tests {
         let refused = Answer::MailRefused(reply("550 no"));
         let mut pipelined = envelope("MAIL FROM:<a@b>", false, true);
         pipelined.next_write();
-        for text in ["550 no", "503 mail first", "503 mail first"] {
+        for (text, stage) in [("550 no", Some(ReplyStage::Mail)), ("503 mail first", None), ("503 mail first", None)] {
+            assert_eq!(pipelined.awaited(), stage);
             pipelined.reply(reply(text)).unwrap();
         }
         assert_eq!(pipelined.into_answers(), [refused.clone(), refused.clone()]);

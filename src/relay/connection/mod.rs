@@ -10,7 +10,7 @@ mod wire;
 pub(super) use handshake::{Handshake, Next};
 pub(super) use wire::Wire;
 
-use crate::metrics::{Counted, Part};
+use crate::metrics::{Counted, Part, ReplyStage};
 use crate::relay::client::Client;
 use crate::relay::client_identity::Announcer;
 use crate::relay::connection_slots::Slot;
@@ -193,6 +193,9 @@ impl Connection {
             let timeout = if self.is_proven { self.wire.timeout } else { self.wire.timeout.min(RSET_TIMEOUT) };
             let reply = self.wire.reply_within(timeout).await?;
             self.is_proven = true;
+            if let Some(stage) = envelope.awaited() {
+                self.counted.count_reply(stage, reply.code());
+            }
             envelope.reply(reply)?;
         }
         self.counted.observe_reply(Part::Envelope, began.elapsed());
@@ -226,6 +229,7 @@ impl Connection {
         self.wire.send(b"DATA\r\n").await?;
         let reply = self.wire.reply().await?;
         self.counted.observe_reply(Part::Data, began.elapsed());
+        self.counted.count_reply(ReplyStage::Data, reply.code());
         match reply.code() {
             354 => self.state = State::Message,
             421 => return Err(RelayError::Refused(reply)),
@@ -258,6 +262,7 @@ impl Connection {
         let began = Instant::now();
         let reply = self.wire.reply_within(timeout).await?;
         self.counted.observe_reply(Part::End, began.elapsed());
+        self.counted.count_reply(ReplyStage::End, reply.code());
         self.state = State::Idle;
         match reply.code() {
             421 => Err(RelayError::Refused(reply)),

@@ -14,7 +14,7 @@ mod pool;
 
 pub(super) use connector::Connector;
 
-use crate::metrics;
+use crate::metrics::{self, ReplyStage};
 use crate::relay::client::Client;
 use crate::relay::config_error::ConfigError;
 use crate::relay::connection::Connection;
@@ -60,7 +60,7 @@ impl Upstream {
     ) -> Result<Self, ConfigError> {
         let metrics = metrics.of(&upstream.name);
         Ok(Self {
-            pool: Pool::new(upstream.pool, metrics.waiting.clone()),
+            pool: Pool::new(upstream.pool, metrics.idle.clone()),
             slots: Slots::new(upstream.max_connections),
             connector: Connector::new(options, upstream, resolver, metrics)?,
             health: Health::default(),
@@ -215,6 +215,9 @@ impl Upstream {
         match &outcome {
             Ok(connection) => self.connected(connection, began),
             Err(error) => {
+                if let Some(reply) = error.reply_to_connecting() {
+                    self.connector.metrics().count_reply(ReplyStage::Connect, reply.code());
+                }
                 // If the upstream refuses only because other connections are open, it is not down.
                 let is_one_too_many = matches!(error, RelayError::Refused(reply) if reply.code() < 500)
                     && self.slots.has_others(usize::from(client.is_some())).await;
@@ -231,6 +234,7 @@ impl Upstream {
     fn connected(&self, connection: &Connection, began: Instant) {
         let metrics = self.connector.metrics();
         metrics.opened.inc();
+        metrics.count_reply(ReplyStage::Connect, 250);
         metrics.connect_seconds.observe(began.elapsed().as_secs_f64());
         let upstream = &**self.name();
         match self.health.answered(began, Instant::now()) {
