@@ -187,8 +187,7 @@ fn show_states_budgets_overrides_grants_suspensions_and_logins() {
     order(&["grant", "user-recipients", "alice", "500 / 1d"]);
     order(&["suspend", "alice"]);
     let text = printed(&site, &["show", "ALICE"]);
-    for words in
-        ["suspended: user=alice sends nothing, 8h left, ", "0 of 500 recipients per 1d, room", "granted 500 / 1d"]
+    for words in ["suspended: user=alice sends nothing, 8h left, ", "0 of 500 recipients per 1d,\n", "granted 500 / 1d"]
     {
         assert!(text.contains(words), "{words:?} is not in\n{text}");
     }
