@@ -192,7 +192,7 @@ fn show_states_budgets_overrides_grants_suspensions_and_logins() {
         assert!(text.contains(words), "{words:?} is not in\n{text}");
     }
     let bob = json(&site, &["show", "bob"]);
-    assert_eq!((&bob["budgets"][0]["allowed"], &bob["budgets"][0]["changed"]), (&100.0.into(), &Value::Null), "{bob}");
+    assert_eq!((&bob["budgets"][1]["allowed"], &bob["budgets"][1]["changed"]), (&100.0.into(), &Value::Null), "{bob}");
     let client = json(&site, &["show", "client=127.2.0.1"]);
     let limits: Vec<_> =
         client["budgets"].as_array().unwrap().iter().map(|row| row["limit"].as_str().unwrap()).collect();
