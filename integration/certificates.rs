@@ -269,6 +269,7 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
         metrics,
         notification_throttle: NotificationThrottle::default(),
         accept_errors: AcceptErrors::default(),
+        sessions: Arc::default(),
     };
     let implicit = config.listeners.into_iter().find(|listener| &*listener.name == "implicit").unwrap();
     let listener = Bound::bind(implicit).unwrap();

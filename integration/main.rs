@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by them")]
 
+mod admin_api;
+mod admin_events;
 mod admin_http;
+mod admin_schema;
 mod announced_client;
 mod bad_config;
 mod certificates;

@@ -10,6 +10,7 @@ mod exchange;
 pub mod file_metadata;
 mod file_source;
 mod in_flight;
+pub mod locked_file;
 mod login_networks;
 mod password_hash;
 mod scram;

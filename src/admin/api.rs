@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
 
 /// State of the handlers. The module `daemon` builds it. A clone is cheap.
@@ -26,6 +26,8 @@ pub struct Parts {
     pub listeners: Vec<(String, SocketAddr)>,
     /// Time when Weir started.
     pub started: Timestamp,
+    /// Permits for readers of the event stream.
+    pub readers: Arc<Semaphore>,
     /// Becomes true when Weir stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -70,6 +72,12 @@ impl Api {
 
     pub async fn reload(&self) -> Result<Reloaded, ApiError> {
         (self.0.reload)().await
+    }
+
+    /// Returns a permit to read the event stream. Returns an error if there are too many readers.
+    pub fn reader_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = self.0.readers.clone().try_acquire_owned();
+        permit.map_err(|_| ApiError::unavailable("too many readers of the event stream"))
     }
 
     /// Waits until Weir stops.

@@ -114,7 +114,8 @@ pub async fn of_owner(
     let grants = exceptions.grants().filter(|grant| grant.term.holds(now) && wanted.is_part_of(&grant.owner));
     let suspensions = exceptions.suspensions().filter(|one| one.term.holds(now) && wanted.is_refused_by(&one.owner));
     Ok(Json(BudgetsAnswer {
-        time: now.rfc3339(),
+        // Terms of exceptions are exact, so that "8h left" is 8h at first.
+        time: now.rfc3339_exact(),
         owner: owner_fields(&owner),
         account,
         suspensions: suspensions.map(|one| Exception::from(&**one)).collect(),

@@ -61,10 +61,10 @@ pub async fn require_caller(_caller: Caller, request: Request, next: Next) -> Re
 pub async fn require_actor(caller: Caller, request: Request, next: Next) -> Result<Response, ApiError> {
     match caller.may_act {
         true => Ok(next.run(request).await),
-        false => Err(ApiError::new(
-            ErrorCode::Forbidden,
-            format!("{} may only read: weir token add NAME --act makes a token that may act", caller.name),
-        )),
+        false => {
+            let why = format!("{} may only read: weir token add NAME --act makes a token that may act", caller.name);
+            Err(ApiError::new(ErrorCode::Forbidden, why).because("read-only"))
+        }
     }
 }
 

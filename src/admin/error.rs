@@ -16,7 +16,13 @@ pub struct ApiError {
     pub message: String,
     /// Reasons why the request is probably a mistake, for [`ErrorCode::Doubtful`].
     pub doubts: Vec<String>,
+    /// Reason for the metric of refused requests.
+    reason: &'static str,
 }
+
+/// Extension of a response: reason for the metric of refused requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason(pub &'static str);
 
 /// Body of the answer to a request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -94,6 +100,23 @@ impl ErrorCode {
         }
     }
 
+    /// Returns the name of the code in an answer.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad-request",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not-found",
+            Self::MethodNotAllowed => "method-not-allowed",
+            Self::Doubtful => "doubtful",
+            Self::TooLarge => "too-large",
+            Self::UnsupportedMediaType => "unsupported-media-type",
+            Self::Refused => "refused",
+            Self::HeadTooLarge => "head-too-large",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
     /// Returns the meaning of the code, for the OpenAPI file.
     fn description(self) -> &'static str {
         match self {
@@ -114,7 +137,12 @@ impl ErrorCode {
 
 impl ApiError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), doubts: Vec::new() }
+        Self { code, message: message.into(), doubts: Vec::new(), reason: code.name() }
+    }
+
+    /// Sets a reason for the metric that says more than the code.
+    pub fn because(self, reason: &'static str) -> Self {
+        Self { reason, ..self }
     }
 
     /// Error in a value of the request.
@@ -132,7 +160,7 @@ impl ApiError {
 
     /// Error: the request is probably a mistake, for these reasons.
     pub fn doubtful(doubts: Vec<String>) -> Self {
-        Self { code: ErrorCode::Doubtful, message: doubts.join("; "), doubts }
+        Self { doubts: doubts.clone(), ..Self::new(ErrorCode::Doubtful, doubts.join("; ")) }
     }
 
     /// Error with the code that belongs to a status code of axum or hyper.
@@ -168,15 +196,16 @@ impl From<PathRejection> for ApiError {
 }
 
 impl From<ApiError> for ErrorAnswer {
-    fn from(ApiError { code, message, doubts }: ApiError) -> Self {
+    fn from(ApiError { code, message, doubts, .. }: ApiError) -> Self {
         Self { error: ErrorDetails { code, message, doubts } }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let (code, answer) = (self.code, ErrorAnswer::from(self));
+        let (code, reason, answer) = (self.code, Reason(self.reason), ErrorAnswer::from(self));
         let mut response = (code.status(), axum::Json(answer)).into_response();
+        response.extensions_mut().insert(reason);
         if code == ErrorCode::Unauthorized {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -215,4 +244,16 @@ pub fn described() -> impl Iterator<Item = (String, OpenApiResponse)> {
         let response = ResponseBuilder::new().description(code.description()).content("application/json", schema());
         (format!("{code:?}"), response.build())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_the_codes_are_those_of_the_answers() {
+        for code in ErrorCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.name());
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Extractors of a request's parts. They are those of axum, but a bad request gets an error in the form of the API.
 
-use super::ApiError;
+use super::{ApiError, ErrorCode};
+use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -20,8 +21,18 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let (head, body) = request.into_parts();
+        // The gate has bounded the body, and it is in memory already.
+        let body = axum::body::to_bytes(body, usize::MAX).await;
+        let body = body.map_err(|_| ApiError::new(ErrorCode::BadRequest, "the body is incomplete"))?;
+        let begin = body.trim_ascii_start().first().copied();
+        let request = Request::from_parts(head, Body::from(body));
         let axum::Json(value) = axum::Json::from_request(request, state).await?;
-        Ok(Self(value))
+        // serde also accepts a list of the values, which no reader of the OpenAPI file expects.
+        match begin {
+            Some(b'{') => Ok(Self(value)),
+            _ => Err(ApiError::refused("the body must be a JSON object")),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! HTTP server for administrators and monitoring. The TCP address serves `/metrics`, `/healthz` and `/readyz` to
-//! everyone. The Unix socket serves these three paths and the API, whose routes are in [`routes`].
+//! HTTP server for administrators and monitoring. It serves `/metrics`, `/healthz` and `/readyz` to everyone, and the
+//! API, whose routes are in [`routes`], to callers whom the [`gate`] admits: at the Unix socket everyone, and over TCP
+//! the holders of [`tokens`].
 
 mod api;
 mod audit;
@@ -7,9 +8,12 @@ mod budget_row;
 pub mod budgets;
 mod caller;
 mod error;
+mod events;
 pub mod exceptions;
 mod extract;
 mod gate;
+mod head_errors;
+mod hosts;
 pub mod logins;
 mod public;
 pub mod refusals;
@@ -17,17 +21,23 @@ mod rehearsal;
 mod reload;
 mod routes;
 mod serve;
+mod sessions;
 mod socket;
+mod state;
 pub mod status;
+pub mod tokens;
 pub mod top;
+mod upstreams;
 
 pub use api::{Api, Parts, ReloadFuture, Reloaded};
 pub use audit::{AuditAnswer, AuditLine, MAX_RECORDS};
 pub use budget_row::{BudgetRow, OverrideSource};
 pub use caller::{ADMINISTRATOR_HEADER, Caller};
 pub use error::{ApiError, ErrorAnswer, ErrorCode, ErrorDetails, Errors, ErrorsOrDoubts};
+pub use events::{EventKind, MAX_READERS, Missed};
 pub use extract::{Json, Path, Query};
 pub use gate::Gate;
+pub use hosts::Hosts;
 pub use public::{Readiness, public_router};
 pub use rehearsal::{TestAnswer, TestRequest};
 pub use reload::ReloadRequest;
@@ -41,8 +51,12 @@ use std::path::PathBuf;
 /// Addresses to listen on.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// TCP address of the read-only routes. Every client that can connect is permitted to read them.
+    /// TCP address of HTTP. Every client that can connect is permitted to read metrics and health; the API needs a token.
     pub address: Option<SocketAddr>,
+    /// The tokens file.
+    pub tokens: Option<PathBuf>,
+    /// Names of the TCP address that requests for the API may have in `Host`.
+    pub hosts: Vec<String>,
     /// Path of the Unix socket for control requests.
     pub socket: PathBuf,
 }

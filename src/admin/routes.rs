@@ -4,7 +4,10 @@
 //! [`acting`].
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
-use super::{audit, budgets, caller, error, exceptions, logins, refusals, rehearsal, reload, status, top};
+use super::{
+    audit, budgets, caller, error, events, exceptions, logins, refusals, rehearsal, reload, sessions, state, status,
+    top, upstreams,
+};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
@@ -25,6 +28,10 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(top::of_limit))
         .routes(routes!(budgets::of_owner))
         .routes(routes!(status::status))
+        .routes(routes!(events::events))
+        .routes(routes!(sessions::sessions))
+        .routes(routes!(upstreams::upstreams))
+        .routes(routes!(state::state))
 }
 
 /// Routes of acts. Only a token with `act` permits them.

@@ -1,24 +1,27 @@
 //! HTTP connections, with limits on their number, size and time. A stranger who can connect must not be able to block
 //! other clients or to fill the memory.
 
+use super::head_errors::WithHeadErrors;
 use super::{ApiError, ControlPeer, ErrorCode, Gate};
 use crate::policy::matching::Widths;
 use axum::Router;
 use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, Response};
 use axum::response::IntoResponse as _;
 use axum::serve::Listener;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -39,21 +42,35 @@ const NEXT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of a request's head in octets. Browsers send one or two thousand octets.
 const MAX_HEAD: usize = 16 * 1024;
 
+/// Content type of an answer that does not end by itself.
+const EVENT_STREAM: &str = "text/event-stream";
+
 /// Address of a client. A client of a Unix socket has no network address.
 pub trait Peer: Clone + Send + Sync + 'static {
     /// Returns the client's network: one IPv4 address or one IPv6 /64. Empty for a client of a Unix socket.
     fn network(&self) -> String;
+
+    /// Returns the client's address. `None` for a client of a Unix socket.
+    fn address(&self) -> Option<SocketAddr>;
 }
 
 impl Peer for SocketAddr {
     fn network(&self) -> String {
         Widths::default().network(self.ip().to_canonical())
     }
+
+    fn address(&self) -> Option<SocketAddr> {
+        Some(*self)
+    }
 }
 
 impl Peer for ControlPeer {
     fn network(&self) -> String {
         String::new()
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        None
     }
 }
 
@@ -148,6 +165,11 @@ impl Phase {
         self.deadline.send_replace(None);
     }
 
+    /// Sets the deadline of a streamed answer: the client has `time` to read the next part of it.
+    fn stream(&self, time: Duration) {
+        self.deadline.send_replace(Some(Instant::now() + time));
+    }
+
     /// Waits until the client has missed the deadline, and then returns.
     async fn timed_out(&self) {
         let mut changes = self.deadline.subscribe();
@@ -182,7 +204,8 @@ async fn serve_connection(
     mut stopped: watch::Receiver<bool>,
 ) {
     let service = service_fn(|request| requests.answer(request));
-    let connection = http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(io), service);
+    let connection =
+        http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(WithHeadErrors::new(io)), service);
     let mut connection = pin!(connection);
     let mut timed_out = pin!(requests.phase.timed_out());
     let mut is_stopping = false;
@@ -209,6 +232,10 @@ impl<P: Peer> Requests<P> {
             }
             Err(error) => error.into_response(),
         };
+        self.gate.observe(&answer, self.peer.address());
+        if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == EVENT_STREAM) {
+            return Ok(answer.map(|body| Body::new(Streamed::new(body, self.phase.clone()))));
+        }
         self.phase.wait(NEXT_TIMEOUT);
         Ok(answer)
     }
@@ -224,5 +251,47 @@ impl<P: Peer> Requests<P> {
                 false => ApiError::new(ErrorCode::BadRequest, "the body is malformed or incomplete"),
             })?;
         Ok(Request::from_parts(head, Full::from(body.to_bytes())))
+    }
+}
+
+/// Body of a streamed answer. hyper asks for the next part only when the client has read most of the former parts. So a
+/// client that does not read misses the deadline, which each part renews.
+struct Streamed {
+    body: Body,
+    phase: Arc<Phase>,
+}
+
+impl Streamed {
+    fn new(body: Body, phase: Arc<Phase>) -> Self {
+        phase.stream(NEXT_TIMEOUT);
+        Self { body, phase }
+    }
+}
+
+impl hyper::body::Body for Streamed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.phase.stream(NEXT_TIMEOUT);
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        self.phase.wait(NEXT_TIMEOUT);
     }
 }

@@ -16,6 +16,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
 
 /// Timeout for an answer of the running Weir. An answer with a long list takes a few seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -61,6 +62,65 @@ pub fn delete<T: DeserializeOwned>(config: &Path, path: &str) -> Result<T, AskEr
     ask(config, Method::DELETE, path, None)
 }
 
+/// Reads a stream of server-sent events. Calls `each` with the name and the data of each event, until the stream ends or
+/// `each` fails.
+pub fn stream(
+    config: &Path,
+    path: &str,
+    mut each: impl FnMut(&str, &str) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
+    let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
+    let failed = |why: String| CommandError::new(exit::UNAVAILABLE, format!("the Weir at {}: {why}", socket.display()));
+    runtime()?.block_on(async {
+        let stream = UnixStream::connect(&socket).await.map_err(|error| unreachable(&socket, &error))?;
+        let response = send(stream, Method::GET, path, None).await.map_err(|error| failed(error.to_string()))?;
+        let status = response.status();
+        let mut body = response.into_body();
+        if status != StatusCode::OK {
+            let body = body.collect().await.map_err(|error| failed(error.to_string()))?.to_bytes();
+            return Err(answered(status, &body).into());
+        }
+        let mut events = Events::default();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|error| failed(error.to_string()))?.into_data() else { continue };
+            events.add(&data, &mut each)?;
+        }
+        Ok(())
+    })
+}
+
+/// Parser of server-sent events (WHATWG HTML, section 9.2), as Weir writes them: each event has one line with its name
+/// and one with its data.
+#[derive(Default)]
+struct Events {
+    /// Octets of a line whose end has not arrived yet.
+    line: Vec<u8>,
+    name: String,
+}
+
+impl Events {
+    fn add(
+        &mut self,
+        octets: &[u8],
+        each: &mut impl FnMut(&str, &str) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        for part in octets.split_inclusive(|octet| *octet == b'\n') {
+            self.line.extend_from_slice(part);
+            if !part.ends_with(b"\n") {
+                return Ok(());
+            }
+            let line = std::mem::take(&mut self.line);
+            let line = String::from_utf8_lossy(&line);
+            if let Some(name) = line.strip_prefix("event:") {
+                self.name = name.trim().to_owned();
+            } else if let Some(data) = line.strip_prefix("data:") {
+                each(&self.name, data.trim())?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Encodes a text as one segment of a path.
 pub fn segment(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
@@ -91,10 +151,23 @@ fn ask<T: DeserializeOwned>(config: &Path, method: Method, path: &str, body: Opt
         let answer = serde_json::from_slice(&body);
         return answer.map_err(|error| unavailable(format!("the running Weir is of another version: {error}")));
     }
-    match serde_json::from_slice(&body) {
-        Ok(ErrorAnswer { error }) => Err(AskError::Answered(status, error)),
-        Err(_) => Err(unavailable(format!("the running Weir is of another version, restart it: {status}"))),
+    Err(answered(status, &body))
+}
+
+/// Returns the error of an answer.
+fn answered(status: StatusCode, body: &[u8]) -> AskError {
+    match serde_json::from_slice(body) {
+        Ok(ErrorAnswer { error }) => AskError::Answered(status, error),
+        Err(_) => {
+            let why = format!("the running Weir is of another version, restart it: {status}");
+            AskError::Failed(CommandError::new(exit::UNAVAILABLE, why))
+        }
     }
+}
+
+fn runtime() -> Result<Runtime, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| CommandError::new(exit::OS, error))
 }
 
 fn exchange(
@@ -104,10 +177,8 @@ fn exchange(
     body: Option<String>,
 ) -> Result<(StatusCode, Bytes), CommandError> {
     let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::new(exit::OS, error))?;
     let unavailable = |why: String| CommandError::new(exit::UNAVAILABLE, why);
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let stream = UnixStream::connect(&socket).await.map_err(|error| unreachable(&socket, &error))?;
         let answer = async {
             let (head, body) = send(stream, method, path, body).await?.into_parts();

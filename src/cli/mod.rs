@@ -7,6 +7,7 @@ mod demo;
 mod exceptions;
 mod history;
 mod import;
+mod log;
 mod logins;
 mod manual;
 mod password;
@@ -18,6 +19,7 @@ mod simulate;
 mod state;
 mod status;
 mod table;
+mod token;
 mod top;
 mod user;
 mod why;
@@ -114,6 +116,9 @@ enum Command {
     /// Print the login history of a user: from which networks, since when, with which client
     #[command(after_help = "Example:\n  weir logins alice")]
     Logins(logins::Arguments),
+    /// Print decisions and acts of the running Weir as they happen
+    #[command(after_help = "Example:\n  weir log --refused --user alice")]
+    Log(log::Arguments),
     /// Explain a refusal, by the reference in its reply: which limits refused, and what would let it pass
     #[command(
         after_help = "Exit code: 1 if no refusal with this reference is stored.\n\nExample:\n  weir why mp3x9abc-k3f7q-1"
@@ -151,6 +156,12 @@ enum Command {
     User {
         #[command(subcommand)]
         command: user::Command,
+    },
+    /// Manage the tokens for the API over HTTP
+    #[command(after_help = "Example:\n  weir token add grafana")]
+    Token {
+        #[command(subcommand)]
+        command: token::Command,
     },
     /// Inspect, dump, load or copy the state file, which has all budgets
     #[command(after_help = "Example:\n  weir state info")]
@@ -289,6 +300,7 @@ pub fn run() -> ExitCode {
         Command::Show(arguments) => show::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Logins(arguments) => logins::run(&arguments),
+        Command::Log(arguments) => log::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
@@ -296,6 +308,7 @@ pub fn run() -> ExitCode {
         Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
+        Command::Token { command } => token::run(&command),
         Command::State { command } => state::run(&command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { reference: true, .. } => manual::print_reference(),

@@ -1,12 +1,12 @@
-//! `[admin]`: the HTTP address for metrics and health, and the control socket.
+//! `[admin]`: the HTTP address for metrics, health and API, and the control socket.
 
 use super::exposure;
 use super::listeners::overlap;
 use super::section::{Placed, Section};
-use super::values::{quoted, socket_address, text};
+use super::values::{host_name, quoted, socket_address, text};
 use crate::admin::Options;
 use crate::server::ListenerOptions;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::Path;
 
@@ -14,19 +14,35 @@ use std::path::Path;
 /// (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Reads the section. By default, the control socket is in the folder of the state file, whose path is `state`. The
-/// returned position is that of the key `socket`. If this key is missing, the returned position is `state_place`.
+/// The section, with positions of its keys.
+pub struct Admin {
+    pub options: Options,
+    /// Position of the key `socket`. If this key is missing, the position of the state file's path.
+    pub socket: Range<usize>,
+    /// Position of the key `tokens`; empty if the key is missing.
+    pub tokens: Range<usize>,
+}
+
+/// Reads the section. By default, the control socket is in the folder of the state file, whose path is `state`, and
+/// whose position is `state_place`.
 pub fn read(
     mut s: Section<'_>,
     folder: &Path,
     state: &Path,
     state_place: &Range<usize>,
     listeners: &[ListenerOptions],
-) -> Placed<Options> {
+) -> Admin {
     let address = s.optional("address", |value| socket_address(&text(value)?));
+    let tokens = s.optional("tokens", |value| match text(value)? {
+        name if name.is_empty() => Err("it is empty".to_owned()),
+        name => Ok(folder.join(name)),
+    });
+    let hosts = s.list("hosts", Some("[]"), "[\"weir.example.org\"]", host);
     if let Some(address) = &address {
-        exposure::warn_of_admin(&s, address);
+        exposure::warn_of_admin(&s, address, tokens.is_some());
         check_port(&s, address, listeners);
+    } else if let Some(tokens) = &tokens {
+        s.warn(&tokens.span, "tokens has no effect without \"address\": the socket needs no tokens", None);
     }
     let default = state.strip_prefix(folder).unwrap_or(state).with_extension("sock");
     let socket = s.placed("socket", &quoted(&default.to_string_lossy()), |value| match text(value)? {
@@ -47,7 +63,21 @@ pub fn read(
         s.error(&place, format!("{} cannot be both state file and socket", socket.display()), Some(help));
     }
     s.finish();
-    Placed { value: Options { address: address.map(|address| address.value), socket }, span: place }
+    let options = Options {
+        address: address.map(|address| address.value),
+        tokens: tokens.as_ref().map(|tokens| tokens.value.clone()),
+        hosts: hosts.map(|hosts| hosts.value).unwrap_or_default(),
+        socket,
+    };
+    Admin { options, socket: place, tokens: tokens.map(|tokens| tokens.span).unwrap_or_default() }
+}
+
+/// Parses a name or address that requests may have in `Host`, without a port.
+fn host(text: &str) -> Result<String, String> {
+    match text.parse::<IpAddr>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => host_name(text),
+    }
 }
 
 /// Checks that no listener uses the address and port of `[admin]`: only one socket can be bound to them.

@@ -51,8 +51,13 @@ impl Listener<'_> {
 }
 
 /// Warns if other machines can reach the HTTP address of `[admin]`.
-pub fn warn_of_admin(s: &Section<'_>, address: &Placed<SocketAddr>) {
+pub fn warn_of_admin(s: &Section<'_>, address: &Placed<SocketAddr>, has_tokens: bool) {
     if !is_loopback(address.value) {
+        if has_tokens {
+            let message = format!("tokens are sent to {} in clear text, and can be read on the way", address.value);
+            let help = "address = \"127.0.0.1:9587\", behind a proxy with TLS or an SSH tunnel";
+            s.warn(&address.span, message, Some(help));
+        }
         let message =
             format!("every client that reaches {} can read metrics and health without a password", address.value);
         let help = "address = \"127.0.0.1:9587\", or admit only your monitoring with a firewall";

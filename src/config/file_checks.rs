@@ -6,10 +6,11 @@ use super::service_user::{Obstacle, ServiceUser};
 use super::{Config, certificates};
 use crate::accounts::certificate_users::CertificateUsers;
 use crate::accounts::users_file::{ScramUsers, Users};
+use crate::admin::tokens::{ReadError as TokensError, Tokens};
 use crate::time::Timestamp;
 use crate::{accounts, relay, server};
 use std::collections::BTreeSet;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ impl Config {
         self.check_dovecot(found);
         self.check_upstreams(now, found);
         self.check_state(found);
+        self.check_tokens(found);
         self.check_secrets(found);
         self.check_service_user(found);
         self.warn_of_notifications(found);
@@ -63,6 +65,19 @@ impl Config {
                 found.extend(self.login_without_address(users));
             }
             Err(why) => found.push(problem(Severity::Error, &self.places.accounts.file, why.to_string(), None)),
+        }
+    }
+
+    /// Reads the tokens file. Warns if it does not exist.
+    fn check_tokens(&self, found: &mut Vec<Diagnostic>) {
+        let Some(path) = &self.admin.tokens else { return };
+        match Tokens::read(path) {
+            Ok(_) => {}
+            Err(TokensError::Io(_, error)) if error.kind() == ErrorKind::NotFound => {
+                let message = format!("tokens file {}: there is none, so no token is accepted", path.display());
+                found.push(problem(Severity::Warning, &self.places.tokens, message, Some("weir token add NAME")));
+            }
+            Err(why) => found.push(problem(Severity::Error, &self.places.tokens, why.to_string(), None)),
         }
     }
 
@@ -217,7 +232,8 @@ impl Config {
         let upstreams = self.relay.upstreams.iter().zip(&self.places.upstreams);
         let secrets = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
-        keys.chain(users).chain(secrets).chain(shown).collect()
+        let tokens = self.admin.tokens.as_ref().filter(|path| path.exists()).map(|path| (path, &self.places.tokens));
+        keys.chain(users).chain(secrets).chain(shown).chain(tokens).collect()
     }
 
     /// Returns the other files that Weir reads, with the positions of their names in the configuration. The position is

@@ -99,6 +99,8 @@ struct Places {
     /// Position of the key `socket` of `[admin]`. If this key is missing, the position of `[state]`, because the
     /// control socket is then in the folder of the state file.
     socket: Range<usize>,
+    /// Position of the key `tokens` of `[admin]`; empty if this key is missing.
+    tokens: Range<usize>,
     /// Names of the notifications that limits use, with the positions of these notifications.
     notifications: Vec<(String, Range<usize>)>,
 }
@@ -149,7 +151,7 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     let (mut root, mut places) = (Section::root(&document, &source), Places::default());
     let reader = Reader { folder: path.parent().unwrap_or(Path::new("")).to_owned() };
     let (state, _) = reader.state(root.section("state"), &mut places);
-    Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state, &[]).value.socket)
+    Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state, &[]).options.socket)
 }
 
 /// Parses the text of a configuration file, and reads the lists that the text names. `path` names the file in messages;
@@ -259,9 +261,9 @@ impl Reader {
         };
         mail_loop::warn(&root, &relay, &places.upstreams, &listeners);
         let (state, max_new_budgets) = self.state(root.section("state"), &mut places);
-        let Placed { value: admin, span: socket } =
+        let admin::Admin { options: admin, socket, tokens } =
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
-        places.socket = socket;
+        (places.socket, places.tokens) = (socket, tokens);
         let log = log_format(root.section("log"));
         let decision_log = decision_log::read(root.section("decision-log"), &self.folder);
         let normalizer = addresses::normalizer(root.section("addresses"));

@@ -1,9 +1,12 @@
 //! Listeners for administrators: the control socket, and the HTTP address for metrics and health.
 
 use super::error::StartError;
-use crate::admin::{self, Api, ControlListener, Gate, SocketFile};
+use crate::admin::tokens::WatchedTokens;
+use crate::admin::{self, Api, ControlListener, Gate, Hosts, SocketFile};
+use crate::server::Server;
 use axum::Router;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -23,18 +26,21 @@ impl Administration {
         options: &admin::Options,
         public: Router,
         api: Api,
+        server: &Arc<Server>,
         stopping: &watch::Receiver<bool>,
     ) -> Result<Self, StartError> {
         let (mut tasks, mut socket, mut address) = (JoinSet::new(), None, None);
         let router = admin::with_fallbacks(public.merge(admin::router(api)));
         if let Some((listener, file)) = bind_socket(options).await {
-            tasks.spawn(serve(listener, router.clone(), Gate::Socket, stopping.clone()));
+            tasks.spawn(serve(listener, router.clone(), Gate::of_socket(server), stopping.clone()));
             socket = Some(file);
         }
         if let Some(wanted) = options.address {
             let listener = bind(wanted).await?;
             address = listener.local_addr().ok();
-            tasks.spawn(serve(listener, router, Gate::Tcp, stopping.clone()));
+            let tokens = options.tokens.clone().map(WatchedTokens::new);
+            let gate = Gate::of_tcp(server, tokens, Hosts::new(wanted, &options.hosts));
+            tasks.spawn(serve(listener, router, gate, stopping.clone()));
         }
         Ok(Self { tasks, socket, address })
     }

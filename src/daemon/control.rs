@@ -1,13 +1,13 @@
 //! State of the admin API: what its handlers need of the running Weir.
 
 use super::reloader::ReloadHandle;
-use crate::admin::{Api, Parts, ReloadFuture};
+use crate::admin::{Api, MAX_READERS, Parts, ReloadFuture};
 use crate::clock;
 use crate::server::Server;
 use crate::session;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// Returns the state of the API. `sessions` are the options of the sessions of each listener, and `listeners` are the
 /// names and addresses of the listeners.
@@ -23,5 +23,13 @@ pub fn api(
         let handle = handle.clone();
         Box::pin(async move { handle.reload().await }) as ReloadFuture
     });
-    Api::new(Parts { server: Arc::downgrade(server), sessions, reload, listeners, started: clock::now(), stopping })
+    Api::new(Parts {
+        server: Arc::downgrade(server),
+        sessions,
+        reload,
+        readers: Arc::new(Semaphore::new(MAX_READERS)),
+        listeners,
+        started: clock::now(),
+        stopping,
+    })
 }

@@ -104,7 +104,7 @@ impl Daemon {
             Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
         let api = control::api(&reload_handle, &server, sessions, listeners.clone(), stopping.clone());
-        let administration = Administration::start(&admin_options, public, api, &stopping).await?;
+        let administration = Administration::start(&admin_options, public, api, &server, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
@@ -171,6 +171,7 @@ fn open(config: Config) -> Result<Server, StartError> {
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         top: TopSenders::default(),
         certificates: certificates.map(Arc::new),
+        sessions: Arc::default(),
     })
 }
 

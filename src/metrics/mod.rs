@@ -1,6 +1,7 @@
 //! Metrics for Prometheus, in the groups of the guide to monitoring. The other modules update the metrics; only the
 //! metrics page reads them.
 
+mod admin;
 mod builder;
 mod connections;
 mod gauge_guard;
@@ -12,6 +13,7 @@ mod service;
 mod state;
 mod upstreams;
 
+pub use admin::AdminMetrics;
 pub use connections::ConnectionMetrics;
 pub use gauge_guard::GaugeGuard;
 pub use limits::{LimitLabels, LimitMetrics};
@@ -36,6 +38,7 @@ pub struct Metrics {
     pub upstreams: Arc<Upstreams>,
     pub state: StateMetrics,
     pub service: ServiceMetrics,
+    pub admin: AdminMetrics,
 }
 
 impl Metrics {
@@ -51,6 +54,7 @@ impl Metrics {
             upstreams: Arc::new(Upstreams::new(&build)?),
             state: StateMetrics::new(&build)?,
             service: ServiceMetrics::new(&build)?,
+            admin: AdminMetrics::new(&build)?,
             registry,
         })
     }

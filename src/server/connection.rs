@@ -8,6 +8,7 @@ use super::connection_limits::{ConnectionPermit, Standing};
 use super::decision_records;
 use super::log_throttle::Permit;
 use super::message_pipe::{Parts, slowest};
+use super::open_sessions::{ListedSession, SessionEntry};
 use super::options::ListenerOptions;
 use super::sender_activity;
 use super::services::Server;
@@ -59,6 +60,8 @@ pub struct Connection {
     /// Entries that count this session in limits "N at once". They are removed when the connection ends, for any
     /// reason.
     slots: Vec<SessionSlots>,
+    /// Place of this session in the list for administrators.
+    listed: ListedSession,
     stop: Stop,
     permit: ConnectionPermit,
 }
@@ -84,11 +87,16 @@ impl Connection {
         let _ = tcp.set_nodelay(true);
         let login_by = since + server.options.login_timeout;
         let local = tcp.local_addr().ok();
+        let (id, listener_name) = (session_id(), listener.name.clone());
+        let entry =
+            SessionEntry { id: id.clone(), listener: listener_name, client: peer, since: clock::now(), user: None };
+        let listed = server.sessions.add(entry);
         Self {
             slots: Vec::new(),
             server,
             listener,
-            id: session_id(),
+            id,
+            listed,
             peer,
             login_by,
             client: Client::new(tcp),

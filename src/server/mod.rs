@@ -13,6 +13,7 @@ mod log_throttle;
 mod login_network;
 mod message_pipe;
 mod notification_throttle;
+mod open_sessions;
 mod options;
 pub mod proxy;
 mod sender_activity;
@@ -29,6 +30,7 @@ pub use accept_errors::AcceptErrors;
 pub use listener::Bound;
 pub use log_throttle::LogThrottle;
 pub use notification_throttle::NotificationThrottle;
+pub use open_sessions::{OpenSessions, SessionEntry};
 pub use options::{ListenerOptions, Options};
 pub use services::Server;
 

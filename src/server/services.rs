@@ -3,6 +3,7 @@
 use super::accept_errors::AcceptErrors;
 use super::log_throttle::LogThrottle;
 use super::notification_throttle::NotificationThrottle;
+use super::open_sessions::OpenSessions;
 use super::options::Options;
 use super::tls::Certificates;
 use crate::accounts::Accounts;
@@ -30,4 +31,5 @@ pub struct Server {
     /// The senders that send or are refused most.
     pub top: TopSenders,
     pub certificates: Option<Arc<Certificates>>,
+    pub sessions: Arc<OpenSessions>,
 }

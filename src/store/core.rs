@@ -1,5 +1,6 @@
 //! State shared by the threads of a store.
 
+use super::audit::AuditRecord;
 use super::cache::BudgetCache;
 use super::commit_queue::{Queue, WriterJob};
 use super::health::{Attempt, HealthMonitor};
@@ -17,7 +18,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, broadcast};
 
 /// State shared by the threads of a store.
 pub struct Core {
@@ -32,6 +33,8 @@ pub struct Core {
     /// Permits for reads of the login history.
     pub login_reads: Arc<Semaphore>,
     pub health: HealthMonitor,
+    /// Gives the audit records to readers of the event stream.
+    pub acts: broadcast::Sender<AuditRecord>,
     pub metrics: Arc<Metrics>,
     /// Device and inode of the opened state file and of its write-ahead log. Not set before the file was opened.
     pub identity: OnceLock<Option<[(u64, u64); 2]>>,
@@ -52,6 +55,9 @@ pub struct Core {
     /// True if the loader has not answered in time. Until the loader answers again, no transaction waits for it.
     pub is_loader_stuck: AtomicBool,
 }
+
+/// Maximum audit records that wait for a reader of the event stream. A reader that is slower loses the oldest records.
+const MAX_WAITING_ACTS: usize = 256;
 
 /// Maximum reads of the login history at once. If the disk hangs, each read occupies a thread.
 const MAX_LOGIN_READS: usize = 4;
@@ -93,6 +99,7 @@ impl Core {
             refusals: Arc::new(RefusalMemory::new(options.refusals)),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             health: HealthMonitor::new(metrics.clone()),
+            acts: broadcast::Sender::new(MAX_WAITING_ACTS),
             metrics,
             identity: OnceLock::new(),
             wal_written: AtomicUsize::new(0),

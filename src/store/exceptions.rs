@@ -17,6 +17,7 @@ use crate::time::Timestamp;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use tokio::sync::broadcast;
 use tokio::sync::oneshot::{Receiver, channel};
 use tokio::time::timeout;
 
@@ -53,6 +54,8 @@ impl Core {
         drop(slot);
         self.queue.send_job(WriterJob::WriteExceptions);
         done.iter().for_each(AuditRecord::log);
+        // If sending fails, nobody reads.
+        done.into_iter().for_each(|record| drop(self.acts.send(record)));
         (changed, written)
     }
 
@@ -247,6 +250,11 @@ impl Store {
         let kept = self.record(record).await;
         let lag = self.core.health.reason(Attempt::Append).filter(|_| kept == Kept::InFile);
         Ok((was, lag.map_or(kept, Kept::InMemory)))
+    }
+
+    /// Begins to read the audit records, from now on.
+    pub fn acts(&self) -> broadcast::Receiver<AuditRecord> {
+        self.core.acts.subscribe()
     }
 
     /// Adds a record of an act that changes no exception to the audit trail.

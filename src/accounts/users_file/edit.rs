@@ -2,10 +2,10 @@
 
 use super::line::{GROUP_NAMES, check_name, sorted};
 use super::{Line, ReadError, User, Users};
+use crate::accounts::locked_file;
 use crate::accounts::password_hash::{self, HashError, Scheme};
 use std::fmt;
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ impl Users {
             Line::User(user) => format!("{user}\n"),
         };
         let text: String = self.lines.iter().map(line).collect();
-        replace(path, &text).map_err(|error| EditError::Write(path.to_owned(), error))
+        locked_file::replace(path, &text).map_err(|error| EditError::Write(path.to_owned(), error))
     }
 }
 
@@ -150,47 +150,16 @@ fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
     sorted(&names).map_err(|bad| EditError::Group(bad.to_owned()))
 }
 
-/// Locks the file against other `weir user` commands while this command reads and writes it. Dropping the returned file
-/// releases the lock.
+/// Locks the file against other `weir user` commands while this command reads and writes it.
 fn lock(path: &Path) -> Result<std::fs::File, EditError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let opened = std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(name);
-    let locked = opened.and_then(|file| file.lock().map(|()| file));
-    locked.map_err(|error| EditError::Write(path.to_owned(), error))
-}
-
-/// Replaces a file as a whole: readers see either the old or the new content.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // If the path is a symbolic link, the link stays and its target is replaced.
-    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let path = target.as_path();
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = tempfile::Builder::new().prefix(".users-").tempfile_in(folder)?;
-    new.write_all(text.as_bytes())?;
-    if let Ok(old) = std::fs::metadata(path) {
-        // Keep the owner and mode that the administrator set, because the server perhaps reads the file with the rights
-        // of its group.
-        new.as_file().set_permissions(std::fs::Permissions::from_mode(old.mode() & 0o7777))?;
-        let _ = std::os::unix::fs::chown(new.path(), Some(old.uid()), Some(old.gid()));
-    } else if rustix::process::geteuid().is_root()
-        && let Ok(folder) = std::fs::metadata(folder)
-        && folder.gid() != 0
-    {
-        // Root adds the first user, and the server, which does not run as root, must read the file. So the file gets
-        // the group of its folder, usually /etc/weir.
-        std::os::unix::fs::chown(new.path(), None, Some(folder.gid()))?;
-        new.as_file().set_permissions(std::fs::Permissions::from_mode(0o640))?;
-    }
-    new.as_file().sync_all()?;
-    new.persist(path)?;
-    Ok(())
+    locked_file::lock(path).map_err(|error| EditError::Write(path.to_owned(), error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::accounts::users_file::tests::credentials;
+    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn an_added_user_can_log_in_and_no_other_user() {

@@ -1,0 +1,50 @@
+//! Upstreams and their health.
+
+use super::{Api, ApiError, Errors, Json};
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct UpstreamsAnswer {
+    /// The upstreams, in the order of the configuration.
+    pub upstreams: Vec<UpstreamStatus>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct UpstreamStatus {
+    pub name: String,
+    pub host: String,
+    pub port: u16,
+    /// False if the configuration has disabled the upstream.
+    pub enabled: bool,
+    /// True if the upstream works, or has not been tried since Weir started.
+    pub up: bool,
+    pub priority: u16,
+    pub weight: u16,
+    /// True if the upstream gets only mail that a limit routes to it.
+    pub only_routed: bool,
+}
+
+/// Returns the upstreams and their health.
+#[utoipa::path(get, path = "/v1/upstreams",
+    responses((status = 200, description = "The upstreams", body = UpstreamsAnswer), Errors))]
+pub async fn upstreams(State(api): State<Api>) -> Result<Json<UpstreamsAnswer>, ApiError> {
+    let server = api.server()?;
+    let status = |upstream: &std::sync::Arc<crate::relay::Upstream>| {
+        let options = upstream.options();
+        UpstreamStatus {
+            name: options.name.to_string(),
+            host: options.host.to_string(),
+            port: options.port,
+            enabled: upstream.connector().admin_state().is_enabled(),
+            up: upstream.standing().is_well,
+            priority: options.priority,
+            weight: options.weight,
+            only_routed: options.only_routed,
+        }
+    };
+    Ok(Json(UpstreamsAnswer { upstreams: server.relay.upstreams().iter().map(status).collect() }))
+}
