@@ -98,15 +98,14 @@ fn readers_get_the_decisions_and_acts_that_they_ask_for() {
 fn a_slow_reader_is_told_what_it_has_missed_and_slows_nobody_down() {
     let (_upstream, site, weir) = start();
     let mut slow = Reader::open(&site, "?kind=refused");
-    let mut client = Client::greeted(weir.address("s"));
-    client.say("MAIL FROM:<a@example.org>", "250");
-    // A sender whose budget is full gets no further MAIL, so each batch has a sender of its own. The records of these
-    // refusals are more than the hub keeps, and more than the socket holds.
-    for n in 0..6_000 {
-        client.ask(&format!("RCPT TO:<r{n}@example.net>"));
-        if n % 50 == 49 {
+    // The records of these refusals are more than the hub keeps, and more than the socket holds. A sender whose budget is
+    // full gets no further MAIL, so each message has a sender of its own. A session may cause 1,000 refusals.
+    for session in 0..12 {
+        let mut client = Client::greeted(weir.address("s"));
+        for message in 0..10 {
+            client.say(&format!("MAIL FROM:<a{session}-{message}@example.org>"), "250");
+            (0..50).for_each(|n| drop(client.ask(&format!("RCPT TO:<r{n}@example.net>"))));
             client.say("RSET", "250");
-            client.say(&format!("MAIL FROM:<a{n}@example.org>"), "250");
         }
     }
     let missed = wait_for("a gap", || {

@@ -66,7 +66,7 @@ pub enum EventKind {
 #[expect(dead_code, reason = "each event is serialized as the type that it contains")]
 pub enum StreamItem {
     Decision(Box<DecisionRecord>),
-    Act(AuditLine),
+    Act(Box<AuditLine>),
     Missed(Missed),
 }
 

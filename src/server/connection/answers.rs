@@ -35,7 +35,7 @@ impl Connection {
                 }
                 _ => LoggedIn::PasswordUnknown,
             };
-            self.listed.logged_in(&user);
+            self.listed.logged_in(user);
             self.login = Some((user.clone(), logged_in));
         }
         login.answer(verified)
