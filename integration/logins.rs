@@ -11,7 +11,7 @@ use weir::session::FAILED_LOGIN_PAUSE;
 
 const GUESSER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const WRONG: &str = "weir_logins_total{result=\"wrong\"}";
-const BUSY: &str = "weir_logins_total{result=\"busy\"}";
+const BUSY: &str = "weir_logins_total{result=\"unavailable\"}";
 
 /// Returns a site with these users: name, password and groups.
 fn site_with_users(users: &[(&str, &str, &str)], limits: &str) -> (Upstream, Site) {

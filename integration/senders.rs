@@ -157,7 +157,7 @@ fn permits_maps_and_aliases_are_in_force_after_a_change_and_for_limits_too() {
 #[test]
 fn weir_test_tells_about_a_foreign_sender() {
     for (mismatch, expected, words) in [
-        ("refuse", Some(1), "refused, not by a limit: MAIL: 550 5.7.1 alice may not send as bob@example.org (test-1)"),
+        ("refuse", Some(1), "refused, not by a limit: MAIL: 550 5.7.1 alice may not send as bob@example.org (test)"),
         ("warn", Some(0), "note: sender mismatch, which only warns: alice may not send as bob@example.org"),
         ("allow", Some(0), "nothing is refused"),
     ] {

@@ -114,7 +114,7 @@ RCPT TO:<postmaster@example.net>
   few: does not hold: excepted: recipient is postmaster@example.net
   strangers: charges 0 new recipients in user=alice: 2 -> 2 of 30 new recipients per 1d, at most 29 at the same instant: passes
   not here: failures, messages (30 / 1h), messages (100 / 1d), octets
-  -> 554 5.7.1 2 of 2 tokens used (test-1)
+  -> 554 5.7.1 2 of 2 tokens used (test)
 
 RCPT TO:<d@example.net>
   tokens: charges 1 in user=alice: 2 -> 3 of 2 recipients at once, then 2 per 1d (some.csv, line 3): refuses: 554 5.7.1 2 of 2 tokens used (test)
@@ -123,7 +123,7 @@ RCPT TO:<d@example.net>
 450 4.7.1 1 of 1 recipient used, 1.5 more per hour; try again in 23m42s (test)
   strangers: charges 1 new recipient in user=alice: 2 -> 3 of 30 new recipients per 1d, at most 29 at the same instant: passes
   not here: failures, messages (30 / 1h), messages (100 / 1d), octets
-  -> 554 5.7.1 2 of 2 tokens used (test-2)
+  -> 554 5.7.1 2 of 2 tokens used (test)
 
 DATA
   messages (30 / 1h): charges 1 in client=192.0.2.7: 0 -> 1 of 30 messages per 1h, at most 29 at the same instant: passes
@@ -137,8 +137,8 @@ end of the message, 20480 octets
   not here: failures, tokens, messages (30 / 1h), messages (100 / 1d), students, few, strangers
   -> passes
 
-refused: RCPT TO:<postmaster@example.net>: 554 5.7.1 2 of 2 tokens used (test-1)
-refused: RCPT TO:<d@example.net>: 554 5.7.1 2 of 2 tokens used (test-2)
+refused: RCPT TO:<postmaster@example.net>: 554 5.7.1 2 of 2 tokens used (test)
+refused: RCPT TO:<d@example.net>: 554 5.7.1 2 of 2 tokens used (test)
 ";
 
 #[test]
@@ -157,7 +157,7 @@ fn each_limit_explains_its_decision() {
     let Outcome { code, out, .. } = test(&site, &format!("{session} --json"));
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &report["refused"], &report["live"]), (Some(1), &json!(true), &json!(false)));
-    assert_eq!(report["replies"][1], "554 5.7.1 2 of 2 tokens used (test-2)");
+    assert_eq!(report["replies"][1], "554 5.7.1 2 of 2 tokens used (test)");
     let limits = &report["acts"][5]["limits"];
     let find = |name| limits.as_array().unwrap().iter().find(|limit| limit["limit"] == name).unwrap();
     let tokens = find("tokens");

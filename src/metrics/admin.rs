@@ -14,8 +14,8 @@ pub struct AdminMetrics {
 
 impl AdminMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
-        let name = "weir_admin_requests_refused_total";
-        let refused = build.counters(name, "Requests that the admin API refused", &["reason"])?;
+        let refused =
+            build.counters("weir_admin_requests_refused_total", "Requests that the admin API refused", &["reason"])?;
         // Create the counters with the value 0, so that Prometheus sees the first request of a stranger as a change.
         for reason in ["no-token", "wrong-token", "read-only", "host", "origin"] {
             refused.with_label_values(&[reason]);

@@ -76,6 +76,9 @@ impl<'a> Setup<'a> {
     }
 }
 
+/// Reference in the replies of a rehearsal.
+pub const REFERENCE: &str = "test";
+
 /// Event about which the session asked the policy, with its outcome.
 pub struct RehearsedEvent {
     /// Text for people: `RCPT TO:<bob@example.net>`.
@@ -257,17 +260,25 @@ impl Player<'_> {
 
     /// Reads the reply to the client's last command. Returns whether the command is accepted.
     fn hear(&mut self, session: &mut Session) -> bool {
-        let mut refusal = None;
+        let (mut refusal, mut output) = (None, String::from_utf8_lossy(&session.take_output()).into_owned());
         for record in session.take_records() {
+            // Nothing is stored about this refusal, so its reference would lead nowhere.
+            let reference = record.reference().map(str::to_owned);
+            let without_reference = |text: String| match &reference {
+                Some(reference) => text.replace(reference, REFERENCE),
+                None => text,
+            };
+            output = without_reference(output);
             match record {
                 // The upstream refuses nothing.
-                Record::Refused { refused, .. } => refusal = refusal.or(Some(line(&refused.reply))),
+                Record::Refused { refused, .. } => {
+                    refusal = refusal.or(Some(without_reference(line(&refused.reply))));
+                }
                 Record::SenderMismatch { mismatch, refused: None, .. } => self.rehearsal.mismatches.push(mismatch),
                 _ => {}
             }
         }
         let by_limit = refusal.as_deref().unwrap_or_default();
-        let output = String::from_utf8_lossy(&session.take_output()).into_owned();
         let negative: Vec<&str> = output.lines().filter(|reply| reply.starts_with(['4', '5'])).collect();
         for reply in negative.iter().filter(|reply| !by_limit.contains(**reply)) {
             let why = self.listener_refusal(reply);

@@ -1,6 +1,6 @@
 //! Report of a rehearsal: text for people, JSON for programs.
 
-use super::rehearsal::{Rehearsal, RehearsedEvent, Setup, line};
+use super::rehearsal::{REFERENCE, Rehearsal, RehearsedEvent, Setup, line};
 use super::test_message::TestMessage;
 use crate::policy::limit::{Effect, Limit, Mode, Quota, Scope};
 use crate::policy::matching::{SkipExplanation, SkipReason};
@@ -94,7 +94,7 @@ impl Report<'_> {
     /// Returns the reply that this limit alone would give. If several limits refuse, the strongest refusal gives the
     /// reply.
     fn reply(&self, event: &RehearsedEvent, refusal: &Refusal) -> String {
-        line(&refusal_reply(refusal, event.stage, self.setup.hostname, "test").0)
+        line(&refusal_reply(refusal, event.stage, self.setup.hostname, REFERENCE).0)
     }
 
     /// Says which steps are refused.

@@ -146,7 +146,7 @@ fn an_average_passes_its_amount_one_by_one_and_one_less_at_the_same_instant() {
     assert!(!report.is_refused());
     let text = report.text();
     let words = "\nnote: if all commands arrive at the same instant (PIPELINING), RCPT TO:<d@example.net> is refused: \
-                 450 4.7.1 2 of 2 recipients used, 3 more per day; try again in 1s (test-1)\n\
+                 450 4.7.1 2 of 2 recipients used, 3 more per day; try again in 1s (test)\n\
                  apart from that, nothing is refused: the smart host has the last word\n";
     assert!(text.ends_with(words), "{text}");
     assert_eq!(report.json()["refused-at-once"][0]["what"], "RCPT TO:<d@example.net>");

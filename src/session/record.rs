@@ -137,6 +137,20 @@ pub enum RefusedBy {
     Away(String),
 }
 
+impl Record {
+    /// Returns the reference in the reply, if the record is that of a refusal with a reference.
+    pub fn reference(&self) -> Option<&str> {
+        match self {
+            Self::Refused { refused, .. } => match &refused.by {
+                RefusedBy::Limit { reference, .. } | RefusedBy::Suspension { reference, .. } => Some(reference),
+                RefusedBy::Upstream | RefusedBy::Away(_) => None,
+            },
+            Self::SenderMismatch { refused, .. } => refused.as_ref().map(|refused| &*refused.reference),
+            _ => None,
+        }
+    }
+}
+
 /// A message, delivered or not.
 #[derive(Clone, Debug)]
 pub struct Delivery {
