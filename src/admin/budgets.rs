@@ -122,7 +122,7 @@ pub async fn of_owner(
         grants: grants.map(|grant| Exception::from(&**grant)).collect(),
         budgets,
         incomplete,
-        activity: activity(&server, &policy, &wanted, now),
+        activity: activity(&server, &wanted, now),
         refusals,
         refusals_unknown,
         logins,
@@ -218,7 +218,10 @@ fn own_keys(policy: &Policy, wanted: &Wanted, now: Timestamp) -> Vec<Key> {
         // A network that is wider than the networks which the limit counts has many budgets: the search finds them.
         let Some(owner) = own_owner(policy, limit, wanted) else { continue };
         let own = Key::of_owner(limit.prefix(), &owner);
-        let grant = policy.exceptions.grant_of(&limit.name, &owner).filter(|grant| grant.term.holds(now));
+        let grant = policy
+            .exceptions
+            .grant_of(&limit.name, &owner)
+            .filter(|grant| grant.term.holds(now) && grant.quota(limit).is_some());
         let key = grant.map_or_else(|| own.clone(), |grant| own.granted(grant.term.since));
         keys.extend(BudgetViews::new(policy, now).of(key.borrowed(), None).and_then(|view| view.total_key(&key)));
         keys.push(key);
@@ -282,7 +285,7 @@ async fn logins(store: &Store, user: &str, now: Timestamp) -> (Vec<LoginLine>, O
 }
 
 /// Returns the present activity of the wanted user or client, if it is one of the top senders.
-fn activity(server: &Server, policy: &Policy, wanted: &Wanted, now: Timestamp) -> Option<SenderRow> {
+fn activity(server: &Server, wanted: &Wanted, now: Timestamp) -> Option<SenderRow> {
     let kind = match &*wanted.field {
         "user" => SenderKind::User,
         "client" => SenderKind::Client,
@@ -290,7 +293,7 @@ fn activity(server: &Server, policy: &Policy, wanted: &Wanted, now: Timestamp) -
     };
     let senders = server.top.senders(now, Some(kind), SortBy::default(), usize::MAX);
     let is_wanted = |name: &str| match kind {
-        SenderKind::User => *policy.normalizer.user(name) == *wanted.value,
+        SenderKind::User => *name == *wanted.value,
         SenderKind::Client => has_part(std::iter::once(("client", name)), "client", &wanted.value),
     };
     senders.iter().find(|sender| is_wanted(&sender.name)).map(SenderRow::from)

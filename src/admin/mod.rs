@@ -44,6 +44,7 @@ pub use reload::ReloadRequest;
 pub use routes::{openapi, router, with_fallbacks};
 pub use serve::{MAX_CONNECTIONS, Peer, serve};
 pub use socket::{ControlListener, ControlPeer, SocketError, SocketFile, bind};
+pub use upstreams::UpstreamStatus;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! Status of the running Weir in one answer.
 
 use super::top::{LastHour, last_hour};
+use super::upstreams::{self, UpstreamStatus};
 use super::{Api, ApiError, Errors, Json};
 use crate::clock;
 use crate::server::Server;
@@ -26,7 +27,7 @@ pub struct StatusAnswer {
     pub listeners: Vec<ListenerRow>,
     /// Maximum number of sessions at once, over all listeners.
     pub max_sessions: u64,
-    pub upstreams: Vec<UpstreamRow>,
+    pub upstreams: Vec<UpstreamStatus>,
     /// Number of limits. A limit with several rates counts once.
     pub limits: u64,
     /// Number of suspensions in force.
@@ -49,18 +50,6 @@ pub struct ListenerRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct UpstreamRow {
-    pub name: String,
-    /// Host and port.
-    pub address: String,
-    /// False if the configuration disables the upstream.
-    pub is_enabled: bool,
-    /// Whether the upstream answers, as far as Weir knows.
-    pub is_up: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
 pub struct CertificateRow {
     pub file: String,
     #[schema(format = DateTime)]
@@ -72,7 +61,7 @@ pub struct CertificateRow {
     responses((status = 200, description = "The status", body = StatusAnswer), Errors))]
 pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiError> {
     let (server, now) = (api.server()?, clock::now());
-    let upstreams = upstreams(&server);
+    let upstreams = upstreams::all(&server);
     let expiries = server.metrics.service.certificate_expiries();
     let policy = server.store.policy();
     let listener = |(name, address): &(String, std::net::SocketAddr)| ListenerRow {
@@ -98,23 +87,10 @@ pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiErr
     }))
 }
 
-fn upstreams(server: &Server) -> Vec<UpstreamRow> {
-    let row = |upstream: &std::sync::Arc<crate::relay::Upstream>| {
-        let (options, is_enabled) = (upstream.options(), upstream.is_enabled());
-        UpstreamRow {
-            name: options.name.to_string(),
-            address: format!("{}:{}", options.host, options.port),
-            is_enabled,
-            is_up: is_enabled && upstream.standing().is_well,
-        }
-    };
-    server.relay.upstreams().iter().map(row).collect()
-}
-
 /// Returns a sentence for each problem that an administrator should solve.
 fn problems(
     server: &Server,
-    upstreams: &[UpstreamRow],
+    upstreams: &[UpstreamStatus],
     expiries: &[(String, Timestamp)],
     now: Timestamp,
 ) -> Vec<String> {
@@ -128,9 +104,9 @@ fn problems(
     if server.metrics.service.config_good.get() == 0 {
         problems.push("the configuration file is invalid, and a former one is in force: weir check".to_owned());
     }
-    let down = upstreams.iter().filter(|upstream| upstream.is_enabled && !upstream.is_up);
+    let down = upstreams.iter().filter(|upstream| upstream.enabled && !upstream.up);
     problems.extend(down.map(|upstream| format!("upstream {} is down", upstream.name)));
-    if !upstreams.iter().any(|upstream| upstream.is_enabled) {
+    if !upstreams.iter().any(|upstream| upstream.enabled) {
         problems.push("no upstream is enabled".to_owned());
     }
     let expired = expiries.iter().filter(|(_, end)| *end <= now);

@@ -1,6 +1,7 @@
 //! Upstreams and their health.
 
 use super::{Api, ApiError, Errors, Json};
+use crate::server::Server;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,7 +13,7 @@ pub struct UpstreamsAnswer {
     pub upstreams: Vec<UpstreamStatus>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct UpstreamStatus {
     pub name: String,
@@ -20,7 +21,7 @@ pub struct UpstreamStatus {
     pub port: u16,
     /// False if the configuration has disabled the upstream.
     pub enabled: bool,
-    /// True if the upstream works, or has not been tried since Weir started.
+    /// True if the upstream is enabled, and works or has not been tried since Weir started.
     pub up: bool,
     pub priority: u16,
     pub weight: u16,
@@ -32,19 +33,23 @@ pub struct UpstreamStatus {
 #[utoipa::path(get, path = "/v1/upstreams",
     responses((status = 200, description = "The upstreams", body = UpstreamsAnswer), Errors))]
 pub async fn upstreams(State(api): State<Api>) -> Result<Json<UpstreamsAnswer>, ApiError> {
-    let server = api.server()?;
+    Ok(Json(UpstreamsAnswer { upstreams: all(&*api.server()?) }))
+}
+
+/// Returns the status of all upstreams, in the order of the configuration.
+pub fn all(server: &Server) -> Vec<UpstreamStatus> {
     let status = |upstream: &std::sync::Arc<crate::relay::Upstream>| {
-        let options = upstream.options();
+        let (options, enabled) = (upstream.options(), upstream.is_enabled());
         UpstreamStatus {
             name: options.name.to_string(),
             host: options.host.to_string(),
             port: options.port,
-            enabled: upstream.connector().admin_state().is_enabled(),
-            up: upstream.standing().is_well,
+            enabled,
+            up: enabled && upstream.standing().is_well,
             priority: options.priority,
             weight: options.weight,
             only_routed: options.only_routed,
         }
     };
-    Ok(Json(UpstreamsAnswer { upstreams: server.relay.upstreams().iter().map(status).collect() }))
+    server.relay.upstreams().iter().map(status).collect()
 }

@@ -26,6 +26,7 @@ mod why;
 
 use crate::config::{self, Config, ConfigError, Diagnostics};
 use crate::daemon::StartError;
+use crate::decisions::json_line;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::fmt;
@@ -347,6 +348,11 @@ fn written(result: std::io::Result<()>) -> Result<(), CommandError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Prints an answer as JSON, in one line that is safe to show in a terminal.
+fn print_json(answer: &impl serde::Serialize) -> Result<(), CommandError> {
+    print(&String::from_utf8_lossy(&json_line(answer)))
 }
 
 /// Formats a number with its noun: `1 row`, `2 rows`.

@@ -3,7 +3,7 @@
 mod text;
 
 use super::table::{Paint, USUAL_WIDTH};
-use super::{CommandError, ConfigArgument, control_client, print};
+use super::{CommandError, ConfigArgument, control_client, print, print_json};
 use crate::admin::budgets::BudgetsAnswer;
 use clap::Args;
 
@@ -27,7 +27,7 @@ pub fn run(Arguments { owner, json, no_color, config }: &Arguments) -> Result<()
     let path = control_client::with_query("/v1/budgets", &[("owner", Some(owner))]);
     let answer: BudgetsAnswer = control_client::get(&config.config, &path)?;
     match json {
-        true => super::top::print_json(&answer),
+        true => print_json(&answer),
         false => print(&text::text(&answer, USUAL_WIDTH, Paint::for_output(*no_color))),
     }
 }

@@ -1,7 +1,7 @@
 //! `weir status`: the status of the running Weir. The exit code is 1 if it has problems.
 
 use super::table::{Alignment, Column, Paint, Row, Tone, USUAL_WIDTH, harmless, span, table, wrapped};
-use super::{CommandError, ConfigArgument, control_client, exit, print};
+use super::{CommandError, ConfigArgument, control_client, exit, print, print_json};
 use crate::admin::status::StatusAnswer;
 use crate::cli::top::ago;
 use clap::Args;
@@ -21,7 +21,7 @@ pub struct Arguments {
 pub fn run(Arguments { json, no_color, config }: &Arguments) -> Result<(), CommandError> {
     let answer: StatusAnswer = control_client::get(&config.config, "/v1/status")?;
     match json {
-        true => super::top::print_json(&answer)?,
+        true => print_json(&answer)?,
         false => print(&text(&answer, USUAL_WIDTH, Paint::for_output(*no_color)))?,
     }
     match answer.problems.is_empty() {
@@ -76,12 +76,18 @@ fn rows(answer: &StatusAnswer) -> Vec<Row> {
         rows.push(row("listener", &listener.name, &listener.address, sessions, Tone::Plain));
     }
     for upstream in &answer.upstreams {
-        let (state, tone) = match (upstream.is_enabled, upstream.is_up) {
+        let (state, tone) = match (upstream.enabled, upstream.up) {
             (false, _) => ("disabled", Tone::Plain),
             (true, true) => ("up", Tone::Plain),
             (true, false) => ("down", Tone::Bad),
         };
-        rows.push(row("upstream", &upstream.name, &upstream.address, state.to_owned(), tone));
+        rows.push(row(
+            "upstream",
+            &upstream.name,
+            &format!("{}:{}", upstream.host, upstream.port),
+            state.to_owned(),
+            tone,
+        ));
     }
     for certificate in &answer.certificates {
         let is_expired = certificate.expires <= answer.time;
@@ -97,7 +103,8 @@ fn rows(answer: &StatusAnswer) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::status::{CertificateRow, ListenerRow, UpstreamRow};
+    use crate::admin::UpstreamStatus;
+    use crate::admin::status::{CertificateRow, ListenerRow};
     use crate::admin::top::LastHour;
     use crate::cli::table::columns_of;
 
@@ -110,11 +117,15 @@ mod tests {
             problems: problems.iter().map(ToString::to_string).collect(),
             listeners: vec![ListenerRow { name: "submission".into(), address: "[::]:587".into(), sessions: 12 }],
             max_sessions: 1_000,
-            upstreams: vec![UpstreamRow {
+            upstreams: vec![UpstreamStatus {
                 name: "ppsw".into(),
-                address: "ppsw.example.org:25".into(),
-                is_enabled: true,
-                is_up: problems.is_empty(),
+                host: "ppsw.example.org".into(),
+                port: 25,
+                enabled: true,
+                up: problems.is_empty(),
+                priority: 0,
+                weight: 1,
+                only_routed: false,
             }],
             limits: 5,
             suspensions: 1,

@@ -7,7 +7,7 @@ pub use view::{ago, owner_text, time_of};
 
 use super::control_client::{self, AskError};
 use super::table::{Paint, USUAL_WIDTH};
-use super::{CommandError, ConfigArgument, exit, print};
+use super::{CommandError, ConfigArgument, exit, print, print_json};
 use crate::admin::top::{LimitTopAnswer, TopAnswer};
 use crate::top::{SenderKind, SortBy};
 use clap::Args;
@@ -100,10 +100,4 @@ fn error(error: AskError) -> CommandError {
         AskError::Answered(hyper::StatusCode::NOT_FOUND, details) => CommandError::new(exit::DATA, details.message),
         error => error.into(),
     }
-}
-
-/// Prints an answer as JSON, in one line.
-pub fn print_json(answer: &impl serde::Serialize) -> Result<(), CommandError> {
-    let text = serde_json::to_string(answer).map_err(|error| CommandError::new(exit::DATA, error))?;
-    print(&(text + "\n"))
 }

@@ -300,7 +300,9 @@ impl Connection {
             }
         }
         let user = session.user().map(AsRef::as_ref);
-        sender_activity::count(&self.server.top, &records, user, client, clock::now());
+        // The list of top senders has one entry for all spellings of a user, as the budgets do.
+        let normalized = user.map(|user| self.server.store.policy().normalizer.user(user).into_owned());
+        sender_activity::count(&self.server.top, &records, normalized, client, clock::now());
         let log = SessionLog {
             metrics: &self.server.metrics,
             notification_throttle: &self.server.notification_throttle,

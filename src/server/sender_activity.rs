@@ -7,8 +7,9 @@ use crate::time::Timestamp;
 use crate::top::{Amounts, LastRefusal, SenderKind, TopSenders};
 use std::net::IpAddr;
 
-/// Counts a batch of a session's records for its sender: the user, or the client's network if there is no login.
-pub fn count(top: &TopSenders, records: &[Record], user: Option<&str>, client: IpAddr, now: Timestamp) {
+/// Counts a batch of a session's records for its sender: the user, normalized, or the client's network if there is no
+/// login.
+pub fn count(top: &TopSenders, records: &[Record], user: Option<String>, client: IpAddr, now: Timestamp) {
     let (mut amounts, mut last_refusal) = (Amounts::default(), None);
     for record in records {
         match record {
@@ -21,7 +22,12 @@ pub fn count(top: &TopSenders, records: &[Record], user: Option<&str>, client: I
             Record::SenderMismatch { refused: Some(refused), .. } => {
                 amounts.refusals += 1;
                 let (by, reference) = ("sender-mismatch".into(), Some(refused.reference.as_str().into()));
-                last_refusal = Some(LastRefusal { at: now, by, stage: Stage::Mail.name(), reference });
+                last_refusal = Some(LastRefusal {
+                    at: now,
+                    by,
+                    stage: refused.decided.event.stage().unwrap_or(Stage::Mail).name(),
+                    reference,
+                });
             }
             _ => {}
         }
@@ -30,7 +36,7 @@ pub fn count(top: &TopSenders, records: &[Record], user: Option<&str>, client: I
         return;
     }
     match user {
-        Some(user) => top.add((SenderKind::User, user), now, &amounts, last_refusal),
+        Some(user) => top.add((SenderKind::User, &user), now, &amounts, last_refusal),
         None => top.add((SenderKind::Client, &Widths::USUAL.network(client)), now, &amounts, last_refusal),
     }
 }

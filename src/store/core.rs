@@ -32,6 +32,8 @@ pub struct Core {
     pub refusals: Arc<RefusalMemory>,
     /// Permits for reads of the login history.
     pub login_reads: Arc<Semaphore>,
+    /// Permits for reads of the state file for administrators. They are separate, so that no administrator delays logins.
+    pub admin_reads: Arc<Semaphore>,
     pub health: HealthMonitor,
     /// Gives the audit records to readers of the event stream.
     pub acts: broadcast::Sender<AuditRecord>,
@@ -61,6 +63,9 @@ const MAX_WAITING_ACTS: usize = 256;
 
 /// Maximum reads of the login history at once. If the disk hangs, each read occupies a thread.
 const MAX_LOGIN_READS: usize = 4;
+
+/// Maximum number of reads of the state file for administrators at the same time.
+const MAX_ADMIN_READS: usize = 2;
 
 /// Reason for degraded health after the disk has recovered, while charges made before the recovery are not yet in the
 /// file.
@@ -98,6 +103,7 @@ impl Core {
             logins: LoginMemory::default(),
             refusals: Arc::new(RefusalMemory::new(options.refusals)),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
+            admin_reads: Arc::new(Semaphore::new(MAX_ADMIN_READS)),
             health: HealthMonitor::new(metrics.clone()),
             acts: broadcast::Sender::new(MAX_WAITING_ACTS),
             metrics,

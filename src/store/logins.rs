@@ -4,15 +4,14 @@
 //! when the process is killed, the logins of this time are lost. While the state file cannot be written, logins wait in
 //! memory, and the excess is dropped.
 
-use super::core::{COMMIT_TIMEOUT, slow_disk};
+use super::Store;
+use super::core::COMMIT_TIMEOUT;
 use super::file::{self, File};
 use super::login_history::{LoginKey, LoginRow, MAX_ROWS_PER_USER, Origin};
-use super::{Health, Store};
 use crate::policy::request::{Facts, Novelty};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::time::timeout;
 
 /// Time that a login waits for its user's history. After this time, the novelty of the login is unknown.
 const READ_TIMEOUT: Duration = COMMIT_TIMEOUT;
@@ -75,23 +74,7 @@ impl Store {
 
     /// Reads the rows of a user in the state file.
     async fn read_logins(&self, user: Box<str>) -> Result<Vec<(LoginKey, LoginRow)>, String> {
-        if !self.core.is_open() {
-            return Err("the state file is not open".to_owned());
-        }
-        // A login must not wait for a disk that hangs.
-        if let Health::Degraded(why) = self.health() {
-            return Err(why);
-        }
-        let read = async {
-            let permit = self.core.login_reads.clone().acquire_owned().await.map_err(|error| error.to_string())?;
-            let path = self.core.options.path.clone();
-            let read = move || {
-                let _permit = permit;
-                let file = File::open_to_read(&path).map_err(|error| error.to_string())?;
-                file.logins_of(&user).map_err(|error| file::describe(&error))
-            };
-            tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
-        };
-        timeout(READ_TIMEOUT, read).await.map_err(|_| slow_disk("the login history could not be read"))?
+        let read = move |file: &File| file.logins_of(&user).map_err(|error| file::describe(&error));
+        self.read_file(&self.core.login_reads, READ_TIMEOUT, read).await
     }
 }

@@ -13,6 +13,7 @@ mod core;
 pub mod dump;
 mod exceptions;
 mod file;
+mod file_reads;
 mod hashed_key;
 mod health;
 mod journal;

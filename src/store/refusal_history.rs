@@ -1,13 +1,12 @@
 //! History of refusals: records them, and finds them by their references.
 
-use super::core::{COMMIT_TIMEOUT, slow_disk};
+use super::Store;
+use super::core::COMMIT_TIMEOUT;
 use super::file::{self, File};
 use super::refusals::{Filter, Refusal, RefusalMemory, RefusalOptions, RefusalRow};
-use super::{Health, Store};
 use crate::reference::Reference;
 use crate::time::Timestamp;
 use std::sync::Arc;
-use tokio::time::timeout;
 
 /// Record that was found, with its ID. A record that is not in the state file yet has no ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,18 +104,7 @@ impl Store {
         &self,
         read: impl FnOnce(&File) -> rusqlite::Result<R> + Send + 'static,
     ) -> Result<R, String> {
-        if !self.core.is_open() {
-            return Err("the state file is not open".to_owned());
-        }
-        if let Health::Degraded(why) = self.health() {
-            return Err(why);
-        }
-        let path = self.core.options.path.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let file = File::open_to_read(&path).map_err(|error| error.to_string())?;
-            read(&file).map_err(|error| file::describe(&error))
-        });
-        let read = timeout(COMMIT_TIMEOUT, read).await.map_err(|_| slow_disk("the refusals could not be read"))?;
-        read.map_err(|error| error.to_string())?
+        let read = |file: &File| read(file).map_err(|error| file::describe(&error));
+        self.read_file(&self.core.admin_reads, COMMIT_TIMEOUT, read).await
     }
 }

@@ -1,14 +1,13 @@
 //! Scans of all budgets, for administrators. A scan holds the lock of one small part of the cache at a time, and lets
 //! other tasks run in between, so that decisions hardly wait.
 
+use super::Store;
 use super::cache::SHARDS;
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
-use super::{Health, Store};
 use crate::engine::State;
 use crate::policy::budgets::{Key, KeyRef};
 use std::collections::HashMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Budgets that a search has found.
@@ -60,7 +59,7 @@ impl Store {
                     in_file.budgets.into_iter().for_each(|(key, state)| _ = found.entry(key).or_insert(state));
                     incomplete = in_file.incomplete;
                 }
-                Err(why) => incomplete = Some(format!("the state file cannot be read: {why}")),
+                Err(why) => incomplete = Some(format!("those in the state file are not known: {why}")),
             }
         }
         let mut budgets: Vec<_> = found.into_iter().collect();
@@ -74,17 +73,8 @@ impl Store {
         is_wanted: impl Fn(KeyRef<'_>) -> bool + Send + 'static,
         at_most: usize,
     ) -> Result<FoundBudgets, String> {
-        if !self.core.is_open() {
-            return Err("it is not open".to_owned());
-        }
-        // A command must not wait for a disk that hangs.
-        if let Health::Degraded(why) = self.health() {
-            return Err(why);
-        }
-        let path = self.core.options.path.clone();
-        let read = tokio::task::spawn_blocking(move || search_file(&path, is_wanted, at_most));
-        let read = tokio::time::timeout(2 * FILE_TIMEOUT, read).await.map_err(|_| "the disk is slow".to_owned())?;
-        read.map_err(|error| error.to_string())?
+        let read = move |file: &File| search_file(file, is_wanted, at_most);
+        self.read_file(&self.core.admin_reads, 2 * FILE_TIMEOUT, read).await
     }
 
     /// Returns the state of a budget, if it is in memory.
@@ -94,8 +84,7 @@ impl Store {
 }
 
 /// Searches the table of budgets, for a limited time.
-fn search_file(path: &Path, is_wanted: impl Fn(KeyRef<'_>) -> bool, at_most: usize) -> Result<FoundBudgets, String> {
-    let file = File::open_to_read(path).map_err(|error| error.to_string())?;
+fn search_file(file: &File, is_wanted: impl Fn(KeyRef<'_>) -> bool, at_most: usize) -> Result<FoundBudgets, String> {
     let (mut found, mut read, mut why, began) = (Vec::new(), 0, None, Instant::now());
     let take = |key: KeyRef<'_>, state| {
         read += 1;

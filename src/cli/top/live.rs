@@ -98,24 +98,30 @@ impl Live {
         let mut ticks = tokio::time::interval(PACE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asked: Option<JoinHandle<Result<Answer, String>>> = None;
+        // True if the question has changed since it was asked. There is one request at a time, also while a key repeats.
+        let mut has_changed = false;
         loop {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
                 _ = hang_up.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
-                _ = resized.recv() => asked = Some(self.ask()),
+                _ = resized.recv() => has_changed = true,
                 key = keys.recv() => match key {
                     None | Some(b'q' | b'Q' | CTRL_C) => return Ok(()),
                     Some(key) => {
                         self.press(key);
-                        asked = Some(self.ask());
+                        has_changed = true;
                     }
                 },
-                _ = ticks.tick(), if asked.is_none() => asked = Some(self.ask()),
+                _ = ticks.tick(), if asked.is_none() => has_changed = true,
                 answer = answer(&mut asked) => {
                     asked = None;
                     self.answer = Some(answer);
                 }
+            }
+            if has_changed && asked.is_none() {
+                asked = Some(self.ask());
+                has_changed = false;
             }
             screen.show(&self.lines())?;
         }
