@@ -6,6 +6,7 @@ use crate::talk::{files, name_of};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 use weir::reference::Reference;
 use weir::time::parse_duration;
 
@@ -286,4 +287,31 @@ fn an_unknown_reference_gets_a_clear_answer_and_exit_code_1() {
 
 fn refused_reference() -> Reference {
     "mp3x9abc-k3f7q-1".parse().unwrap()
+}
+
+/// Returns the time of this moment, in milliseconds since 1970.
+fn millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
+}
+
+#[test]
+fn the_reference_of_a_refused_message_has_the_time_of_its_end() {
+    let upstream = Upstream::start();
+    let limit = "[[limit]]\nname = \"octets\"\ncount = \"bytes\"\nper = [\"client\"]\nrate = \"10 / 1h\"\n";
+    let site = Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "").more(limit).build();
+    let weir = site.start();
+    let mut client = Client::greeted(weir.address("s"));
+    client.begin_transaction();
+    client.say("DATA", "354");
+    let data = millis();
+    // The message ends later than its DATA, by the clock that Weir reads.
+    while millis() < data + 20 {
+        std::thread::yield_now();
+    }
+    client.send(b"a long body, of more than ten octets\r\n.\r\n");
+    let reply = client.reply();
+    let reference = reference_in(&reply).unwrap_or_else(|| panic!("{reply}"));
+    let at = reference.parse::<Reference>().unwrap().millis;
+    assert!((data + 20..=millis()).contains(&at), "{at}, DATA at {data}");
+    check(&site, &reference, reply.trim_end());
 }

@@ -354,6 +354,8 @@ impl Session {
 
     fn message_ended(mut self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
         let state = &mut *self.0;
+        // The message may have taken minutes since the last command, and a reference names the time of the refusal.
+        state.now = now;
         let (reply, last) = match &outcome {
             MessageOutcome::OverLimit(refusal) => {
                 let (from, decided) = (state.sender(), state.decided_end(size, now));
