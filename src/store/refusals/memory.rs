@@ -140,6 +140,7 @@ impl RefusalMemory {
         let batch = std::mem::take(&mut inner.writing);
         if !is_written {
             inner.queue(batch);
+            inner.asked = Some(Instant::now());
         }
     }
 
@@ -196,5 +197,30 @@ impl Inner {
             self.pending.push(row);
             self.pending_since.get_or_insert_with(Instant::now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::{Refusee, Tag};
+
+    #[test]
+    fn a_failed_write_keeps_the_records_and_is_not_due_at_once() {
+        let memory = RefusalMemory::new(RefusalOptions::default());
+        let tag = Tag::new("l", "rcpt", Refusee::User("alice"));
+        let reference = Reference::new(Timestamp::from_micros(1_700_000_000_000_000), tag, 1);
+        assert!(memory.count(&reference));
+        memory.add(&reference, Refusal { body: "{}".to_owned(), ..Refusal::default() });
+        let Some(long_ago) = Instant::now().checked_sub(2 * WRITE_AFTER) else { return };
+        memory.lock().pending_since = Some(long_ago);
+        assert!(memory.is_due());
+        let batch = memory.take();
+        memory.written(false);
+        memory.lock().pending_since = Some(long_ago);
+        assert!(memory.is_pending() && !memory.is_due());
+        assert_eq!(memory.take(), batch);
+        memory.written(true);
+        assert!(!memory.is_pending());
     }
 }

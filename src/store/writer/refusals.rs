@@ -5,7 +5,8 @@ use crate::time::Timestamp;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Writes a batch of records. If that fails, the records are written later.
+/// Writes a batch of records. If that fails, the records are written later: not at once, or the writer would have no rest
+/// while the table cannot be written.
 pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
     let batch = core.refusals.take();
     if batch.is_empty() {
@@ -17,7 +18,7 @@ pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
     core.refusals.written(outcome.is_ok());
     let octets: usize = batch.iter().map(|row| row.octets()).sum();
     core.wal_written.fetch_add(octets + PAGE_OCTETS, Ordering::Relaxed);
-    if core.refusals.is_pending() {
+    if outcome.is_ok() && core.refusals.is_pending() {
         core.queue.send_job(WriterJob::WriteRefusals);
     }
     outcome.map(|stored| core.refusals.set_stored_octets(stored))
