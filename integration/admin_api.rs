@@ -165,6 +165,11 @@ fn no_act_succeeds_without_a_token_that_may_act() {
     assert_eq!(refused("read-only"), 6.0);
     assert_eq!((refused("no-token"), refused("wrong-token")), ((ACTS.len() + READS.len()) as f64, 36.0));
     weir.logged("API request refused");
+    // A test changes nothing, but can cost much.
+    let test = ("POST /v1/test", r#"{"client":"192.0.2.7"}"#);
+    assert_eq!(ask(&weir, test.0, JSON, test.1).status, 401);
+    assert_eq!(ask(&weir, test.0, &bearer(&reader), test.1).status, 403);
+    assert_eq!(ask(&weir, test.0, &bearer(&add_token(&site, &["tester", "--act"])), test.1).status, 200);
     // The log is throttled, and has no token.
     let log = weir.log_lines().join("\n");
     assert!(weir.times_logged("message=\"API request refused\"") < 30, "{log}");

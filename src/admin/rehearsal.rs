@@ -76,7 +76,7 @@ pub struct TestAnswer {
 
 /// Tests what each limit would do to a message.
 ///
-/// Nothing is sent or charged.
+/// Nothing is sent or charged. Over TCP this needs a token that may act, because a test of many recipients costs much.
 #[utoipa::path(post, path = "/v1/test", request_body = TestRequest,
     responses((status = 200, description = "The result", body = TestAnswer), Errors))]
 pub async fn test(State(api): State<Api>, Json(request): Json<TestRequest>) -> Result<Json<TestAnswer>, ApiError> {

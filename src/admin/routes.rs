@@ -23,7 +23,6 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(logins::logins))
         .routes(routes!(refusals::refusal))
         .routes(routes!(refusals::refusals))
-        .routes(routes!(rehearsal::test))
         .routes(routes!(top::senders))
         .routes(routes!(top::of_limit))
         .routes(routes!(budgets::of_owner))
@@ -34,9 +33,11 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(state::state))
 }
 
-/// Routes of acts. Only a token with `act` permits them.
+/// Routes of acts, and the test of a message, which changes nothing but can cost much time and memory. Only a token with
+/// `act` permits them.
 fn acting() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
+        .routes(routes!(rehearsal::test))
         .routes(routes!(reload::reload))
         .routes(routes!(exceptions::grants::grant, exceptions::grants::revoke))
         .routes(routes!(exceptions::suspensions::suspend, exceptions::suspensions::release))
