@@ -48,6 +48,11 @@ impl WatchedTokens {
                 Err(error) => (Tokens::default(), Some(error.to_string())),
             };
             watched.tokens = Arc::new(tokens);
+            // The next request reads the file again: a corrected mode, or a disk that works again, changes nothing that
+            // the metadata show.
+            if error.is_some() {
+                watched.read = None;
+            }
             if watched.error.changes_to(error.clone())
                 && let Some(error) = error
             {
@@ -62,6 +67,7 @@ impl WatchedTokens {
 mod tests {
     use super::*;
     use crate::time::Timestamp;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_removed_token_is_refused_at_once() {
@@ -79,6 +85,14 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{text}nonsense\n")).unwrap();
         assert_eq!(file.find(token.as_bytes()), None);
+        std::fs::write(&path, &text).unwrap();
+        let set_mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(0o666);
+        // A new watcher reads the file now: the metadata that are watched do not have the mode.
+        let file = WatchedTokens::new(path.clone());
+        assert_eq!(file.find(token.as_bytes()), None);
+        set_mode(0o600);
+        assert_eq!(file.find(token.as_bytes()), Some(("desk".to_owned(), Rights::Read)));
         std::fs::remove_file(&path).unwrap();
         assert_eq!(file.find(token.as_bytes()), None);
     }
