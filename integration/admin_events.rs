@@ -180,6 +180,22 @@ fn weir_log_prints_a_line_for_each_record() {
 }
 
 #[test]
+fn weir_log_ends_when_nobody_reads_its_output_any_more() {
+    let (_upstream, site, weir) = start();
+    let mut log = Log::start(&site, &weir, &["--refused"]);
+    send(&weir, "a@example.org", 3);
+    assert!(log.line().contains(" refused rcpt "));
+    drop(log.lines);
+    let mut senders = (0..).map(|n| format!("b{n}@example.org"));
+    let ended = wait_for("the end of weir log", || {
+        send(&weir, &senders.next()?, 3);
+        log.child.try_wait().unwrap()
+    });
+    assert_eq!(ended.code(), Some(0));
+    wait_for("the reader's place", || (weir.metric("weir_admin_event_readers") == 0.0).then_some(()));
+}
+
+#[test]
 fn open_sessions_are_listed_in_pages_and_upstreams_with_their_health() {
     let upstream = Upstream::start();
     let site = Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "name = \"smart\"").build();

@@ -1,10 +1,11 @@
 //! `weir log`: prints decisions and acts of the running Weir as they happen.
 
-use super::{CommandError, ConfigArgument, complain, control_client, exit, print};
+use super::{CommandError, ConfigArgument, complain, control_client, exit, written};
 use crate::admin::{AuditLine, EventKind, Missed};
 use crate::decisions::{DecisionRecord, Outcome};
 use clap::Args;
 use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -41,9 +42,19 @@ pub fn run(Arguments { user, client, limit, refused, json, config }: &Arguments)
             complain(&format!("weir: {}\n", missed(data)?));
             return Ok(());
         }
-        print(&if *json { format!("{data}\n") } else { line(name, data)? })
+        print_or_end(&if *json { format!("{data}\n") } else { line(name, data)? })
     })?;
     Err(CommandError::new(exit::UNAVAILABLE, "the running Weir has stopped"))
+}
+
+/// Prints to standard output. If its reader has left, as after `weir log | head`, returns the error that ends the
+/// command with the exit code 0.
+fn print_or_end(text: &str) -> Result<(), CommandError> {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(CommandError::new(exit::DONE, "")),
+        result => written(result),
+    }
 }
 
 fn missed(data: &str) -> Result<String, CommandError> {

@@ -239,6 +239,7 @@ struct CommandError {
 
 /// Exit codes, as in sysexits.h.
 mod exit {
+    pub const DONE: u8 = 0;
     /// The command worked, and its answer is "refused". grep uses the same code for "no match".
     pub const REFUSED: u8 = 1;
     pub const USAGE: u8 = 64;
