@@ -15,6 +15,7 @@ mod dialogue;
 mod differential;
 mod documents;
 mod dovecot_logins;
+mod evidence;
 mod examples;
 mod exceptions;
 mod explain;

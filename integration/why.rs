@@ -6,7 +6,6 @@ use crate::talk::{files, name_of};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 use weir::reference::Reference;
 use weir::time::parse_duration;
 
@@ -193,6 +192,31 @@ fn a_flood_is_explained_from_each_reference_also_after_a_restart() {
     assert_eq!(check_replies(&site, &replies), 18);
 }
 
+#[test]
+fn no_command_is_proposed_for_an_owner_that_a_coalesced_record_does_not_know() {
+    let upstream = Upstream::start();
+    let limit = "limit = [{ name = \"senders\", count = \"recipients\", per = [\"sender\"], rate = \"2 / 1d\", \
+                 algorithm = \"token-bucket\", charge = \"accepted\" }]\n";
+    let site = Site::builder().listener("s", "tls = \"none\", auth = \"none\"").upstream(upstream.address(), "");
+    let site = site.more(limit).build();
+    let weir = site.start();
+    let mut references = Vec::new();
+    for sender in ["first", "second"] {
+        let mut client = Client::greeted(weir.address("s"));
+        client.say(&format!("MAIL FROM:<{sender}@example.org>"), "250");
+        let replies: Vec<String> = (0..20).map(|n| client.ask(&format!("RCPT TO:<r{n}@example.net>"))).collect();
+        references.extend(replies.iter().filter_map(|reply| reference_in(reply)));
+    }
+    assert_eq!(references.len(), 36);
+    let why = |reference: &str| site.run(&["why", reference], "").out;
+    assert!(why(&references[0]).contains("weir reset senders sender=first@example.org"), "{}", why(&references[0]));
+    // The record is coalesced, and that of the first sender. The refusal is of the second one.
+    let said = why(&references[35]);
+    assert!(said.contains("One of 26 refusals stored together"), "{said}");
+    assert!(!said.contains("weir reset senders") && !said.contains("weir grant senders"), "{said}");
+    assert!(unwrapped(&said).contains(&unwrapped("so no command is proposed")), "{said}");
+}
+
 fn limited(upstream: &Upstream, state: &str) -> Site {
     let limit = "limit = [{ name = \"tokens\", count = \"recipients\", per = [\"user\"], rate = \"2 / 1d\", \
                  algorithm = \"token-bucket\", charge = \"accepted\" }]\n";
@@ -274,7 +298,7 @@ fn an_unknown_reference_gets_a_clear_answer_and_exit_code_1() {
     assert_eq!(weir.terminate(), Some(0));
     let weir = site.start();
     assert!(ask(&reference(600).to_string()).contains("the oldest refusal that is kept is of"));
-    let wrong = Reference { number: 77, ..known.parse().unwrap() };
+    let wrong = Reference { number: 77_777, ..known.parse().unwrap() };
     assert!(ask(&wrong.to_string()).contains("is it copied right"));
     drop(weir);
     let site = limited(&upstream, ", keep-refusals = \"0s\"");
@@ -286,12 +310,12 @@ fn an_unknown_reference_gets_a_clear_answer_and_exit_code_1() {
 }
 
 fn refused_reference() -> Reference {
-    "mp3x9abc-k3f7q-1".parse().unwrap()
+    "mp3x9abc-k3f7q2-1x7k".parse().unwrap()
 }
 
 /// Returns the time of this moment, in milliseconds since 1970.
 fn millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
+    u64::try_from(weir::clock::now().micros() / 1_000).unwrap()
 }
 
 #[test]

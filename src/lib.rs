@@ -15,6 +15,7 @@
 //! | distinct | Property of a limit that counts different values only, with a Bloom filter. |
 //! | envelope | The MAIL and RCPT commands of a message: its sender and its recipients. |
 //! | event | Moment in a session that limits can count: connection, login, MAIL, RCPT, DATA, end of message, rejection. |
+//! | evidence | Numbers of what a limit has refused, or would have refused in shadow or soft mode, by sender. |
 //! | exception | Grant or suspension: a temporary change of the limits for one owner. |
 //! | exempt, except | Matcher that excludes events from a limit. |
 //! | gauge | Budget of a limit "N at once": it counts the slots that open sessions hold. |
@@ -77,8 +78,9 @@
 //! * [`daemon`] is the running Weir (`weir serve`): it opens the modules, connects them, and stops them in order.
 //!   `daemon/reloader.rs` reads limits and upstreams again when the file changes.
 //! * [`admin`] serves [`metrics`] and health over HTTP, and takes commands of administrators over a Unix socket.
-//!   `admin/refusals/` explains stored refusals. `admin/exceptions/` checks and answers the commands about grants and suspensions, and `store/exceptions.rs` begins
-//!   and ends these exceptions.
+//!   `admin/refusals/` explains stored refusals, and `admin/evidence.rs` counts those of a limit. `admin/exceptions/`
+//!   checks and answers the commands about grants and suspensions, and `store/exceptions.rs` begins and ends these
+//!   exceptions.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged only when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want

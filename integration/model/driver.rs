@@ -426,7 +426,8 @@ impl World {
                 let verdict = self.decide(live, &[Event::End]).remove(0);
                 let (asked, ledger) = body.session().end_request(100);
                 let admitted = self.store.admit(self.time(), &asked, ledger).await.unwrap();
-                let judged = body.session().apply_end_verdict(admitted.verdicts.into_iter().next());
+                let (verdict_of_weir, now) = (admitted.verdicts.into_iter().next(), self.time());
+                let judged = body.session().apply_end_verdict(&asked, verdict_of_weir, now);
                 assert_eq!(judged.is_ok(), verdict.ruling == Ruling::Pass);
                 match (judged, self.random.below(20)) {
                     (Err(ending), _) => ending,

@@ -106,7 +106,7 @@ fn with_placeholders(reply: &str) -> String {
     words.join(" ")
 }
 
-/// Tests whether a word is the reference of a refusal, such as `(mp3x9abc-k3f7q-1)`, or a session such as
+/// Tests whether a word is the reference of a refusal, such as `(mp3x9abc-k3f7q2-1x7k)`, or a session such as
 /// `(hocvofwl8x005)`.
 fn is_reference(word: &str) -> bool {
     let inner = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or_default();
@@ -191,7 +191,7 @@ fn repeated_lines_fold_to_the_first_and_the_last() {
 fn text_that_differs_from_run_to_run_has_a_placeholder() {
     for (reply, told) in [
         (
-            "450 4.7.1 99 of 99 recipients used, 100 more per day; try again in 14m24s (mp3x9abc-k3f7q-1)",
+            "450 4.7.1 99 of 99 recipients used, 100 more per day; try again in 14m24s (mp3x9abc-k3f7q2-1x7k)",
             "450 4.7.1 LEVEL of 99 recipients used, 100 more per day; try again in WAIT (REFERENCE)",
         ),
         ("535 5.7.8 User name or password wrong (hocvofwl8x005)", "535 5.7.8 User name or password wrong (REFERENCE)"),

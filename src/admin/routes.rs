@@ -5,8 +5,8 @@
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
 use super::{
-    audit, budgets, caller, error, events, exceptions, logins, refusals, rehearsal, reload, sessions, state, status,
-    top, upstreams,
+    audit, budgets, caller, error, events, evidence, exceptions, logins, refusals, rehearsal, reload, sessions, state,
+    status, top, upstreams,
 };
 use axum::Router;
 use axum::http::{Method, Uri};
@@ -23,6 +23,7 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(logins::logins))
         .routes(routes!(refusals::refusal))
         .routes(routes!(refusals::refusals))
+        .routes(routes!(evidence::evidence))
         .routes(routes!(top::senders))
         .routes(routes!(top::of_limit))
         .routes(routes!(budgets::of_owner))

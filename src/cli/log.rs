@@ -85,6 +85,7 @@ fn decision(record: &DecisionRecord) -> String {
         Outcome::Refused => "refused",
         Outcome::Suspended => "suspended",
         Outcome::SenderMismatch => "sender-mismatch",
+        Outcome::WouldRefuse => "would-refuse",
     };
     let mut line = format!("{} {outcome} {}", record.time.rfc3339(), record.stage.name());
     let client = record.client.map(|client| client.to_string());

@@ -122,7 +122,7 @@ enum Command {
     Log(log::Arguments),
     /// Explain a refusal, by the reference in its reply: which limits refused, and what would let it pass
     #[command(
-        after_help = "Exit code: 1 if no refusal with this reference is stored.\n\nExample:\n  weir why mp3x9abc-k3f7q-1"
+        after_help = "Exit code: 1 if no refusal with this reference is stored.\n\nExample:\n  weir why mp3x9abc-k3f7q2-1x7k"
     )]
     Why(why::Arguments),
     /// Test what each limit would do to a message, and why; nothing is sent or charged

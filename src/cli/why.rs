@@ -8,7 +8,7 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The reference, as in the reply and the log: mp3x9abc-k3f7q-1
+    /// The reference, as in the reply and the log: mp3x9abc-k3f7q2-1x7k
     reference: String,
     /// Print JSON, in the form of the API
     #[arg(long)]

@@ -7,7 +7,7 @@ use super::record::DecisionRecord;
 use crate::log::{self, LoggedState, Queue};
 use prometheus::IntCounter;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -180,7 +180,7 @@ impl Writer {
         opened
     }
 
-    fn append(&mut self, file: &mut File, line: &[u8]) -> io::Result<()> {
+    fn append(&mut self, file: &mut impl io::Write, line: &[u8]) -> io::Result<()> {
         if self.is_torn && !line.is_empty() {
             file.write_all(b"\n")?;
             self.is_torn = false;
@@ -188,6 +188,11 @@ impl Writer {
         let mut rest = line;
         while !rest.is_empty() {
             match file.write(rest) {
+                // Otherwise the thread would try for ever.
+                Ok(0) => {
+                    self.is_torn = rest.len() < line.len();
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
                 Ok(written) => rest = &rest[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -226,6 +231,15 @@ mod tests {
             let thirds = (0..100_000).step_by(3).filter(|number| is_sampled(*number, sample)).count() as f64;
             assert!((thirds / 33_334.0 - sample).abs() < 0.01, "{sample}: {thirds}");
         }
+    }
+
+    #[test]
+    fn a_file_that_takes_no_octets_is_an_error_and_not_tried_for_ever() {
+        let mut writer = Writer::new(PathBuf::new(), Arc::default());
+        let mut two_octets = [0; 2];
+        let written = writer.append(&mut &mut two_octets[..], b"{1}\n");
+        assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::WriteZero));
+        assert!(writer.is_torn);
     }
 
     #[test]

@@ -23,6 +23,16 @@ pub trait Sink: Send + Sync {
     }
 
     fn take(&self, record: &Arc<DecisionRecord>);
+
+    /// Returns whether the sink takes the record of an event that a limit in shadow or soft mode would have refused.
+    /// Nothing was refused, so the decision log and the readers do not get such a record: policy's decision on the
+    /// event has a record of its own.
+    fn takes_would_be(&self, _: &RefusalSummary<'_>) -> bool {
+        false
+    }
+
+    /// Takes the record of an event that a limit in shadow or soft mode would have refused.
+    fn take_would_be(&self, _: &RefusalSummary<'_>, _: &DecisionRecord) {}
 }
 
 /// Summary of a refusal, by which a sink decides whether it takes the record.
@@ -35,8 +45,10 @@ pub struct RefusalSummary<'a> {
     pub limit: Option<&'a str>,
     /// Name of the user, which the client may only claim.
     pub user: Option<&'a str>,
+    /// True if the user had logged in.
+    pub authenticated: bool,
     pub client: Option<IpAddr>,
-    /// Reference in the reply.
+    /// Reference in the reply. If nothing was refused, a reference for the store alone.
     pub reference: &'a str,
 }
 
@@ -83,6 +95,16 @@ impl Hub {
         let asked = self.sinks.iter().enumerate().filter(|(_, sink)| sink.takes(refusal));
         let sinks = asked.fold(0, |sinks, (index, _)| sinks | bit(index));
         self.give(Audience { sinks, has_readers: self.records.receiver_count() > 0 }, build);
+    }
+
+    /// Offers the record of an event that a limit in shadow or soft mode would have refused. `build` makes the record, and
+    /// is called only if a sink takes it.
+    pub fn offer_would_be(&self, summary: &RefusalSummary<'_>, build: impl FnOnce() -> DecisionRecord) {
+        let takers: Vec<_> = self.sinks.iter().filter(|sink| sink.takes_would_be(summary)).collect();
+        if !takers.is_empty() {
+            let record = build();
+            takers.into_iter().for_each(|sink| sink.take_would_be(summary, &record));
+        }
     }
 
     /// Returns who takes the records of the accepted events of one request. Policy returns the numbers of accepted

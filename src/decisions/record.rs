@@ -118,6 +118,9 @@ pub enum Outcome {
     Suspended,
     /// The user may not send as this sender.
     SenderMismatch,
+    /// Accepted as far as the limit in `limit` is concerned: its mode is `shadow` or `soft`, and it would have refused
+    /// the event in the mode `enforce`.
+    WouldRefuse,
 }
 
 /// Reply to a client.
@@ -212,6 +215,11 @@ impl DecisionRecord {
         let reply = Some(ReplyRecord { code: reply.code(), text });
         let (limit, reference) = (limit.map(str::to_owned), Some(reference.to_owned()));
         Self { outcome, reply, reference, limit, ..Self::accepted(source) }
+    }
+
+    /// Returns the record of an event that a limit in shadow or soft mode would have refused.
+    pub fn would_refuse(source: RecordSource<'_>, limit: &str) -> Self {
+        Self { outcome: Outcome::WouldRefuse, limit: Some(limit.to_owned()), ..Self::accepted(source) }
     }
 
     /// Adds the suspension that refuses the event.

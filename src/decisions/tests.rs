@@ -183,7 +183,16 @@ impl Sink for Chooser {
 
 fn summary(limit: &str) -> RefusalSummary<'_> {
     let (outcome, stage, limit) = (Outcome::Refused, Stage::Rcpt, Some(limit));
-    RefusalSummary { time: now(), outcome, stage, limit, user: None, client: None, reference: "r" }
+    RefusalSummary {
+        time: now(),
+        outcome,
+        stage,
+        limit,
+        user: None,
+        authenticated: false,
+        client: None,
+        reference: "r",
+    }
 }
 
 fn record(outcome: Outcome) -> DecisionRecord {
@@ -199,6 +208,18 @@ fn no_record_is_built_that_nobody_takes() {
     assert!(hub.audience_of_accepted().is_empty());
     hub.give(hub.audience_of_accepted(), || panic!("nobody wants it"));
     assert_eq!((chooser.offered.load(Ordering::Relaxed), chooser.taken.load(Ordering::Relaxed)), (2, 1));
+}
+
+#[tokio::test]
+async fn what_a_shadow_limit_would_have_refused_goes_to_no_reader_and_only_to_sinks_that_want_it() {
+    let chooser = Arc::new(Chooser::default());
+    let hub = Hub::new(vec![chooser.clone()]);
+    let mut reader = hub.read(true);
+    hub.offer_would_be(&summary("wanted"), || panic!("nobody wants it"));
+    hub.offer(&summary("wanted"), || record(Outcome::Refused));
+    let Some(Received::Record(first)) = reader.next().await else { panic!("no record") };
+    assert_eq!(first.outcome, Outcome::Refused);
+    assert_eq!(chooser.offered.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Metrics of the state file.
 
 use super::builder::Builder;
-use prometheus::{Error, Histogram, IntCounter, IntGauge};
+use prometheus::{Error, Histogram, IntCounter, IntCounterVec, IntGauge};
 
 /// Metrics of the state file.
 pub struct StateMetrics {
@@ -16,6 +16,10 @@ pub struct StateMetrics {
     pub commit_seconds: Histogram,
     /// Commits that failed. Their changes are in memory only.
     pub commit_failures: IntCounter,
+    /// Tasks of the writer other than commits that failed, by the task.
+    pub task_failures: IntCounterVec,
+    /// Records of refusals that were dropped, because too many waited to be written.
+    pub refusals_dropped: IntCounter,
     /// Octets of changes in the state file's journal that are not yet in its table of budgets.
     pub journal_octets: IntGauge,
     /// Octets of the state file's write-ahead log.
@@ -45,6 +49,15 @@ impl StateMetrics {
             )?,
             commit_failures: build
                 .counter("weir_state_commit_failures_total", "Commits to the state file that failed")?,
+            task_failures: build.counters(
+                "weir_state_task_failures_total",
+                "Tasks of the state file other than commits that failed",
+                &["task"],
+            )?,
+            refusals_dropped: build.counter(
+                "weir_state_refusals_dropped_total",
+                "Records of refusals that were dropped, because too many waited to be written",
+            )?,
             journal_octets: build.gauge(
                 "weir_state_journal_bytes",
                 "Changes in the state file's journal that are not in its table of budgets yet",

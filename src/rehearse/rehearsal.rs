@@ -345,8 +345,8 @@ impl Player<'_> {
         self.apply_refunds(body.session());
         let size = self.test_message.size.unwrap_or_default();
         let (request, counters) = body.session().end_request(size);
-        let verdict = self.admit(request, counters).pop();
-        let outcome = match body.session().apply_end_verdict(verdict) {
+        let verdict = self.admit(request.clone(), counters).pop();
+        let outcome = match body.session().apply_end_verdict(&request, verdict, self.now) {
             Ok(()) => MessageOutcome::Answered(Reply::new(250, "2.0.0 Ok")),
             Err(outcome) => outcome,
         };

@@ -3,7 +3,7 @@
 use crate::decisions::{Audience, DecisionRecord, Hub, MismatchRecord, Outcome, RecordSource, RefusalSummary};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::policy::verdict::{Ruling, Suspended, Verdict};
-use crate::session::{self, Mismatch, Record, Refused, RefusedBy, RefusedSender};
+use crate::session::{self, Mismatch, Record, Refused, RefusedBy, RefusedSender, WouldRefuse};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 
@@ -21,6 +21,9 @@ struct Refusal<'a> {
 
 /// Offers a record of a session to the hub, if it is about a refusal by Weir. `session` is the session's name.
 pub fn offer(hub: &Hub, session: &str, record: &Record) {
+    if let Record::LimitExceeded { hit, would_refuse: Some(would_refuse), .. } = record {
+        return offer_would_be(hub, session, &hit.limit, would_refuse);
+    }
     let Some(refusal) = Refusal::from_record(record) else { return };
     let Refusal { decided, outcome, limit, reply, reference, suspended, mismatch } = refusal;
     let summary = RefusalSummary {
@@ -29,25 +32,39 @@ pub fn offer(hub: &Hub, session: &str, record: &Record) {
         stage: decided.stage(),
         limit,
         user: decided.facts.user.as_deref(),
+        authenticated: decided.facts.authenticated,
         client: decided.facts.client,
         reference,
     };
     hub.offer(&summary, || {
-        let source = RecordSource {
-            time: decided.time,
-            session,
-            facts: &decided.facts,
-            event: &decided.event,
-            delay: decided.delay,
-            evaluations: &decided.evaluations,
-        };
-        let mut record = DecisionRecord::refused(source, outcome, limit, reply, reference);
+        let mut record = DecisionRecord::refused(source(session, decided), outcome, limit, reply, reference);
         record.mismatch = mismatch.map(mismatch_record);
         match suspended {
             Some(suspended) => record.with_suspension(suspended),
             None => record,
         }
     });
+}
+
+/// Offers the record of an event that a limit in shadow or soft mode would have refused.
+fn offer_would_be(hub: &Hub, session: &str, limit: &str, would_refuse: &WouldRefuse) {
+    let WouldRefuse { reference, decided } = would_refuse;
+    let summary = RefusalSummary {
+        time: decided.time,
+        outcome: Outcome::WouldRefuse,
+        stage: decided.stage(),
+        limit: Some(limit),
+        user: decided.facts.user.as_deref(),
+        authenticated: decided.facts.authenticated,
+        client: decided.facts.client,
+        reference,
+    };
+    hub.offer_would_be(&summary, || DecisionRecord::would_refuse(source(session, decided), limit));
+}
+
+fn source<'a>(session: &'a str, decided: &'a session::DecidedEvent) -> RecordSource<'a> {
+    let session::DecidedEvent { time, facts, event, delay, evaluations } = decided;
+    RecordSource { time: *time, session, facts, event, delay: *delay, evaluations }
 }
 
 /// Gives the records of the accepted events of a request to their audience. `verdicts` has a verdict for each event of

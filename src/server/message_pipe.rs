@@ -221,7 +221,7 @@ impl MessagePipe<'_> {
         asked.wants_evaluations = !audience.is_empty();
         let verdicts = self.server.store.admit(now, &asked, counters).await.unwrap_or_default().verdicts;
         decision_records::give_accepted(decisions, audience, self.session_id, now, &asked, &verdicts);
-        session.apply_end_verdict(verdicts.into_iter().next())
+        session.apply_end_verdict(&asked, verdicts.into_iter().next(), now)
     }
 
     /// Interrupts the message: closes the upstream connection. Returns `outcome`.

@@ -66,7 +66,7 @@ impl SessionLog<'_> {
                 self.sender_mismatch(mismatch, refused.as_deref(), *is_logged);
             }
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
-            Record::LimitExceeded { hit, stage, is_logged, is_counted } => {
+            Record::LimitExceeded { hit, stage, is_logged, is_counted, .. } => {
                 if *is_counted {
                     let LimitHit { limit, mode, strongest, .. } = hit;
                     self.metrics.limits.count_hit(limit, stage.name(), mode.name(), strongest.name());

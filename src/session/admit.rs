@@ -7,7 +7,7 @@ use super::replies::undecided;
 use super::state::State;
 use super::step::{Admit, Delayed, Login, Purpose, Session, Step};
 use crate::policy::budgets::{RefundWhen, RefundableCharge, SessionCounters};
-use crate::policy::request::{Event, Facts, Location, Novelty, PolicyRequest, Stage};
+use crate::policy::request::{Event, Facts, Location, Novelty, PolicyRequest};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::command::Command;
 use crate::smtp::reply::Reply;
@@ -85,9 +85,11 @@ impl Admit {
     /// Applies policy's verdicts: one verdict per event, in order. A command without a verdict gets a temporary
     /// failure. `now` is the time of the decision.
     pub fn answer(mut self: Box<Self>, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
-        let stages: Vec<Stage> = self.asked.events.iter().filter_map(Event::stage).collect();
-        for (verdict, stage) in verdicts.iter_mut().zip(stages) {
-            self.session.0.record_verdict(verdict, stage);
+        let Self { session, asked, .. } = &mut *self;
+        for (event, verdict) in asked.events.iter().zip(&mut verdicts) {
+            let (Some(stage), delay) = (event.stage(), verdict.delay) else { continue };
+            let decided = || DecidedEvent::unmeasured(now, asked.facts.clone(), event.clone(), delay);
+            session.0.record_verdict(verdict, stage, decided);
         }
         let time = verdicts.iter().map(|verdict| verdict.delay).sum();
         match Duration::is_zero(&time) {

@@ -2,7 +2,7 @@
 
 use super::message_outcome::MessageOutcome;
 use super::pending_command::PendingCommand;
-use super::record::{Delivery, Record};
+use super::record::{DecidedEvent, Delivery, Record};
 use super::replies::{no_transaction, stopping, timed_out, undecided, upstream_away};
 use super::state::State;
 use super::step::{Body, Chunk, Session, Step};
@@ -14,6 +14,7 @@ use crate::smtp::command;
 use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
 use crate::time::{Timestamp, format_duration};
+use std::time::Duration;
 
 /// Multiple of the maximum size beyond which the session ends. Weir does not read and discard the rest of such a
 /// message.
@@ -41,10 +42,19 @@ impl Session {
 
     /// Applies policy's verdict on the complete message. Without a verdict the client gets a temporary failure. If the
     /// message must not be forwarded, returns its outcome as the error.
-    pub fn apply_end_verdict(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
+    ///
+    /// `asked` is the request that policy decided at the time `now`.
+    pub fn apply_end_verdict(
+        &mut self,
+        asked: &PolicyRequest,
+        verdict: Option<Verdict>,
+        now: Timestamp,
+    ) -> Result<(), MessageOutcome> {
         let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
         self.0.note_route(&mut verdict);
-        self.0.record_verdict(&mut verdict, Stage::End);
+        let event = || asked.events.first().cloned().unwrap_or(Event::End { size: None });
+        let decided = || DecidedEvent::unmeasured(now, asked.facts.clone(), event(), Duration::ZERO);
+        self.0.record_verdict(&mut verdict, Stage::End, decided);
         let Verdict { ruling, charges, trued_up, evaluations, .. } = verdict;
         // Remove the charges that the charges for the true size have replaced. If a limit no longer applies, its charge
         // stays until the upstream has answered, like other charges.

@@ -44,7 +44,7 @@ pub use message_outcome::MessageOutcome;
 pub use mismatch::{Mismatch, MismatchReason, SenderPart};
 pub use options::{Options, Requirement, Security, SenderMismatch, Tls};
 pub use pipeline::Request;
-pub use record::{DecidedEvent, Delivery, LoginOrigin, Record, Refused, RefusedBy, RefusedSender};
+pub use record::{DecidedEvent, Delivery, LoginOrigin, Record, Refused, RefusedBy, RefusedSender, WouldRefuse};
 pub use refusal_reply::{refusal_reply, suspended_reply};
 pub use step::{Admit, Body, Chunk, Delayed, GroupLookup, Login, Relay, Session, StartTls, Step};
 

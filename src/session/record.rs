@@ -67,6 +67,8 @@ pub enum Record {
         /// False if the limit refuses the command, or if the hit of another rate of the same limit is counted for this
         /// command.
         is_counted: bool,
+        /// `None` if the limit would not have refused the event, or if the hit is not counted.
+        would_refuse: Option<Box<WouldRefuse>>,
     },
     /// The client left during a delay of this length.
     LeftDuringDelay {
@@ -108,6 +110,15 @@ pub struct RefusedSender {
     /// Reference in the reply and the log.
     pub reference: String,
     pub decided: Box<DecidedEvent>,
+}
+
+/// Event that a limit in shadow or soft mode would have refused.
+#[derive(Clone, Debug)]
+pub struct WouldRefuse {
+    /// Reference by which the store groups such events. It is in no reply.
+    pub reference: String,
+    /// The event, without evaluations.
+    pub decided: DecidedEvent,
 }
 
 /// A command that was refused.

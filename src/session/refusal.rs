@@ -1,6 +1,6 @@
 //! Refusals by limits and suspensions: the reply and the record.
 
-use super::record::{DecidedEvent, Record, Refused, RefusedBy};
+use super::record::{DecidedEvent, Record, Refused, RefusedBy, WouldRefuse};
 use super::refusal_reply::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
 use crate::policy::request::{Event, Facts, Stage};
@@ -57,13 +57,20 @@ impl State {
     /// Records the parts of a verdict that the client does not see: exceeded limits that did not refuse, new
     /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
     /// client cannot fill the log.
-    pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
+    ///
+    /// `decided` returns the event. It is called only if a limit in shadow or soft mode would have refused the event.
+    pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage, decided: impl Fn() -> DecidedEvent) {
         let hits = std::mem::take(&mut verdict.limit_hits);
         let counted: Vec<bool> = (0..hits.len()).map(|at| is_counted(&hits, at, verdict)).collect();
         for (hit, is_counted) in hits.into_iter().zip(counted) {
             self.limit_hits += 1;
             let is_logged = self.limit_hits <= MAX_RECORDED;
-            self.records.push(Record::LimitExceeded { hit, stage, is_logged, is_counted });
+            let would_refuse = is_counted && hit.mode != Mode::Enforce && hit.refuses;
+            let would_refuse = would_refuse.then(|| {
+                let reference = self.reference(&hit.limit, stage, self.limit_hits);
+                Box::new(WouldRefuse { reference, decided: decided() })
+            });
+            self.records.push(Record::LimitExceeded { hit, stage, is_logged, is_counted, would_refuse });
         }
         self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
         self.records.extend(verdict.notices.drain(..).map(Record::Noticed));
@@ -71,6 +78,11 @@ impl State {
 }
 
 impl DecidedEvent {
+    /// Returns an event without the numbers that limits measured.
+    pub(super) fn unmeasured(time: Timestamp, facts: Facts, event: Event, delay: Duration) -> Self {
+        Self { time, facts, event, delay, evaluations: Vec::new() }
+    }
+
     /// Returns the event on which policy has returned a verdict. Takes the evaluations of the verdict.
     pub(super) fn new(time: Timestamp, facts: &Facts, event: Event, verdict: &mut Verdict) -> Self {
         let evaluations = std::mem::take(&mut verdict.evaluations);

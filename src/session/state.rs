@@ -12,7 +12,7 @@ use super::transaction::Transaction;
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
 use crate::policy::matching::Senders;
 use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty, Stage};
-use crate::reference::{Reference, Refusee, Tag};
+use crate::reference::{Reference, Refusee, Tag, number_in};
 use crate::smtp::address::Path;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::envelope::Mail;
@@ -206,8 +206,14 @@ impl State {
     /// [`SENDER_MISMATCH`](crate::reference::SENDER_MISMATCH).
     pub fn next_reference(&mut self, cause: &str, stage: Stage) -> String {
         self.limit_refusals += 1;
+        self.reference(cause, stage, self.limit_refusals)
+    }
+
+    /// Returns the reference of the refusal with this number in the session.
+    pub fn reference(&self, cause: &str, stage: Stage, count: u32) -> String {
         let refusee = self.user.as_deref().map_or(Refusee::Client(self.client), Refusee::User);
-        Reference::new(self.now, Tag::new(cause, stage.name(), refusee), self.limit_refusals).to_string()
+        let number = number_in(&self.id, count);
+        Reference::new(self.now, Tag::new(cause, stage.name(), refusee), number).to_string()
     }
 
     /// Returns the maximum message size in octets: the lower of the listener's maximum and the upstream's maximum.

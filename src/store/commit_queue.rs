@@ -113,6 +113,24 @@ pub enum WriterJob {
     WriteExceptions,
 }
 
+impl WriterJob {
+    /// Returns the word for the log and the metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::DeleteBudgets(_) => "delete-budgets",
+            Self::Checkpoint => "checkpoint",
+            Self::RecordKinds(..) => "record-limits",
+            Self::DeleteKinds(_) => "delete-limits",
+            Self::PruneAudit(_) => "delete-audit",
+            Self::WriteLogins => "write-logins",
+            Self::DeleteLogins(_) => "delete-logins",
+            Self::WriteRefusals => "write-refusals",
+            Self::PruneRefusals(_) => "delete-refusals",
+            Self::WriteExceptions => "write-exceptions",
+        }
+    }
+}
+
 /// Work that the writer thread has taken from the queue.
 pub struct Work {
     pub entry: Entry,

@@ -101,7 +101,7 @@ impl Core {
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),
             logins: LoginMemory::default(),
-            refusals: Arc::new(RefusalMemory::new(options.refusals)),
+            refusals: Arc::new(RefusalMemory::new(options.refusals, metrics.state.refusals_dropped.clone())),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             admin_reads: Arc::new(Semaphore::new(MAX_ADMIN_READS)),
             health: HealthMonitor::new(metrics.clone()),

@@ -224,9 +224,9 @@ impl<'a> StateReader<'a> {
                 self.missed.reason = Some(format!("its refusals: {}", file::describe(&error)));
                 Vec::new()
             });
-            rows.iter().try_for_each(|(_, row)| take(row))?;
+            rows.iter().try_for_each(&mut take)?;
             match rows.last() {
-                Some((id, _)) => last = *id,
+                Some(row) => last = row.id,
                 None => return Ok(()),
             }
         }

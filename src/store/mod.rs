@@ -42,8 +42,10 @@ pub use health::Health;
 pub use login_history::{LoginKey, LoginRow};
 pub use options::{Durability, OnFailure, Options};
 pub use pending_exceptions::Kept;
-pub use refusal_history::{Found, MissingRefusal, RefusalRecorder};
-pub use refusals::{Filter as RefusalFilter, Refusal, RefusalOptions, RefusalRow};
+pub use refusal_history::{FoundRefusal, MissingRefusal, RefusalRecorder};
+pub use refusals::{
+    Evidence, Filter as RefusalFilter, OwnerEvidence, Refusal, RefusalGroup, RefusalOptions, RefusalRow,
+};
 pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
 

@@ -3,16 +3,21 @@
 use super::Store;
 use super::core::COMMIT_TIMEOUT;
 use super::file::{self, File};
-use super::refusals::{Filter, Refusal, RefusalMemory, RefusalOptions, RefusalRow};
+use super::refusals::{
+    Evidence, EvidenceRow, Filter, Refusal, RefusalGroup, RefusalMemory, RefusalOptions, RefusalRow,
+};
 use crate::reference::Reference;
 use crate::time::Timestamp;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Record that was found, with its ID. A record that is not in the state file yet has no ID.
+/// Record of a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    pub id: Option<i64>,
+pub struct FoundRefusal {
     pub row: RefusalRow,
+    /// Number of other records that have the reference, too. If there are any, nothing says which record is the one of
+    /// the asked refusal.
+    pub others: usize,
 }
 
 /// Reason why the record of a reference cannot be returned.
@@ -38,13 +43,13 @@ pub struct RefusalRecorder(Arc<RefusalMemory>);
 impl RefusalRecorder {
     /// Counts a refusal. Returns true if the refusal needs a record, whose content goes to [`Self::add`]: in a flood,
     /// most refusals are only counted.
-    pub fn count(&self, reference: &Reference) -> bool {
-        self.0.count(reference)
+    pub fn count(&self, group: &RefusalGroup<'_>, reference: &Reference) -> bool {
+        self.0.count(group, reference)
     }
 
     /// Adds a refusal with its content.
-    pub fn add(&self, reference: &Reference, refusal: Refusal) {
-        self.0.add(reference, refusal);
+    pub fn add(&self, group: &RefusalGroup<'_>, reference: &Reference, refusal: Refusal) {
+        self.0.add(group, reference, refusal);
     }
 }
 
@@ -64,40 +69,60 @@ impl Store {
         RefusalRecorder(self.core.refusals.clone())
     }
 
-    /// Returns the record of a reference: the single one, or else the coalesced one that has it.
-    pub async fn refusal(&self, reference: Reference) -> Result<RefusalRow, MissingRefusal> {
-        let unwritten = self.core.refusals.unwritten(|row| row.has(&reference));
-        let best = unwritten.into_iter().min_by_key(RefusalRow::inexactness);
-        if let Some(row) = best.as_ref().filter(|row| row.inexactness() == 0) {
-            return Ok(row.clone());
-        }
-        let read = self.read_refusals(move |file| Ok((file.refusal(&reference)?, file.refusal_extent()?))).await;
-        match (read, best) {
-            (Ok((Some(row), _)), best) => Ok(best.filter(|best| best.inexactness() < row.inexactness()).unwrap_or(row)),
-            (_, Some(best)) => Ok(best),
-            (Ok((None, _)), None) if !self.keeps_refusals() => Err(MissingRefusal::NotKept),
-            (Ok((None, (records, oldest))), None) => Err(MissingRefusal::Unknown { records, oldest }),
-            (Err(why), None) => Err(MissingRefusal::Unreadable(why)),
+    /// Returns the record of a reference: the one of this refusal alone, or else the coalesced one that has it.
+    pub async fn refusal(&self, reference: Reference) -> Result<FoundRefusal, MissingRefusal> {
+        let mut rows = self.core.refusals.unwritten(|row| row.has(&reference));
+        let read = self.read_refusals(move |file| Ok((file.refusals_of(&reference)?, file.refusal_extent()?))).await;
+        let extent = read.map(|(written, extent)| {
+            rows.extend(written);
+            extent
+        });
+        // A record can have been written since the records in memory were read.
+        rows.sort_by_key(|row| row.id);
+        rows.dedup_by_key(|row| row.id);
+        let mut found = RefusalRow::most_exact(rows).into_iter();
+        match (found.next(), extent) {
+            (Some(row), _) => Ok(FoundRefusal { row, others: found.count() }),
+            (None, Ok(_)) if !self.keeps_refusals() => Err(MissingRefusal::NotKept),
+            (None, Ok((records, oldest))) => Err(MissingRefusal::Unknown { records, oldest }),
+            (None, Err(why)) => Err(MissingRefusal::Unreadable(why)),
         }
     }
 
-    /// Returns at most `at_most` records that a filter selects, the newest first. The records that are not in the state
-    /// file yet are on the first page only. Returns an error with the reason if the state file cannot be read.
-    pub async fn refusals(&self, filter: Filter, at_most: usize) -> Result<Vec<Found>, String> {
-        let mut found: Vec<Found> = Vec::new();
-        if filter.before.is_none() {
-            let unwritten = self.core.refusals.unwritten(|row| filter.has(row));
-            found.extend(unwritten.into_iter().map(|row| Found { id: None, row }));
-            found.sort_by_key(|found| std::cmp::Reverse(found.row.last));
-        }
-        let rows = self.read_refusals(move |file| file.refusals(&filter, at_most)).await?;
-        for (id, row) in rows {
-            // A record can have been written since the records in memory were read.
-            found.retain(|known| known.row != row);
-            found.push(Found { id: Some(id), row });
-        }
-        found.truncate(at_most);
-        Ok(found)
+    /// Returns at most `at_most` records that a filter selects, the newest first. A record has its place before it is
+    /// written, so the next page continues after the last record of this one. Returns an error with the reason if the
+    /// state file cannot be read.
+    pub async fn refusals(&self, filter: Filter, at_most: usize) -> Result<Vec<RefusalRow>, String> {
+        let mut rows = self.core.refusals.unwritten(|row| filter.has(row));
+        rows.extend(self.read_refusals(move |file| file.refusals(&filter, at_most)).await?);
+        rows.sort_by_key(|row| std::cmp::Reverse(row.id));
+        // A record can have been written since the records in memory were read.
+        rows.dedup_by_key(|row| row.id);
+        rows.truncate(at_most);
+        Ok(rows)
+    }
+
+    /// Returns how often a limit has refused each owner since a time, or would have refused if it had been enforced.
+    /// Also returns the time of the oldest record of any refusal. Returns an error with the reason if the state file
+    /// cannot be read.
+    pub async fn evidence(
+        &self,
+        limit: &str,
+        since: Timestamp,
+        max_owners: usize,
+    ) -> Result<(Evidence, Option<Timestamp>), String> {
+        let filter = Filter { limit: Some(limit.to_owned()), since: Some(since), ..Filter::default() };
+        let shadow = Filter { is_shadow: true, ..filter.clone() };
+        let unwritten = self.core.refusals.unwritten(|row| filter.has(row) || shadow.has(row));
+        let limit = limit.to_owned();
+        let (written, oldest) =
+            self.read_refusals(move |file| Ok((file.evidence(&limit, since)?, file.oldest_record()?))).await?;
+        let in_memory = || self.core.refusals.unwritten(|_| true).iter().map(RefusalRow::time).min();
+        let oldest = oldest.or_else(in_memory);
+        // A record can have been written since the records in memory were read.
+        let known: HashSet<i64> = unwritten.iter().map(|row| row.id).collect();
+        let written = written.into_iter().filter(|row| !known.contains(&row.id));
+        Ok((Evidence::of(unwritten.iter().map(EvidenceRow::from).chain(written), max_owners), oldest))
     }
 
     async fn read_refusals<R: Send + 'static>(

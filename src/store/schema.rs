@@ -9,14 +9,14 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// Version of the schema. A change of the schema must increment the version and add a migration.
-pub const VERSION: i64 = 6;
+pub const VERSION: i64 = 7;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
-    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals];
+    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7];
 
 /// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
@@ -106,6 +106,30 @@ fn add_logins(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 /// Migrates to version 6, which adds the records of refusals.
 fn add_refusals(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(SCHEMA)
+}
+
+/// Migrates to version 7.
+fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    add_refusal_evidence(transaction)?;
+    transaction.execute_batch(SCHEMA)
+}
+
+/// Adds the owners of refusals, the mark of shadow mode, and the sums over the table. If the file is older than version
+/// 6, the table is new and has the columns.
+fn add_refusal_evidence(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    let has_columns = "SELECT count(*) FROM pragma_table_info('refusal') WHERE name = 'shadow'";
+    if transaction.query_row(has_columns, [], |row| row.get::<_, i64>(0))? == 0 {
+        // A tag of 2 digits is that of several owners.
+        transaction.execute_batch(
+            "ALTER TABLE refusal ADD COLUMN owner TEXT;
+             ALTER TABLE refusal ADD COLUMN shadow INTEGER NOT NULL DEFAULT 0;
+             UPDATE refusal SET owner = coalesce('user=' || user, 'client=' || client) WHERE length(tag) > 2",
+        )?;
+    }
+    transaction.execute_batch(SCHEMA)?;
+    transaction.execute_batch(
+        "UPDATE refusal_sum SET (records, octets) = (SELECT count(*), coalesce(sum(octets), 0) FROM refusal)",
+    )
 }
 
 fn for_each(

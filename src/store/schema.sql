@@ -1,4 +1,4 @@
--- The state file, version 6. Weir's writer thread is its only writer; open it read-only to read it by hand.
+-- The state file, version 7. Weir's writer thread is its only writer; open it read-only to read it by hand.
 
 -- The last state of each budget, without the changes in the journal.
 CREATE TABLE IF NOT EXISTS budget (
@@ -67,17 +67,39 @@ CREATE TABLE IF NOT EXISTS login (
 
 -- Records of refusals of the last days. The oldest ones are deleted. In a flood, one record stands for many refusals.
 CREATE TABLE IF NOT EXISTS refusal (
-    id       INTEGER PRIMARY KEY, -- the order in which the records were written
+    id       INTEGER PRIMARY KEY, -- the order in which the records began
     at       INTEGER NOT NULL,    -- time of the first refusal, in milliseconds since 1970
     tag      TEXT NOT NULL,       -- of the group, as in references; only its first 2 digits if all owners are coalesced
-    number   INTEGER,             -- of the refusal in its session, as in references; NULL if refusals are coalesced
+    number   INTEGER,             -- of the refusal, as in references; NULL if refusals are coalesced
     last     INTEGER NOT NULL,    -- time of the last refusal
     times    INTEGER NOT NULL,    -- number of refusals
     user     TEXT,
     client   TEXT,
     of_limit TEXT,
     octets   INTEGER NOT NULL,    -- approximate octets of the record in this file
-    body     TEXT NOT NULL        -- the decision, as JSON; of the first refusal if refusals are coalesced
+    body     TEXT NOT NULL,       -- the decision, as JSON; of the first refusal if refusals are coalesced
+    owner    TEXT,                -- user=NAME or client=NETWORK; NULL if the refusals of several owners are coalesced
+    shadow   INTEGER NOT NULL DEFAULT 0 -- 1 if nothing was refused: a limit in shadow or soft mode would have refused
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS refusal_at ON refusal (at);
+
+-- All columns that the evidence of a limit needs, so that the bodies are not read.
+CREATE INDEX IF NOT EXISTS refusal_evidence ON refusal (of_limit, last, shadow, owner, times, at, tag, number);
+
+-- Sums over the table of refusals, in one row, which the triggers keep.
+CREATE TABLE IF NOT EXISTS refusal_sum (
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    records INTEGER NOT NULL,    -- number of records of refusals, without those of shadow or soft mode
+    octets  INTEGER NOT NULL     -- of all records
+) STRICT;
+
+INSERT OR IGNORE INTO refusal_sum VALUES (1, 0, 0);
+
+CREATE TRIGGER IF NOT EXISTS refusal_added AFTER INSERT ON refusal BEGIN
+    UPDATE refusal_sum SET records = records + (NEW.shadow = 0), octets = octets + NEW.octets;
+END;
+
+CREATE TRIGGER IF NOT EXISTS refusal_deleted AFTER DELETE ON refusal BEGIN
+    UPDATE refusal_sum SET records = records - (OLD.shadow = 0), octets = octets - OLD.octets;
+END;

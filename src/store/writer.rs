@@ -58,6 +58,8 @@ struct Task {
     is_slow: bool,
     /// Attempts that fail at present, each with the time of the last failure.
     failed: BTreeMap<Attempt, Instant>,
+    /// Errors of the jobs that failed when they were run last, by their names.
+    failed_jobs: BTreeMap<&'static str, String>,
 }
 
 /// Minimum number of rows that are folded in one commit. A commit folds as many rows as the last commit had changes,
@@ -104,6 +106,7 @@ impl Writer {
             epoch: 0,
             is_slow: false,
             failed,
+            failed_jobs: BTreeMap::new(),
         };
         let watched = core.clone();
         std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(move || watch_for_stalls(&watched))?;
@@ -306,6 +309,7 @@ impl Task {
     fn run_jobs(&mut self, jobs: Vec<WriterJob>) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         for job in jobs {
+            let name = job.name();
             let outcome = match job {
                 WriterJob::DeleteBudgets(mut rows) => {
                     // Do not delete a row of a budget that has changed in memory: the journal may contain only the
@@ -324,10 +328,7 @@ impl Task {
                 // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),
             };
-            // It is enough to log the error: the next commit fails with the same error, and reports the state as degraded.
-            if let Err(error) = outcome {
-                tracing::debug!(%error, "an errand of the state file failed");
-            }
+            report_job(&self.core, &mut self.failed_jobs, name, outcome.map_err(|error| file::describe(&error)));
         }
     }
 }
@@ -337,6 +338,27 @@ impl Task {
     fn write_remaining_logins(&mut self, deadline: Instant) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         while self.core.logins.is_pending() && Instant::now() < deadline && write_logins(&self.core, file).is_ok() {}
+    }
+}
+
+/// Counts a job that failed. Logs the error when it begins, changes or ends. The health does not change: if the whole
+/// file is affected, the next commit fails, and degrades the health.
+fn report_job(
+    core: &Core,
+    failed: &mut BTreeMap<&'static str, String>,
+    task: &'static str,
+    outcome: Result<(), String>,
+) {
+    let Err(error) = outcome else {
+        if failed.remove(task).is_some() {
+            tracing::info!(task, "a task of the state file succeeds again");
+        }
+        return;
+    };
+    core.metrics.state.task_failures.with_label_values(&[task]).inc();
+    if failed.get(task) != Some(&error) {
+        tracing::warn!(task, error, "a task of the state file fails, and is tried again later");
+        failed.insert(task, error);
     }
 }
 

@@ -6,13 +6,14 @@ mod remedy;
 mod text;
 
 pub use now::{LimitNow, Now};
+use remedy::KnownOwners;
 pub use remedy::{Remedy, RemedyKind};
 
 use super::{Api, ApiError, ErrorCode, Errors, Json, Path, Query};
 use crate::clock;
 use crate::decisions::DecisionRecord;
 use crate::reference::{MalformedReference, Reference};
-use crate::store::{Found, MissingRefusal, RefusalFilter, RefusalRow, Store};
+use crate::store::{FoundRefusal, MissingRefusal, RefusalFilter, RefusalRow, Store};
 use crate::time::{Timestamp, format_duration, parse_time};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,9 @@ pub struct RefusalAnswer {
     pub decision: DecisionRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coalesced: Option<Coalesced>,
+    /// Number of other stored records that have the same reference. Any of them can be that of the asked refusal.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub others: usize,
     /// What Weir would decide about the same event now.
     pub now: Now,
     /// Sentences about limits that have changed since.
@@ -66,6 +70,8 @@ pub struct RefusalsAnswer {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct StoredRefusal {
+    /// ID of the record. A later record has a higher ID.
+    pub id: i64,
     pub decision: DecisionRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coalesced: Option<Coalesced>,
@@ -83,6 +89,9 @@ pub struct RefusalsQuery {
     /// Name of the limit.
     #[serde(default)]
     pub limit: Option<String>,
+    /// True: lists what limits in shadow or soft mode would have refused, instead of the refusals.
+    #[serde(default)]
+    pub shadow: bool,
     /// Time, such as `2026-03-01T10:00Z`.
     #[serde(default)]
     pub since: Option<String>,
@@ -102,20 +111,23 @@ const MAX_PAGE: usize = 1_000;
 
 /// Explains a refusal, by the reference in its reply.
 #[utoipa::path(get, path = "/v1/refusals/{reference}",
-    params(("reference" = String, Path, description = "The reference, such as mp3x9abc-k3f7q-1")),
+    params(("reference" = String, Path, description = "The reference, such as mp3x9abc-k3f7q2-1x7k")),
     responses((status = 200, description = "The explanation", body = RefusalAnswer), Errors))]
 pub async fn refusal(State(api): State<Api>, Path(reference): Path<String>) -> Result<Json<RefusalAnswer>, ApiError> {
     let server = api.server()?;
     let (store, now) = (&server.store, clock::now());
     let reference: Reference = reference.parse().map_err(|error| malformed(&reference, error))?;
-    let row = store.refusal(reference).await.map_err(|missing| unknown(store, &reference, now, missing))?;
+    let found = store.refusal(reference).await;
+    let FoundRefusal { row, others } = found.map_err(|missing| unknown(store, &reference, now, missing))?;
     let decision = decision(&row)?;
     let request = decision.policy_request();
     let asked = now::ask(store, &request, now).await.map_err(ApiError::unavailable)?;
-    let remedies = remedy::find(store, &asked, &decision).await.map_err(ApiError::unavailable)?;
-    let (coalesced, changes) = (coalesced(&row), now::changes(&decision, &asked));
+    let coalesced = coalesced(&row);
+    let known = KnownOwners::of(&decision, coalesced.as_ref(), others);
+    let remedies = remedy::find(store, &asked, &decision, known).await.map_err(ApiError::unavailable)?;
+    let changes = now::changes(&decision, &asked);
     let now = asked.summary(api.sessions());
-    let mut answer = RefusalAnswer { decision, coalesced, now, changes, remedies, message: String::new() };
+    let mut answer = RefusalAnswer { decision, coalesced, others, now, changes, remedies, message: String::new() };
     answer.message = text::explanation(&answer, &reference.to_string());
     Ok(Json(answer))
 }
@@ -132,12 +144,12 @@ pub async fn refusals(
     if !(1..=MAX_PAGE).contains(&count) {
         return Err(ApiError::refused(format!("\"count\" must be from 1 to {MAX_PAGE}")));
     }
-    let RefusalsQuery { user, client, limit, since, before, .. } = query;
+    let RefusalsQuery { user, client, limit, shadow: is_shadow, since, before, .. } = query;
     let since = since.map(|since| parse_time(&since)).transpose().map_err(|error| error.to_string())?;
-    let filter = RefusalFilter { user, client, limit, since, before };
+    let filter = RefusalFilter { user, client, limit, is_shadow, since, before };
     let found = server.store.refusals(filter, count).await;
     let found = found.map_err(|why| ApiError::unavailable(format!("the refusals cannot be read: {why}")))?;
-    let next = found.last().filter(|_| found.len() == count).and_then(|found| found.id);
+    let next = found.last().filter(|_| found.len() == count).map(|row| row.id);
     Ok(Json(RefusalsAnswer { refusals: found.iter().filter_map(stored).collect(), next }))
 }
 
@@ -148,8 +160,8 @@ pub async fn latest(store: &Store, filter: RefusalFilter, count: usize) -> Resul
 }
 
 /// Returns a stored refusal; `None` if it is of another version of Weir, and cannot be parsed.
-fn stored(Found { row, .. }: &Found) -> Option<StoredRefusal> {
-    Some(StoredRefusal { decision: decision(row).ok()?, coalesced: coalesced(row) })
+fn stored(row: &RefusalRow) -> Option<StoredRefusal> {
+    Some(StoredRefusal { id: row.id, decision: decision(row).ok()?, coalesced: coalesced(row) })
 }
 
 fn decision(row: &RefusalRow) -> Result<DecisionRecord, ApiError> {
@@ -165,6 +177,10 @@ fn coalesced(row: &RefusalRow) -> Option<Coalesced> {
         times: row.times,
         several_owners: row.tag.is_none(),
     })
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 fn malformed(text: &str, error: MalformedReference) -> ApiError {

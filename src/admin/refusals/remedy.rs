@@ -1,5 +1,6 @@
 //! Remedies: what would let a refused event pass now. Each remedy is tried on a copy of the policy and the budgets.
 
+use super::Coalesced;
 use super::now::{Asked, decide, load, passes};
 use crate::decisions::{DecisionRecord, LimitRecord, Outcome};
 use crate::policy::InMemoryStore;
@@ -43,6 +44,8 @@ pub enum RemedyKind {
     Client,
     /// Commands of the administrator.
     Commands,
+    /// Commands of the administrator would help, but the record does not say for which owner.
+    UnknownOwner,
     /// A change of the configuration.
     Configuration,
 }
@@ -54,7 +57,12 @@ const GRANT_FOR: Duration = Duration::from_secs(8 * 3_600);
 const MAX_STEPS: usize = 8;
 
 /// Returns what would let the event pass. Returns an error with the reason if budgets cannot be read.
-pub async fn find(store: &Store, asked: &Asked, decision: &DecisionRecord) -> Result<Vec<Remedy>, String> {
+pub async fn find(
+    store: &Store,
+    asked: &Asked,
+    decision: &DecisionRecord,
+    known: KnownOwners,
+) -> Result<Vec<Remedy>, String> {
     if decision.outcome == Outcome::SenderMismatch {
         return Ok(vec![other_sender(decision)]);
     }
@@ -67,8 +75,14 @@ pub async fn find(store: &Store, asked: &Asked, decision: &DecisionRecord) -> Re
     };
     let mut remedies: Vec<Remedy> = refusal.and_then(|refusal| wait(asked, refusal)).into_iter().collect();
     remedies.extend(refusal.and_then(by_client));
-    remedies.extend(resets(asked, refusal));
-    remedies.extend(exceptions(store, asked).await?);
+    let commands = [resets(asked, refusal), exceptions(store, asked).await?];
+    for Commands { remedy, owners } in commands.into_iter().flatten() {
+        if owners.iter().all(|owner| known.has(owner)) {
+            remedies.push(remedy);
+        } else if !remedies.iter().any(|remedy| remedy.kind == RemedyKind::UnknownOwner) {
+            remedies.push(Remedy::new(RemedyKind::UnknownOwner, UNKNOWN_OWNER));
+        }
+    }
     if remedies.is_empty() {
         let text = "no wait and no exception helps: the configuration has to change";
         remedies.push(Remedy::new(RemedyKind::Configuration, text));
@@ -80,10 +94,65 @@ impl Remedy {
     fn new(kind: RemedyKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into(), until: None, wait_seconds: None, commands: Vec::new() }
     }
+}
 
-    fn commands(text: &str, commands: Vec<String>) -> Self {
-        Self { commands, ..Self::new(RemedyKind::Commands, text) }
+/// Sentence for refusals whose owner is not known.
+const UNKNOWN_OWNER: &str = "weir grant, weir reset or weir release, for the owner of the refused event: the record is that of another \
+                             event, so no command is proposed. weir show USER, or client=ADDRESS, has the budgets";
+
+/// Remedy with commands for these owners.
+struct Commands {
+    remedy: Remedy,
+    owners: Vec<Owner>,
+}
+
+impl Commands {
+    fn new(text: &str, steps: Vec<(String, Owner)>) -> Self {
+        let (commands, owners) = steps.into_iter().unzip();
+        Self { remedy: Remedy { commands, ..Remedy::new(RemedyKind::Commands, text) }, owners }
     }
+}
+
+/// Owners of which the record of a refusal says that they are those of the asked event. A coalesced record has the facts
+/// of its first refusal: the other refusals have the same user, or a client of the same network, and nothing else is
+/// known of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownOwners {
+    All,
+    /// The user, who had logged in.
+    User,
+    /// The network of the client: an IPv4 /24 or IPv6 /56.
+    Network,
+    /// No owner is known, as the record is of several.
+    None,
+}
+
+impl KnownOwners {
+    /// `others`: number of other records that have the reference.
+    pub fn of(decision: &DecisionRecord, coalesced: Option<&Coalesced>, others: usize) -> Self {
+        match coalesced {
+            _ if others > 0 => Self::None,
+            None => Self::All,
+            Some(coalesced) if coalesced.several_owners => Self::None,
+            Some(_) if decision.authenticated => Self::User,
+            Some(_) => Self::Network,
+        }
+    }
+
+    fn has(self, owner: &Owner) -> bool {
+        owner.parts().all(|(field, value)| match (self, field.split('/').next()) {
+            (Self::All, _) | (Self::User, Some("user" | "user-domain")) => true,
+            (Self::Network, Some("client")) => is_as_wide_as_a_group(value),
+            _ => false,
+        })
+    }
+}
+
+/// Returns whether a client network contains the whole network of a group.
+fn is_as_wide_as_a_group(network: &str) -> bool {
+    let Some((address, bits)) = network.split_once('/') else { return false };
+    let max_bits = if address.contains(':') { 56 } else { 24 };
+    bits.parse::<u32>().is_ok_and(|bits| bits <= max_bits)
 }
 
 fn other_sender(decision: &DecisionRecord) -> Remedy {
@@ -123,17 +192,18 @@ fn by_client(refusal: &Refusal) -> Option<Remedy> {
 }
 
 /// Returns the resets that let the event pass, if there are any.
-fn resets(asked: &Asked, refusal: Option<&Refusal>) -> Option<Remedy> {
+fn resets(asked: &Asked, refusal: Option<&Refusal>) -> Option<Commands> {
     let refusal = refusal?;
     let mut known = asked.known.clone();
-    let mut commands = Vec::new();
+    let mut steps = Vec::new();
     for evaluation in evaluations(asked).filter(|one| refusal.indices.contains(&one.limit)) {
         let key = evaluation.key.as_ref().filter(|key| !key.is_volatile())?;
         known.insert(key.clone(), None);
-        commands.push(format!("weir reset {} {} --reason \"…\"", word(&evaluation.name), owner_word(&owner(key))));
+        let (name, owner) = (word(&evaluation.name), owner(key));
+        steps.push((format!("weir reset {name} {} --reason \"…\"", owner_word(&owner)), owner));
     }
-    let helps = !commands.is_empty() && passes(&decide(&known, &asked.request, asked.time));
-    helps.then(|| Remedy::commands("empty the budget:", commands))
+    let helps = !steps.is_empty() && passes(&decide(&known, &asked.request, asked.time));
+    helps.then(|| Commands::new("empty the budget:", steps))
 }
 
 fn evaluations(asked: &Asked) -> impl Iterator<Item = &Evaluation> {
@@ -146,18 +216,18 @@ fn owner(key: &Key) -> Owner {
 }
 
 /// Returns the releases and grants that let the event pass, if there are any.
-async fn exceptions(store: &Store, asked: &Asked) -> Result<Option<Remedy>, String> {
-    let (mut known, mut commands) = (asked.known.clone(), Vec::new());
+async fn exceptions(store: &Store, asked: &Asked) -> Result<Option<Commands>, String> {
+    let (mut known, mut steps) = (asked.known.clone(), Vec::new());
     for _ in 0..MAX_STEPS {
         load(store, &mut known, &asked.request, asked.time).await?;
         let verdict = decide(&known, &asked.request, asked.time);
         if passes(&verdict) {
-            let is_release = commands.iter().all(|command: &String| command.starts_with("weir release"));
+            let is_release = steps.iter().all(|(command, _): &(String, Owner)| command.starts_with("weir release"));
             let text = if is_release { "end the suspension:" } else { "grant more for some hours:" };
-            return Ok(Some(Remedy::commands(text, commands)));
+            return Ok(Some(Commands::new(text, steps)));
         }
         match next_exception(&mut known, asked, &verdict) {
-            Some(command) => commands.push(command),
+            Some(step) => steps.push(step),
             None => return Ok(None),
         }
     }
@@ -165,13 +235,13 @@ async fn exceptions(store: &Store, asked: &Asked) -> Result<Option<Remedy>, Stri
 }
 
 /// Ends the suspension that refuses the event, or grants more to the owner of the first budget that refuses. Returns
-/// the command that does the same; `None` if there is none.
-fn next_exception(known: &mut InMemoryStore, asked: &Asked, verdict: &Verdict) -> Option<String> {
+/// the command that does the same, and its owner; `None` if there is none.
+fn next_exception(known: &mut InMemoryStore, asked: &Asked, verdict: &Verdict) -> Option<(String, Owner)> {
     match &verdict.ruling {
         Ruling::Suspended(suspended) => {
             let owner = &suspended.suspension.owner;
             Arc::make_mut(&mut known.policy.exceptions).release(owner);
-            Some(format!("weir release {} --reason \"…\"", owner_word(owner)))
+            Some((format!("weir release {} --reason \"…\"", owner_word(owner)), owner.clone()))
         }
         Ruling::Refuse(refusal) => {
             let explained = known.explain(asked.time, &asked.request, &mut Default::default());
@@ -183,8 +253,8 @@ fn next_exception(known: &mut InMemoryStore, asked: &Asked, verdict: &Verdict) -
     }
 }
 
-/// Grants the owner of a budget more. Returns the command that does the same.
-fn grant(known: &mut InMemoryStore, asked: &Asked, refusing: &Evaluation) -> Option<String> {
+/// Grants the owner of a budget more. Returns the command that does the same, and its owner.
+fn grant(known: &mut InMemoryStore, asked: &Asked, refusing: &Evaluation) -> Option<(String, Owner)> {
     let limit = known.policy.limits.get(refusing.limit)?.clone();
     let owner = match &refusing.key {
         Some(key) => owner(key),
@@ -204,8 +274,8 @@ fn grant(known: &mut InMemoryStore, asked: &Asked, refusing: &Evaluation) -> Opt
         let explained = known.explain(asked.time, &asked.request, &mut Default::default());
         let still = explained.iter().filter_map(|one| one.said.as_ref().ok());
         if !still.into_iter().any(|one| one.limit == refusing.limit && one.refuses()) {
-            let (name, owner) = (word(&limit.name), owner_word(&owner));
-            return Some(format!("weir grant {name} {owner} \"{rate}\" --for 8h --reason \"…\""));
+            let (name, word) = (word(&limit.name), owner_word(&owner));
+            return Some((format!("weir grant {name} {word} \"{rate}\" --for 8h --reason \"…\""), owner));
         }
     }
     None
@@ -248,6 +318,25 @@ fn owner_word(owner: &Owner) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_user_or_the_network_of_a_coalesced_record_is_known() {
+        let owner = |field: &'static str, value| Owner::from_parts([(field.into(), value)].into_iter());
+        for (field, value, known) in [
+            ("user", "alice", &[KnownOwners::All, KnownOwners::User][..]),
+            ("sender", "a@example.org", &[KnownOwners::All]),
+            ("client", "192.0.2.7", &[KnownOwners::All]),
+            ("client/24", "192.0.2.0/24", &[KnownOwners::All, KnownOwners::Network]),
+            ("client/32/64", "2001:db8:0:1::/64", &[KnownOwners::All]),
+            ("client/16/48", "2001:db8::/48", &[KnownOwners::All, KnownOwners::Network]),
+        ] {
+            let all = [KnownOwners::All, KnownOwners::User, KnownOwners::Network, KnownOwners::None];
+            let has: Vec<_> = all.into_iter().filter(|one| one.has(&owner(field, value))).collect();
+            assert_eq!(has, known, "{field}={value}");
+        }
+        let everybody = Owner::from_parts(std::iter::empty::<(std::borrow::Cow<'_, str>, &str)>());
+        assert!(KnownOwners::None.has(&everybody));
+    }
 
     #[test]
     fn an_argument_is_quoted_so_that_a_shell_and_a_terminal_take_it_as_text() {

@@ -23,6 +23,10 @@ pub fn explanation(answer: &RefusalAnswer, reference: &str) -> String {
     if let Some(coalesced) = &answer.coalesced {
         text.line(0, &flood(coalesced));
     }
+    if answer.others > 0 {
+        let (records, have) = if answer.others == 1 { ("record", "has") } else { ("records", "have") };
+        text.line(0, &format!("{} more {records} of other refusals {have} this reference.", answer.others));
+    }
     if let Some(reply) = &decision.reply {
         text.blank();
         reply_lines(reply).for_each(|line| text.line(2, &line));
@@ -49,6 +53,7 @@ fn outcome(outcome: Outcome) -> &'static str {
         Outcome::Refused => "refused by a limit",
         Outcome::Suspended => "refused by a suspension",
         Outcome::SenderMismatch => "refused for its sender",
+        Outcome::WouldRefuse => "not refused: the limit is not enforced",
     }
 }
 
@@ -74,8 +79,7 @@ fn facts(decision: &DecisionRecord) -> Vec<(&'static str, String)> {
         false => format!("{user} (not logged in)"),
     });
     let groups = (!decision.groups.is_empty()).then(|| decision.groups.join(", "));
-    let recipients = decision.recipients.len() + decision.more_recipients;
-    let recipients = (recipients > 0).then(|| format!("{recipients} accepted before"));
+    let recipients = accepted_recipients(decision);
     let size = decision.size.or(decision.declared_size).map(|size| format!("{size} octets"));
     let all = [
         ("user", user),
@@ -91,6 +95,18 @@ fn facts(decision: &DecisionRecord) -> Vec<(&'static str, String)> {
     ];
     let all = all.into_iter().filter_map(|(key, value)| Some((key, value?)));
     all.map(|(key, value)| (if key == "messages" { "rcpts" } else { key }, value)).collect()
+}
+
+/// Describes the recipients that had been accepted. The record has the first ones only, so that asking again can have
+/// another result.
+fn accepted_recipients(decision: &DecisionRecord) -> Option<String> {
+    match (decision.recipients.len(), decision.more_recipients) {
+        (0, 0) => None,
+        (stored, 0) => Some(format!("{stored} accepted before")),
+        (stored, more) => {
+            Some(format!("{} accepted before; {stored} are stored, and {more} more are not", stored + more))
+        }
+    }
 }
 
 fn exceptions(decision: &DecisionRecord, text: &mut Text) {
@@ -285,6 +301,23 @@ mod tests {
         assert!(text.0.contains("    a\\u{1b}[2J\\u{202e}b\\u{a}c\n"), "{}", text.0);
         assert!(!text.0.contains('\u{1b}') && !text.0.contains('\u{202e}'));
         assert_eq!(text.0.matches('x').count(), 254);
+    }
+
+    #[test]
+    fn the_recipients_that_a_record_leaves_out_are_named() {
+        use crate::decisions::RecordSource;
+        use crate::policy::request::{Event, Facts};
+        let accepted = |recipients: usize| {
+            let recipients = (0..recipients).map(|n| format!("{n}@example.net").as_str().into()).collect();
+            let facts = Facts { recipients, ..Facts::default() };
+            let (time, delay) = (crate::time::Timestamp::from_micros(0), Duration::ZERO);
+            let source =
+                RecordSource { time, session: "s", facts: &facts, event: &Event::Message, delay, evaluations: &[] };
+            accepted_recipients(&DecisionRecord::accepted(source))
+        };
+        assert_eq!(accepted(0), None);
+        assert_eq!(accepted(200).as_deref(), Some("200 accepted before"));
+        assert_eq!(accepted(250).as_deref(), Some("250 accepted before; 200 are stored, and 50 more are not"));
     }
 
     #[test]

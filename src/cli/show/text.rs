@@ -215,7 +215,7 @@ fn refusals(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     if answer.refusals.is_empty() {
         return String::new();
     }
-    let row = |StoredRefusal { decision, coalesced }: &StoredRefusal| Row {
+    let row = |StoredRefusal { decision, coalesced, .. }: &StoredRefusal| Row {
         cells: vec![
             format!("{} ago", span(time_of(&answer.time).since(decision.time).as_secs_f64())),
             coalesced.as_ref().map_or_else(String::new, |coalesced| coalesced.times.to_string()),
@@ -223,7 +223,9 @@ fn refusals(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
             match decision.outcome {
                 Outcome::Suspended => "suspended".to_owned(),
                 Outcome::SenderMismatch => "sender-mismatch".to_owned(),
-                Outcome::Refused | Outcome::Accepted => decision.limit.clone().unwrap_or_default(),
+                Outcome::Refused | Outcome::Accepted | Outcome::WouldRefuse => {
+                    decision.limit.clone().unwrap_or_default()
+                }
             },
             decision.to.clone().or_else(|| decision.from.clone()).unwrap_or_default(),
             decision.reference.clone().unwrap_or_default(),

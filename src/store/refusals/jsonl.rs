@@ -1,6 +1,7 @@
 //! Records of refusals as lines of JSON:
-//! `{"refusal":"k3f7q","number":1,"first":"2026-11-21T10:00:00Z","last":"2026-11-21T10:00:00Z","times":1,"user":"alice","client":"192.0.2.7","limit":"user-recipients","decision":"…"}`.
-//! `refusal` is the tag of the references; `number` and unknown values are left out. `decision` is the body.
+//! `{"refusal":"k3f7q2","number":93872,"first":"2026-11-21T10:00:00Z","last":"2026-11-21T10:00:00Z","times":1,"owner":"user=alice","user":"alice","client":"192.0.2.7","limit":"user-recipients","decision":"…"}`.
+//! `refusal` is the tag of the references. `number` is left out if refusals are coalesced, and unknown values are left
+//! out. `"shadow":true` marks what a limit in shadow or soft mode would have refused. `decision` is the body.
 
 use super::row::{MAX_BODY_OCTETS, Refusal, RefusalRow};
 use crate::reference::Tag;
@@ -14,7 +15,7 @@ pub const KEY: &str = "refusal";
 const MAX_TEXT_OCTETS: usize = 1_024;
 
 pub fn of_refusal(row: &RefusalRow) -> Value {
-    let Refusal { user, client, limit, body } = &row.refusal;
+    let Refusal { is_shadow, owner, user, client, limit, body } = &row.refusal;
     let tag = row.tag.map_or_else(|| row.cause.clone(), |tag| tag.to_string());
     let time = |millis: u64| Timestamp::from_micros(i64::try_from(millis).unwrap_or(0).saturating_mul(1_000));
     let mut line = json!({KEY: tag, "first": time(row.millis).rfc3339_exact(), "last": time(row.last).rfc3339_exact(),
@@ -22,7 +23,10 @@ pub fn of_refusal(row: &RefusalRow) -> Value {
     if let Some(number) = row.number {
         line["number"] = json!(number);
     }
-    for (name, text) in [("user", user), ("client", client), ("limit", limit)] {
+    if *is_shadow {
+        line["shadow"] = json!(true);
+    }
+    for (name, text) in [("owner", owner), ("user", user), ("client", client), ("limit", limit)] {
         if let Some(text) = text {
             line[name] = json!(text);
         }
@@ -32,21 +36,24 @@ pub fn of_refusal(row: &RefusalRow) -> Value {
 
 /// Parses the object of a line.
 pub fn read(line: &Map<String, Value>) -> Result<RefusalRow, String> {
-    const KEYS: [&str; 9] = [KEY, "number", "first", "last", "times", "user", "client", "limit", "decision"];
+    const KEYS: [&str; 11] =
+        [KEY, "number", "first", "last", "times", "shadow", "owner", "user", "client", "limit", "decision"];
     if let Some(name) = line.keys().find(|name| !KEYS.contains(&name.as_str())) {
         return Err(format!("\"{name}\" is not known"));
     }
     let written = text(line, KEY, MAX_TEXT_OCTETS)?.ok_or("\"refusal\" is missing")?;
     let tag: Option<Tag> = written.parse().ok();
     if tag.is_none() && (written.len() != 2 || !written.bytes().all(|b| b.is_ascii_alphanumeric())) {
-        return Err(format!("\"{KEY}\" is not a tag of 5 or 2 digits"));
+        return Err(format!("\"{KEY}\" is not a tag of 6, 5 or 2 digits"));
     }
     let number = match line.get("number") {
         None => None,
-        Some(number) => Some(whole(number).and_then(|n| u32::try_from(n).ok()).ok_or("\"number\" is not a number")?),
+        Some(number) => Some(whole(number).filter(|n| i64::try_from(*n).is_ok()).ok_or("\"number\" is not a number")?),
     };
+    let is_shadow = line.get("shadow").is_some_and(|shadow| shadow == true);
     let times = line.get("times").and_then(whole).filter(|times| *times > 0);
     Ok(RefusalRow {
+        id: 0,
         millis: millis(line, "first")?,
         tag,
         cause: tag.map_or(written, Tag::cause),
@@ -54,6 +61,8 @@ pub fn read(line: &Map<String, Value>) -> Result<RefusalRow, String> {
         last: millis(line, "last")?,
         times: times.ok_or("\"times\" must be a number of at least 1")?,
         refusal: Refusal {
+            is_shadow,
+            owner: text(line, "owner", MAX_TEXT_OCTETS)?,
             user: text(line, "user", MAX_TEXT_OCTETS)?,
             client: text(line, "client", MAX_TEXT_OCTETS)?,
             limit: text(line, "limit", MAX_TEXT_OCTETS)?,
@@ -89,6 +98,7 @@ mod tests {
     fn a_line_is_read_as_it_was_written() {
         let refusal = Refusal { user: Some("alice".to_owned()), body: "{\"a\":1}".to_owned(), ..Refusal::default() };
         let mut row = RefusalRow {
+            id: 0,
             millis: 1_700_000_000_123,
             tag: "k3f7q".parse().ok(),
             cause: "k3".to_owned(),
@@ -101,6 +111,7 @@ mod tests {
             (row.tag, row.number, row.times) = (tag, number, times);
             let Value::Object(line) = of_refusal(&row) else { panic!("no object") };
             assert_eq!(read(&line), Ok(row.clone()));
+            (row.refusal.is_shadow, row.refusal.owner) = (true, Some("user=alice".to_owned()));
         }
     }
 

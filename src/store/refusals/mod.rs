@@ -2,14 +2,19 @@
 //!
 //! No reply waits for a record to be written. The writer thread writes the records of about two seconds in one batch.
 //! In a flood, records are coalesced: see [`coalescer`]. The table in the state file is a ring, bounded by the age and
-//! the octets of its records.
+//! the octets of its records. The table also has what limits in shadow or soft mode would have refused: see
+//! [`evidence`].
 
 mod coalescer;
+mod evidence;
+mod group;
 pub mod jsonl;
 mod memory;
 mod row;
 
-pub use memory::RefusalMemory;
+pub use evidence::{Evidence, EvidenceRow, OwnerEvidence};
+pub use group::RefusalGroup;
+pub use memory::{COMMIT_OCTETS, RefusalMemory};
 pub use row::{Filter, Refusal, RefusalRow};
 
 use std::time::Duration;

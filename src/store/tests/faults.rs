@@ -37,6 +37,35 @@ async fn foreign_files_are_not_touched_and_limits_hold_in_memory() {
 }
 
 #[tokio::test]
+async fn a_task_that_fails_is_counted_and_refusals_are_written_when_it_succeeds_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let options = Options {
+        path: path.clone(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals: RefusalOptions::default(),
+    };
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let store = Store::open(&options, policy("100 / 1d"), metrics.clone()).unwrap();
+    store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("ALTER TABLE refusal RENAME TO aside").unwrap();
+    let reference = refusals::record(&store, "alice", 0, 1);
+    let failures = || metrics.state.task_failures.with_label_values(&["write-refusals"]).get();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while failures() == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "no failure is counted");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The health stays good, as mail is not affected, and no record is lost.
+    assert_eq!(store.health(), Health::Good);
+    other.execute_batch("ALTER TABLE aside RENAME TO refusal").unwrap();
+    forgetting::until_count(&path, "refusal", 1).await;
+    assert!(store.refusal(reference).await.is_ok());
+}
+
+#[tokio::test]
 async fn charges_made_before_the_file_is_open_are_added_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");

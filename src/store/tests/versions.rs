@@ -103,9 +103,9 @@ async fn a_file_of_version_5_is_migrated() {
     let store = open(&path).unwrap();
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 20);
     store.close().await;
-    // Version 6 only added a table.
+    // Version 6 only added a table, which version 7 changed.
     let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch("DROP TABLE refusal; PRAGMA user_version = 5;").unwrap();
+    old.execute_batch("DROP TABLE refusal; DROP TABLE refusal_sum; PRAGMA user_version = 5;").unwrap();
     drop(old);
     let store = open(&path).unwrap();
     let tag = crate::reference::Tag::new("l", "rcpt", crate::reference::Refusee::User("alice"));
@@ -115,9 +115,40 @@ async fn a_file_of_version_5_is_migrated() {
         Err(MissingRefusal::Unknown { records: 0, oldest: None }),
         "the table is there"
     );
-    store.refusal_recorder().add(&reference, Refusal { body: "{}".to_owned(), ..Refusal::default() });
+    let owner = crate::reference::Refusee::User("alice");
+    let group = RefusalGroup { is_shadow: false, cause: "l", stage: "rcpt", owner };
+    store.refusal_recorder().add(&group, &reference, Refusal { body: "{}".to_owned(), ..Refusal::default() });
     store.close().await;
     let store = open(&path).unwrap();
-    assert_eq!(store.refusal(reference).await.map(|row| row.times), Ok(1));
+    assert_eq!(store.refusal(reference).await.map(|found| found.row.times), Ok(1));
     assert_eq!(level(&store, &asked("alice", 1)).await, 20.0);
+}
+
+#[tokio::test]
+async fn a_file_of_version_6_is_migrated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    open(&path).unwrap().close().await;
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "DROP TABLE refusal; DROP TABLE refusal_sum;
+         CREATE TABLE refusal (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, tag TEXT NOT NULL, number INTEGER,
+         last INTEGER NOT NULL, times INTEGER NOT NULL, user TEXT, client TEXT, of_limit TEXT, octets INTEGER NOT NULL,
+         body TEXT NOT NULL) STRICT;
+         CREATE INDEX refusal_at ON refusal (at);
+         INSERT INTO refusal VALUES (1, 1700000000000, 'k3f7q', 2, 1700000000000, 1, 'alice', '192.0.2.7', 'l', 100, '{}');
+         INSERT INTO refusal VALUES (2, 1700000000000, 'k3', NULL, 1700000060000, 9, 'bob', '192.0.2.7', 'l', 50, '{}');
+         PRAGMA user_version = 6;",
+    )
+    .unwrap();
+    drop(old);
+    let store = open(&path).unwrap();
+    let reference: crate::reference::Reference = "loyw3v28-k3f7q-2".parse().unwrap();
+    assert_eq!(store.refusal(reference).await.map(|found| found.row.number), Ok(Some(2)));
+    let (evidence, _) = store.evidence("l", at(0), 10).await.unwrap();
+    assert_eq!((evidence.refused, evidence.others.refused), (10, 9));
+    assert_eq!(evidence.owners[0].owner, "user=alice");
+    let sums = rusqlite::Connection::open(&path).unwrap();
+    let sums: (i64, i64) = sums.query_row("SELECT records, octets FROM refusal_sum", [], |row| row.try_into()).unwrap();
+    assert_eq!(sums, (2, 150));
 }

@@ -12,29 +12,29 @@ pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
     if batch.is_empty() {
         return Ok(());
     }
-    let stored = core.refusals.stored_octets().map_or_else(|| file.refusal_octets(), Ok);
-    let max_octets = core.refusals.options().max_octets;
-    let outcome = stored.and_then(|stored| file.add_refusals(&batch, stored, max_octets));
+    let outcome = file.add_refusals(&batch, core.refusals.options().max_octets);
     core.refusals.written(outcome.is_ok());
     let octets: usize = batch.iter().map(|row| row.octets()).sum();
     core.wal_written.fetch_add(octets + PAGE_OCTETS, Ordering::Relaxed);
     if outcome.is_ok() && core.refusals.is_pending() {
         core.queue.send_job(WriterJob::WriteRefusals);
     }
-    outcome.map(|stored| core.refusals.set_stored_octets(stored))
+    outcome
 }
 
-/// Deletes some of the records from before `before`. If more remain, queues the job again.
+/// Deletes some of the records from before `before`, and of those beyond the maximum octets. If more remain, queues the
+/// job again, so that commits take place in between.
 pub fn prune(core: &Core, file: &mut File, before: Timestamp) -> rusqlite::Result<()> {
-    let (has_more, octets) = file.prune_refusals(before)?;
-    if let Some(stored) = core.refusals.stored_octets() {
-        core.refusals.set_stored_octets(stored.saturating_sub(octets));
-    }
+    let has_more = file.prune_refusals(before, core.refusals.options().max_octets)?;
+    core.wal_written.fetch_add(PRUNED_OCTETS, Ordering::Relaxed);
     if has_more {
         core.queue.send_job(WriterJob::PruneRefusals(before));
     }
     Ok(())
 }
+
+/// Octets that a slice of deleted records adds to the write-ahead log, approximately.
+const PRUNED_OCTETS: usize = 64 * PAGE_OCTETS;
 
 impl Task {
     /// Writes the records that are not in the file yet, before the thread ends.
