@@ -28,6 +28,8 @@ pub struct Parts {
     pub started: Timestamp,
     /// Permits for readers of the event stream.
     pub readers: Arc<Semaphore>,
+    /// Permits for tests of messages.
+    pub tests: Arc<Semaphore>,
     /// Becomes true when Weir stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -78,6 +80,12 @@ impl Api {
     pub fn reader_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let permit = self.0.readers.clone().try_acquire_owned();
         permit.map_err(|_| ApiError::unavailable("too many readers of the event stream"))
+    }
+
+    /// Waits for a permit to test a message.
+    pub async fn test_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = self.0.tests.clone().acquire_owned().await;
+        permit.map_err(|_| ApiError::unavailable("Weir is stopping"))
     }
 
     /// Waits until Weir stops.

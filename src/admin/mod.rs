@@ -39,7 +39,7 @@ pub use extract::{Json, Path, Query};
 pub use gate::Gate;
 pub use hosts::Hosts;
 pub use public::{Readiness, public_router};
-pub use rehearsal::{TestAnswer, TestRequest};
+pub use rehearsal::{MAX_TESTS, TestAnswer, TestRequest};
 pub use reload::ReloadRequest;
 pub use routes::{openapi, router, with_fallbacks};
 pub use serve::{MAX_CONNECTIONS, Peer, serve};

@@ -1,7 +1,7 @@
 //! State of the admin API: what its handlers need of the running Weir.
 
 use super::reloader::ReloadHandle;
-use crate::admin::{Api, MAX_READERS, Parts, ReloadFuture};
+use crate::admin::{Api, MAX_READERS, MAX_TESTS, Parts, ReloadFuture};
 use crate::clock;
 use crate::server::Server;
 use crate::session;
@@ -28,6 +28,7 @@ pub fn api(
         sessions,
         reload,
         readers: Arc::new(Semaphore::new(MAX_READERS)),
+        tests: Arc::new(Semaphore::new(MAX_TESTS)),
         listeners,
         started: clock::now(),
         stopping,
