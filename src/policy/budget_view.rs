@@ -83,22 +83,6 @@ impl<'a> BudgetViews<'a> {
 }
 
 impl BudgetView<'_> {
-    /// Returns the level of a budget, divided by the allowed amount. This is faster than [`BudgetView::read`]. If the quota
-    /// is a share, returns the rejected part instead, because the total is another budget.
-    pub fn fullness(&self, state: State, now: Timestamp) -> f64 {
-        let Some(rule) = self.quota.rule() else { return 0.0 };
-        let state = State { at: state.at.min(now), ..state };
-        let level = rule.step(Some(state), now, 0.0).1.level;
-        if matches!(self.quota, Quota::Share(_)) { level } else { level / rule.burst() }
-    }
-
-    /// Returns the highest [`BudgetView::fullness`] that the budget can have if one of the limit's overrides applies.
-    pub fn highest_fullness(&self, state: State, now: Timestamp) -> f64 {
-        let bursts = self.limit.quotas().filter_map(|quota| quota.rule()).map(|rule| rule.burst());
-        let own = self.quota.rule().map_or(1.0, |rule| rule.burst());
-        self.fullness(state, now) * own / bursts.fold(own, f64::min)
-    }
-
     /// Returns the key of the total, if the quota is a share. `key` is the key of the rejected part.
     pub fn total_key(&self, key: &Key) -> Option<Key> {
         matches!(self.quota, Quota::Share(_)).then(|| key.of_total(self.limit.prefix()))
