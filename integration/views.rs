@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
@@ -203,6 +204,56 @@ fn show_states_budgets_overrides_grants_suspensions_and_logins() {
         let Outcome { code, err, .. } = site.run(&["show", owner], "");
         assert!(code == Some(65) && err.contains(words), "{owner}: {code:?} {err}");
     }
+}
+
+#[test]
+fn each_spelling_of_a_user_or_client_finds_the_account_and_the_refusals() {
+    let upstream = Upstream::start();
+    let limit =
+        "name = \"two\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"2 / 1d\"\noverrides = \"groups.csv\"";
+    let site = Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.2.0.0/16\"]")
+        .upstream(upstream.address(), "")
+        .users(&[("alice", PASSWORD, "staff")])
+        .more(&format!("addresses = {{ default-domain = \"example.org\" }}\n[[limit]]\n{limit}\n"))
+        .build();
+    site.put("groups.csv", "group,rate\nstaff,3 / 1d\n");
+    let weir = site.start();
+    let refused = send(&weir, Some("ALICE"), 4).pop().unwrap();
+    for user in ["alice", "Alice@example.org", "user=ALICE@EXAMPLE.ORG"] {
+        let answer = json(&site, &["show", user]);
+        assert_eq!(answer["account"]["is-known"], true, "{user}: {answer}");
+        assert_eq!(answer["budgets"][0]["allowed"], 3.0, "{user}: {answer}");
+        let reference = answer["refusals"][0]["decision"]["reference"].as_str().unwrap();
+        assert!(refused.contains(reference), "{user}: {refused} {reference}");
+    }
+    let top = json(&site, &["top", "--limit", "two"]);
+    assert_eq!(top["budgets"][0]["allowed"], 3.0, "{top}");
+    let count = |query: &str| {
+        let mut stream = UnixStream::connect(site.path("state.sock")).unwrap();
+        write!(stream, "GET /v1/refusals{query} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        body["refusals"].as_array().map_or(body["error"]["message"].to_string(), |refusals| refusals.len().to_string())
+    };
+    for (query, expected) in [
+        ("?user=alice", "1"),
+        ("?user=Alice@example.org", "1"),
+        ("?user=alice@example.net", "0"),
+        ("?client=127.2.0.1", "1"),
+        ("?client=127.2.0.0/16", "1"),
+        ("?client=::ffff:127.2.0.1", "1"),
+        ("?client=0:0:0:0:0:ffff:7f02:1", "1"),
+        ("?client=127.3.0.0/16", "0"),
+        ("?client=there", "\"client is \\\"there\\\": write an address or a network\""),
+    ] {
+        assert_eq!(count(query), expected, "{query}");
+    }
+    // The second answer is from the state file.
+    assert_eq!(weir.terminate(), Some(0));
+    let _weir = site.start();
+    assert_eq!((count("?user=alice"), count("?client=127.2.0.0/16&user=ALICE")), ("1".to_owned(), "1".to_owned()));
 }
 
 #[test]

@@ -10,10 +10,11 @@ use super::{Api, ApiError, Errors, Json, Query};
 use crate::accounts::Accounts;
 use crate::clock;
 use crate::engine::State;
+use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::{Key, Owner};
 use crate::policy::limit::Limit;
 use crate::policy::matching::Field;
-use crate::policy::{BudgetViews, Policy, has_part};
+use crate::policy::{BudgetViews, Policy, UserFilter, has_part};
 use crate::server::Server;
 use crate::store::{FoundBudgets, RefusalFilter, Store};
 use crate::time::Timestamp;
@@ -21,7 +22,6 @@ use crate::top::{SenderKind, SortBy};
 use axum::extract::State as ApiState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use utoipa::{IntoParams, ToSchema};
 
 /// Maximum number of budgets that a search finds.
@@ -101,7 +101,7 @@ pub async fn of_owner(
     let wanted = Wanted::new(&owner).ok_or_else(|| ApiError::refused("nobody is named"))?;
     let user = Some(&*wanted.value).filter(|_| wanted.field == "user");
     let (account, groups) = match user {
-        Some(user) => account(server.accounts.as_ref(), user).await,
+        Some(user) => account(server.accounts.as_ref(), user, &policy.normalizer).await,
         None => (None, None),
     };
     let (budgets, incomplete) = budgets(&server.store, &policy, &wanted, groups.as_deref(), now).await;
@@ -154,11 +154,16 @@ impl Wanted {
     }
 }
 
-/// Returns the account of a user, and its groups if they are known.
-async fn account(accounts: Option<&Accounts>, user: &str) -> (Option<AccountRow>, Option<Vec<Box<str>>>) {
+/// Returns the account of a user, and its groups if they are known. The users file can have another spelling of the name.
+async fn account(
+    accounts: Option<&Accounts>,
+    user: &str,
+    normalizer: &AddressNormalizer,
+) -> (Option<AccountRow>, Option<Vec<Box<str>>>) {
     let unknown = |is_known| AccountRow { is_known, is_disabled: false, groups: Vec::new() };
     let Some(accounts) = accounts else { return (Some(unknown(None)), None) };
-    let Some(found) = accounts.user(user).await else {
+    let filter = UserFilter::new(user, normalizer);
+    let Some(found) = accounts.find(move |name| filter.has(name)).await else {
         return (Some(unknown(accounts.knows_all_users().then_some(false))), None);
     };
     let groups = found.groups().to_vec();
@@ -256,13 +261,15 @@ fn within_session<'a>(
 }
 
 async fn refusals(store: &Store, wanted: &Wanted) -> (Vec<StoredRefusal>, Option<String>) {
-    let value = Some(wanted.value.clone());
     let filter = match &*wanted.field {
-        "user" => RefusalFilter { user: value, ..RefusalFilter::default() },
-        // The records have addresses, and no networks.
-        "client" if wanted.value.parse::<IpAddr>().is_ok() => {
-            RefusalFilter { client: value, ..RefusalFilter::default() }
+        "user" => {
+            let user = UserFilter::new(&wanted.value, &store.policy().normalizer);
+            RefusalFilter { user: Some(user), ..RefusalFilter::default() }
         }
+        "client" => match wanted.value.parse() {
+            Ok(client) => RefusalFilter { client: Some(client), ..RefusalFilter::default() },
+            Err(why) => return (Vec::new(), Some(why)),
+        },
         _ => return (Vec::new(), None),
     };
     if !store.keeps_refusals() {
