@@ -3,9 +3,10 @@
 use super::{Api, ApiError, Errors, Json};
 use crate::clock;
 use crate::policy::request::Facts;
-use crate::rehearse::live::{self, AnswerError};
+use crate::rehearse::live::{self, Live, Played};
 use crate::rehearse::test_message::{Account, TestMessage};
 use crate::server::Server;
+use crate::store::Store;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -98,13 +99,31 @@ pub async fn test(State(api): State<Api>, Json(request): Json<TestRequest>) -> R
             user.map_or(missing, |user| Account::known(user.is_disabled(), user.groups(), user.login_networks()));
     }
     add_novelty(&server, &mut test_message).await;
-    let answer = live::answer(&server.store, api.sessions(), test_message, clock::now()).await;
-    let live::Answer { refused, text, report } = answer.map_err(|error| match error {
-        AnswerError::TestMessage(why) => ApiError::refused(why),
-        AnswerError::Store(why) => ApiError::unavailable(why),
-    })?;
+    let live = Live::new(server.store.policy(), api.sessions(), test_message, clock::now());
+    let live::Answer { refused, text, report } = play(live, &server.store).await?;
     let Value::Object(report) = report else { return Err(ApiError::unavailable("there is no report")) };
     Ok(Json(TestAnswer { refused, message: text, report }))
+}
+
+/// Plays a rehearsal on a blocking thread, until it has all budgets that it needs.
+async fn play(mut live: Live, store: &Store) -> Result<live::Answer, ApiError> {
+    loop {
+        let run = move || {
+            let played = live.play();
+            (live, played)
+        };
+        let played = tokio::task::spawn_blocking(run).await;
+        // The panic itself is in the log.
+        let (returned, played) =
+            played.map_err(|_| ApiError::unavailable("a fault of Weir's own: the log says more"))?;
+        live = returned;
+        // After missing budgets are loaded, the session can need further budgets, because it can take another course: a
+        // refused recipient is not counted at DATA.
+        match played? {
+            Played::Complete(answer) => return Ok(answer),
+            Played::Missing(missing) => live.load(missing, store).await.map_err(ApiError::unavailable)?,
+        }
+    }
 }
 
 /// Waits until few enough other tests run.

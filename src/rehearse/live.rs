@@ -21,65 +21,38 @@ pub struct Answer {
     pub report: Value,
 }
 
-/// Reason why a posted test message is not rehearsed.
-#[derive(Debug)]
-pub enum AnswerError {
-    /// The test message is wrong.
-    TestMessage(String),
-    /// The budgets cannot be loaded.
-    Store(String),
-}
-
-/// Rehearses a posted test message on a copy of the present budgets. Nothing is charged.
-///
-/// The rehearsal itself runs on a blocking thread, because it can take longer than mail may wait for a thread of the
-/// runtime.
-pub async fn answer(
-    store: &Store,
-    listeners: &[Arc<session::Options>],
-    test_message: TestMessage,
-    now: Timestamp,
-) -> Result<Answer, AnswerError> {
-    let policy = store.policy();
-    let known = InMemoryStore::new(Policy::clone(&policy));
-    let mut live = Live { policy, listeners: listeners.to_vec(), test_message, now, known };
-    loop {
-        let (returned, played) = blocking(move || {
-            let played = live.play();
-            (live, played)
-        })
-        .await?;
-        live = returned;
-        // After missing budgets are loaded, the session can need further budgets, because it can take another course: a
-        // refused recipient is not counted at DATA.
-        let missing = match played.map_err(AnswerError::TestMessage)? {
-            Played::Complete(answer) => return Ok(answer),
-            Played::Missing(missing) => missing,
-        };
-        let budgets = store.look(&missing).await.map_err(|why| AnswerError::Store(why.to_string()))?;
-        missing.into_iter().zip(budgets).for_each(|(key, budget)| live.known.insert(key, budget));
-    }
-}
-
-/// Rehearsal that loads the budgets it needs. It does not refer to the store, so that a rehearsal that still runs when
-/// Weir stops does not keep the store open.
-struct Live {
+/// Rehearsal of a posted test message on copies of the present budgets. Charges nothing. It does not refer to the store, so
+/// that a rehearsal that still runs when Weir stops does not keep the store open.
+pub struct Live {
     policy: Arc<Policy>,
     listeners: Vec<Arc<session::Options>>,
     test_message: TestMessage,
     now: Timestamp,
+    /// Copies of the budgets that the rehearsal is known to need.
     known: InMemoryStore,
 }
 
-/// Result of one rehearsal.
-enum Played {
+/// Result of playing a rehearsal.
+pub enum Played {
     Complete(Answer),
     /// Keys whose budgets are to be loaded first.
     Missing(Vec<Key>),
 }
 
 impl Live {
-    fn play(&self) -> Result<Played, String> {
+    pub fn new(
+        policy: Arc<Policy>,
+        listeners: &[Arc<session::Options>],
+        test_message: TestMessage,
+        now: Timestamp,
+    ) -> Self {
+        let known = InMemoryStore::new(Policy::clone(&policy));
+        Self { policy, listeners: listeners.to_vec(), test_message, now, known }
+    }
+
+    /// Plays the rehearsal. This can take longer than mail may wait for a thread of the runtime. Returns an error if the
+    /// test message is wrong.
+    pub fn play(&self) -> Result<Played, String> {
         let Self { policy, listeners, test_message, now, known } = self;
         let setup = Setup::new(test_message, policy, listeners, *now)?;
         let mut rehearsal = rehearsal::play(setup, test_message, Pace::OneByOne, known.clone());
@@ -93,10 +66,11 @@ impl Live {
         let report = Report { setup, test_message, rehearsal, refused_at_once, is_live: true };
         Ok(Played::Complete(Answer { refused: report.is_refused(), text: report.text(), report: report.json() }))
     }
-}
 
-/// Runs a function on a blocking thread.
-async fn blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Result<T, AnswerError> {
-    let failed = |_| AnswerError::Store("a fault of Weir's own: the log says more".to_owned());
-    tokio::task::spawn_blocking(run).await.map_err(failed)
+    /// Loads missing budgets. Returns an error with the reason if they cannot be loaded.
+    pub async fn load(&mut self, missing: Vec<Key>, store: &Store) -> Result<(), String> {
+        let budgets = store.look(&missing).await?;
+        missing.into_iter().zip(budgets).for_each(|(key, budget)| self.known.insert(key, budget));
+        Ok(())
+    }
 }

@@ -5,6 +5,7 @@ use super::remedy::RemedyKind;
 use super::{Coalesced, RefusalAnswer};
 use crate::decisions::{DecisionRecord, ExceptionRecord, LimitRecord, Outcome, ReplyRecord};
 use crate::policy::limit::Mode;
+use crate::terminal::{columns_of, harmless};
 use crate::time::{format_amount, format_wait};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -227,7 +228,7 @@ impl Text {
 
     /// Writes a line that is not wrapped.
     fn whole_line(&mut self, indent: usize, line: &str) {
-        let _ = writeln!(self.0, "{:indent$}{}", "", visible(line));
+        let _ = writeln!(self.0, "{:indent$}{}", "", harmless(line));
     }
 
     /// Writes a line, wrapped between words; further lines are indented more. A word that is longer than a line is
@@ -235,23 +236,22 @@ impl Text {
     fn line(&mut self, indent: usize, line: &str) {
         let (mut column, mut is_first) = (indent, true);
         let _ = write!(self.0, "{:indent$}", "");
-        for word in visible(line).split(' ') {
-            let mut word: Vec<char> = word.chars().collect();
-            if !is_first && column + 1 + word.len() > COLUMNS {
+        for word in harmless(line).split(' ') {
+            if !is_first && column + 1 + columns_of(word) > COLUMNS {
                 self.wrap(indent, &mut column);
             } else if !is_first {
                 self.0.push(' ');
                 column += 1;
             }
             is_first = false;
-            while column + word.len() > COLUMNS {
-                let rest = word.split_off(COLUMNS - column);
-                self.0.extend(word);
-                word = rest;
-                self.wrap(indent, &mut column);
+            for c in word.chars() {
+                let columns = columns_of(c.encode_utf8(&mut [0; 4]));
+                if column + columns > COLUMNS {
+                    self.wrap(indent, &mut column);
+                }
+                column += columns;
+                self.0.push(c);
             }
-            column += word.len();
-            self.0.extend(word);
         }
         self.0.push('\n');
     }
@@ -261,14 +261,6 @@ impl Text {
         let _ = write!(self.0, "\n{:indent$}", "");
         *column = indent;
     }
-}
-
-/// Escapes the characters that control a terminal, are invisible, or are wider or narrower than one column.
-fn visible(text: &str) -> String {
-    let is_visible = |c: char| c.is_ascii_graphic() || c == ' ' || c == '…' || ('\u{a1}'..='\u{24f}').contains(&c);
-    text.chars()
-        .map(|c| if is_visible(c) && c != '\u{ad}' { c.to_string() } else { c.escape_unicode().to_string() })
-        .collect()
 }
 
 #[cfg(test)]
@@ -281,7 +273,8 @@ mod tests {
         text.line(2, &format!("from {} and more words that follow after it", "x".repeat(254)));
         text.line(4, "a\u{1b}[2J\u{202e}b\nc");
         text.line(0, &"word ".repeat(40));
-        assert!(text.0.lines().all(|line| line.chars().count() <= COLUMNS), "{}", text.0);
+        text.line(2, &"株式会社".repeat(40));
+        assert!(text.0.lines().all(|line| columns_of(line) <= COLUMNS), "{}", text.0);
         assert!(text.0.contains("    a\\u{1b}[2J\\u{202e}b\\u{a}c\n"), "{}", text.0);
         assert!(!text.0.contains('\u{1b}') && !text.0.contains('\u{202e}'));
         assert_eq!(text.0.matches('x').count(), 254);
