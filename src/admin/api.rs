@@ -1,6 +1,6 @@
 //! State that the handlers of the API share.
 
-use super::ApiError;
+use super::{ApiError, Readers};
 use crate::server::Server;
 use crate::session;
 use crate::time::Timestamp;
@@ -26,8 +26,8 @@ pub struct Parts {
     pub listeners: Vec<(String, SocketAddr)>,
     /// Time when Weir started.
     pub started: Timestamp,
-    /// Permits for readers of the event stream.
-    pub readers: Arc<Semaphore>,
+    /// Readers of the event stream.
+    pub readers: Arc<Readers>,
     /// Permits for tests of messages.
     pub tests: Arc<Semaphore>,
     /// Becomes true when Weir stops.
@@ -38,7 +38,14 @@ pub struct Parts {
 pub type ReloadHandler = Box<dyn Fn() -> ReloadFuture + Send + Sync>;
 
 /// Future of the outcome of a reload.
-pub type ReloadFuture = Pin<Box<dyn Future<Output = Result<Reloaded, ApiError>> + Send>>;
+pub type ReloadFuture = Pin<Box<dyn Future<Output = ReloadOutcome> + Send>>;
+
+/// Outcome of a reload.
+pub struct ReloadOutcome {
+    /// True if the new limits are in force, even if the answer is an error of other parts, which are not.
+    pub is_in_force: bool,
+    pub answer: Result<Reloaded, ApiError>,
+}
 
 /// Result of a reload that has put the configuration in force.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -72,14 +79,12 @@ impl Api {
         self.0.started
     }
 
-    pub async fn reload(&self) -> Result<Reloaded, ApiError> {
+    pub async fn reload(&self) -> ReloadOutcome {
         (self.0.reload)().await
     }
 
-    /// Returns a permit to read the event stream. Returns an error if there are too many readers.
-    pub fn reader_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let permit = self.0.readers.clone().try_acquire_owned();
-        permit.map_err(|_| ApiError::unavailable("too many readers of the event stream"))
+    pub fn readers(&self) -> &Arc<Readers> {
+        &self.0.readers
     }
 
     /// Waits for a permit to test a message.

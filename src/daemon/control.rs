@@ -1,7 +1,7 @@
 //! State of the admin API: what its handlers need of the running Weir.
 
 use super::reloader::ReloadHandle;
-use crate::admin::{Api, MAX_READERS, MAX_TESTS, Parts, ReloadFuture};
+use crate::admin::{Api, MAX_TESTS, Parts, ReloadFuture};
 use crate::clock;
 use crate::server::Server;
 use crate::session;
@@ -27,7 +27,7 @@ pub fn api(
         server: Arc::downgrade(server),
         sessions,
         reload,
-        readers: Arc::new(Semaphore::new(MAX_READERS)),
+        readers: Arc::default(),
         tests: Arc::new(Semaphore::new(MAX_TESTS)),
         listeners,
         started: clock::now(),
