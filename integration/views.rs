@@ -257,6 +257,67 @@ fn each_spelling_of_a_user_or_client_finds_the_account_and_the_refusals() {
 }
 
 #[test]
+fn show_has_the_budgets_of_the_domain_and_of_all_and_the_overrides_of_each_message() {
+    let upstream = Upstream::start();
+    let limit = |name: &str, more: &str| format!("[[limit]]\nname = \"{name}\"\ncount = \"recipients\"\n{more}\n");
+    let limits = limit("domain", "per = [\"user-domain\"]\nrate = \"50 / 1d\"")
+        + &limit("domain-and-sender", "per = [\"user-domain\", \"sender\"]\nrate = \"40 / 1d\"")
+        + &limit("all", "per = []\nrate = \"1000 / 1d\"")
+        + &limit("bobs", "per = []\nrate = \"900 / 1d\"\nmatch = { user = [\"bob@example.org\"] }")
+        + &limit("message", "per = [\"user\"]\nrate = \"5 / message\"\noverrides = \"bulk.csv\"")
+        + &limit("message-and-client", "per = [\"user\", \"client\"]\nrate = \"6 / message\"");
+    let site = Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.2.0.0/16\"]")
+        .upstream(upstream.address(), "")
+        .users(&[("alice@example.org", PASSWORD, ""), ("bob@example.org", PASSWORD, "")])
+        .more(&limits)
+        .build();
+    site.put("bulk.csv", "user,rate\nalice@example.org,7 / message\n");
+    let weir = site.start();
+    send(&weir, Some("bob@example.org"), 2);
+    let answer = json(&site, &["show", "alice@example.org"]);
+    let mut rows: Vec<_> = answer["budgets"].as_array().unwrap().iter().collect();
+    rows.sort_by_key(|row| row["limit"].as_str().unwrap().to_owned());
+    let of = |row: &Value| {
+        let text = |value: &Value| value.as_f64().map_or("-".to_owned(), |number| number.round().to_string());
+        format!("{} {}/{}", row["limit"].as_str().unwrap(), text(&row["level"]), text(&row["allowed"]))
+    };
+    let shown: Vec<String> = rows.iter().map(|row| of(row)).collect();
+    let expected = ["all 2/1000", "domain 2/50", "domain-and-sender 2/40", "message -/7", "message-and-client -/6"];
+    assert_eq!(shown, expected, "{answer}");
+    assert_eq!(rows[3]["override"]["line"], 2, "{answer}");
+    let text = printed(&site, &["show", "alice@example.org"]);
+    assert!(text.contains("for user-domain=example.org; ") && text.contains("for all; "), "{text}");
+    // A limit that alice's mail does not charge is not alice's.
+    assert!(printed(&site, &["show", "bob@example.org"]).contains("bobs") && !text.contains("bobs"), "{text}");
+}
+
+#[test]
+fn status_tells_of_the_decision_log_and_of_a_bad_tokens_file() {
+    let upstream = Upstream::start();
+    let site = Site::builder().open_listener().upstream(upstream.address(), "");
+    let site = site.more("decision-log = { file = \"missing/decisions\" }\n").build();
+    site.edit("admin = { ", "admin = { tokens = \"tokens\", ");
+    let _weir = site.start();
+    site.put("tokens", "nonsense\n");
+    let out = wait_for("the problems", || {
+        let Outcome { code, out, .. } = site.run(&["status"], "");
+        (code == Some(1) && out.contains("decision log")).then_some(out)
+    });
+    let unwrapped = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "the decision log cannot be written, and its lines are lost: No such file or directory",
+        "the tokens file is refused, and no token is accepted: ",
+    ] {
+        assert!(unwrapped.contains(words), "{words}: {out}");
+    }
+    std::fs::create_dir(site.path("missing")).unwrap();
+    std::fs::remove_file(site.path("tokens")).unwrap();
+    assert_eq!(site.run(&["reload"], "").code, Some(0));
+    wait_for("no problems", || (site.run(&["status"], "").code == Some(0)).then_some(()));
+}
+
+#[test]
 fn show_finds_budgets_that_only_the_state_file_has() {
     let (_upstream, site, weir) = site();
     send(&weir, Some("alice"), 5);

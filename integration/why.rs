@@ -224,6 +224,8 @@ fn the_commands_that_it_names_let_the_mail_pass() {
         "2 of 2 recipients per 1d, +1",
         "Now it would be refused: 450 4.7.1 2 of 2 recipients used",
         "* wait until ",
+        "limit at ",
+        "/weir.toml:",
         "weir reset tokens user=alice --reason \"…\"",
         "weir grant tokens user=alice \"4 / 1d\" --for 8h --reason \"…\"",
     ] {

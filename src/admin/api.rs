@@ -6,6 +6,7 @@ use crate::session;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -26,6 +27,10 @@ pub struct Parts {
     pub listeners: Vec<(String, SocketAddr)>,
     /// Time when Weir started.
     pub started: Timestamp,
+    /// The configuration file.
+    pub configuration: PathBuf,
+    /// The tokens file.
+    pub tokens: Option<PathBuf>,
     /// Readers of the event stream.
     pub readers: Arc<Readers>,
     /// Permits for tests of messages.
@@ -73,6 +78,14 @@ impl Api {
 
     pub fn listeners(&self) -> &[(String, SocketAddr)] {
         &self.0.listeners
+    }
+
+    pub fn configuration(&self) -> &Path {
+        &self.0.configuration
+    }
+
+    pub fn tokens(&self) -> Option<&Path> {
+        self.0.tokens.as_deref()
     }
 
     pub fn started(&self) -> Timestamp {

@@ -170,7 +170,7 @@ pub async fn of_limit(
     for (key, state) in candidates {
         let groups = groups(&server, &policy, limit, &key.owner()).await;
         let total = total_key(&policy, &key, now).and_then(|key| server.store.state_in_memory(&key));
-        budgets.extend(budget_row::describe(&policy, (&key, Some(state), total), groups.as_deref(), now));
+        budgets.extend(budget_row::describe(&policy, (&key, Some(state), total), (None, groups.as_deref()), now));
     }
     budgets.sort_by(|one, other| other.fullness().total_cmp(&one.fullness()).then_with(|| one.owner.cmp(&other.owner)));
     budgets.truncate(rows);

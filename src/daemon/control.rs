@@ -6,16 +6,18 @@ use crate::clock;
 use crate::server::Server;
 use crate::session;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
 /// Returns the state of the API. `sessions` are the options of the sessions of each listener, and `listeners` are the
-/// names and addresses of the listeners.
+/// names and addresses of the listeners. `configuration` and `tokens` are files.
 pub fn api(
     reload: &ReloadHandle,
     server: &Arc<Server>,
     sessions: Vec<Arc<session::Options>>,
     listeners: Vec<(String, SocketAddr)>,
+    (configuration, tokens): (PathBuf, Option<PathBuf>),
     stopping: watch::Receiver<bool>,
 ) -> Api {
     let handle = reload.clone();
@@ -31,6 +33,8 @@ pub fn api(
         tests: Arc::new(Semaphore::new(MAX_TESTS)),
         listeners,
         started: clock::now(),
+        configuration,
+        tokens,
         stopping,
     })
 }

@@ -100,10 +100,11 @@ impl Daemon {
         bound.iter().for_each(|listener| server.metrics.show_listener(listener.name()));
         let listeners = addresses(&bound)?;
         let (stop, stopping) = watch::channel(false);
+        let files = (path.clone(), admin_options.tokens.clone());
         let (reload_handle, reloading) =
             Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
-        let api = control::api(&reload_handle, &server, sessions, listeners.clone(), stopping.clone());
+        let api = control::api(&reload_handle, &server, sessions, listeners.clone(), files, stopping.clone());
         let administration = Administration::start(&admin_options, public, api, &server, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());

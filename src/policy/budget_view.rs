@@ -71,14 +71,30 @@ impl<'a> BudgetViews<'a> {
         if !is_of_fields(limit, owner) {
             return None;
         }
-        let granted = self.policy.exceptions.granted(limit, owner, self.now);
-        let granted = granted.and_then(|grant| Some((grant, grant.quota(limit)?)));
-        let (quota, source) = match (granted, since) {
+        let (quota, source) = match (self.granted(limit, owner), since) {
             (Some((grant, quota)), Some(since)) if grant.term.since == since => (quota, QuotaSource::Grant(grant)),
             (None, None) => own_quota(limit, owner, groups),
             _ => return None,
         };
         Some(BudgetView { limit, index, quota, source })
+    }
+
+    /// Returns the quota of an owner under a limit that keeps no budget beyond a message or connection, and its source.
+    pub fn quota_within_session(
+        &self,
+        limit: &'a Limit,
+        owner: &Owner,
+        groups: Option<&[Box<str>]>,
+    ) -> (Quota, QuotaSource<'a>) {
+        match self.granted(limit, owner.as_str()) {
+            Some((grant, quota)) => (quota, QuotaSource::Grant(grant)),
+            None => own_quota(limit, owner.as_str(), groups),
+        }
+    }
+
+    fn granted(&self, limit: &Limit, owner: &str) -> Option<(&'a Grant, Quota)> {
+        let grant = self.policy.exceptions.granted(limit, owner, self.now)?;
+        Some((grant, grant.quota(limit)?))
     }
 }
 

@@ -116,7 +116,7 @@ pub async fn refusal(State(api): State<Api>, Path(reference): Path<String>) -> R
     let asked = now::ask(store, &request, now).await.map_err(ApiError::unavailable)?;
     let remedies = remedy::find(store, &asked, &decision).await.map_err(ApiError::unavailable)?;
     let (coalesced, changes) = (coalesced(&row), now::changes(&decision, &asked));
-    let now = asked.summary(api.sessions());
+    let now = asked.summary(api.sessions(), api.configuration());
     let mut answer = RefusalAnswer { decision, coalesced, now, changes, remedies, message: String::new() };
     answer.message = text::explanation(&answer, &reference.to_string());
     Ok(Json(answer))

@@ -1,6 +1,6 @@
 //! Explanation of a refusal for people, in lines of at most 80 columns.
 
-use super::now::{name, quota_text};
+use super::now::{LimitNow, name, quota_text};
 use super::remedy::RemedyKind;
 use super::{Coalesced, RefusalAnswer};
 use crate::decisions::{DecisionRecord, ExceptionRecord, LimitRecord, Outcome, ReplyRecord};
@@ -115,7 +115,8 @@ fn exception(exception: &ExceptionRecord) -> String {
 /// Writes each limit that was measured then, with its numbers then and now, and each limit that would measure the event
 /// only now.
 fn limits(answer: &RefusalAnswer, text: &mut Text) {
-    let now: Vec<&LimitRecord> = answer.now.limits.iter().filter_map(|one| one.measured.as_ref()).collect();
+    let now: Vec<(&LimitRecord, &LimitNow)> =
+        answer.now.limits.iter().filter_map(|one| Some((one.measured.as_ref()?, one))).collect();
     let is_same = |one: &LimitRecord, other: &LimitRecord| one.limit == other.limit && one.rate == other.rate;
     let then = &answer.decision.limits;
     if !then.is_empty() || !now.is_empty() {
@@ -125,15 +126,26 @@ fn limits(answer: &RefusalAnswer, text: &mut Text) {
     for limit in then {
         text.line(2, &title(limit));
         numbers("then", limit, text);
-        match now.iter().find(|one| is_same(one, limit)) {
-            Some(now) => numbers("now", now, text),
+        match now.iter().find(|(one, _)| is_same(one, limit)) {
+            Some((now, limit)) => {
+                numbers("now", now, text);
+                source(limit, text);
+            }
             None => text.line(4, "now  does not apply"),
         }
     }
-    for limit in now.into_iter().filter(|one| !then.iter().any(|other| is_same(one, other))) {
-        text.line(2, &title(limit));
+    for (measured, limit) in now.into_iter().filter(|(one, _)| !then.iter().any(|other| is_same(one, other))) {
+        text.line(2, &title(measured));
         text.line(4, "then did not measure it");
-        numbers("now", limit, text);
+        numbers("now", measured, text);
+        source(limit, text);
+    }
+}
+
+/// Writes the place of the limit in the configuration.
+fn source(limit: &LimitNow, text: &mut Text) {
+    if let Some(source) = &limit.source {
+        text.line(9, &format!("limit at {source}"));
     }
 }
 
@@ -194,7 +206,8 @@ fn others(answer: &RefusalAnswer, text: &mut Text) {
         text.line(0, "Limits that do not apply:");
     }
     for one in others().filter(|one| !one.other_stage) {
-        text.line(2, &format!("{}: {}", one.limit, one.because.as_deref().unwrap_or_default()));
+        let source = one.source.as_ref().map_or_else(String::new, |source| format!(" (limit at {source})"));
+        text.line(2, &format!("{}: {}{source}", one.limit, one.because.as_deref().unwrap_or_default()));
     }
     let elsewhere: Vec<&str> = others().filter(|one| one.other_stage).map(|one| &*one.limit).collect();
     if !elsewhere.is_empty() {
