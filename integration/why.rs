@@ -6,7 +6,6 @@ use crate::talk::{files, name_of};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 use weir::reference::Reference;
 use weir::time::parse_duration;
 
@@ -326,7 +325,7 @@ fn refused_reference() -> Reference {
 
 /// Returns the time of this moment, in milliseconds since 1970.
 fn millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
+    u64::try_from(weir::clock::now().micros() / 1_000).unwrap()
 }
 
 #[test]
