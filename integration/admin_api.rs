@@ -75,6 +75,20 @@ fn ask(weir: &Process, request: &str, headers: &str, body: &str) -> Answer {
     raw(weir, format!("{head}\r\n{body}"))
 }
 
+/// Sends a request, and reads only the head of the answer.
+fn head(weir: &Process, request: &str, headers: &str) -> Answer {
+    let mut stream = TcpStream::connect(weir.address("admin")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\n{headers}\r\n").unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut octet = [0];
+        stream.read_exact(&mut octet).unwrap();
+        head.extend(octet);
+    }
+    read(&*head)
+}
+
 const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
 
 fn bearer(token: &str) -> String {
@@ -94,30 +108,44 @@ const ACTS: [(&str, &str); 6] = [
     ("POST /v1/resets", r#"{"limit":"ten","key":"alice","reason":"z","force":true}"#),
 ];
 
-/// Each route that reads.
-const READS: [&str; 6] = [
-    "GET /v1/exceptions",
-    "GET /v1/audit?last=1000",
-    "GET /v1/logins/alice",
-    "GET /v1/sessions?count=5",
-    "GET /v1/upstreams",
-    "GET /v1/state",
-];
-
-#[test]
-fn the_lists_of_this_test_have_every_route() {
+/// Returns the methods and paths of all routes in the OpenAPI file.
+fn routes() -> Vec<String> {
     let Outcome { out, .. } = run(weir().args(["man", "--openapi"]), "");
     let description: Value = serde_json::from_str(&out).unwrap();
-    let mut routes: Vec<String> = Vec::new();
-    for (path, methods) in description["paths"].as_object().unwrap() {
-        routes.extend(methods.as_object().unwrap().keys().map(|method| format!("{} {path}", method.to_uppercase())));
-    }
-    let acts: Vec<&String> =
-        routes.iter().filter(|route| !route.starts_with("GET ") && *route != "POST /v1/test").collect();
+    let of_path = |(path, methods): (&String, &Value)| -> Vec<String> {
+        methods.as_object().unwrap().keys().map(|method| format!("{} {path}", method.to_uppercase())).collect()
+    };
+    description["paths"].as_object().unwrap().iter().flat_map(of_path).collect()
+}
+
+/// Returns a request to each route that reads, with the status of the answer to a token that may read.
+fn reads() -> Vec<(String, u16)> {
+    let routes = routes();
+    let reads = routes.iter().filter(|route| route.starts_with("GET "));
+    let reads: Vec<_> = reads
+        .map(|route| {
+            let request =
+                route.replace("{user}", "alice").replace("{name}", "ten").replace("{reference}", "mp3x9abc-k3f7q-1");
+            assert!(!request.contains('{'), "this test has no value for the path of {route}");
+            match &*request {
+                "GET /v1/budgets" => ("GET /v1/budgets?owner=alice".to_owned(), 200),
+                // No refusal has this reference.
+                "GET /v1/refusals/mp3x9abc-k3f7q-1" => (request, 404),
+                _ => (request, 200),
+            }
+        })
+        .collect();
+    assert!(reads.len() >= 13, "{reads:?}");
+    reads
+}
+
+#[test]
+fn the_list_of_acts_of_this_test_has_every_act() {
     let path = |request: &str| request.split('?').next().unwrap().to_owned();
     let mut tested: Vec<String> = ACTS.iter().map(|(request, _)| path(request)).collect();
+    let mut acts: Vec<String> =
+        routes().into_iter().filter(|route| !route.starts_with("GET ") && *route != "POST /v1/test").collect();
     tested.sort();
-    let mut acts: Vec<String> = acts.into_iter().cloned().collect();
     acts.sort();
     assert_eq!(acts, tested, "an act is not tested with tokens");
 }
@@ -154,16 +182,25 @@ fn no_act_succeeds_without_a_token_that_may_act() {
             assert!(!answer.head.to_lowercase().contains("access-control-"), "{answer:?}");
         }
     }
-    for request in READS {
-        assert_eq!(ask(&weir, request, JSON, "").status, 401, "{request}");
-        let answer = ask(&weir, request, &bearer(&reader), "");
-        assert_eq!(answer.status, 200, "{request}: {answer:?}");
+    let reads = reads();
+    for (request, status) in &reads {
+        for headers in [JSON.to_owned(), bearer(&wrong), bearer(&removed), basic.clone()] {
+            let answer = ask(&weir, request, &headers, "");
+            assert_eq!((answer.status, &*answer.code()), (401, "unauthorized"), "{request} {headers}");
+        }
+        // The stream does not end.
+        let answer = match request.starts_with("GET /v1/events") {
+            true => head(&weir, request, &bearer(&reader)),
+            false => ask(&weir, request, &bearer(&reader), ""),
+        };
+        assert_eq!(answer.status, *status, "{request}: {answer:?}");
     }
     let trail = ask(&weir, "GET /v1/audit", &bearer(&reader), "");
     assert_eq!(serde_json::from_str::<Value>(&trail.body).unwrap()["records"], serde_json::json!([]));
     let refused = |reason: &str| weir.metric(&format!("weir_admin_requests_refused_total{{reason=\"{reason}\"}}"));
     assert_eq!(refused("read-only"), 6.0);
-    assert_eq!((refused("no-token"), refused("wrong-token")), ((ACTS.len() + READS.len()) as f64, 36.0));
+    assert_eq!(refused("no-token"), (ACTS.len() + reads.len()) as f64);
+    assert_eq!(refused("wrong-token"), (6 * ACTS.len() + 3 * reads.len()) as f64);
     weir.logged("API request refused");
     // A test changes nothing, but can cost much.
     let test = ("POST /v1/test", r#"{"client":"192.0.2.7"}"#);
@@ -202,6 +239,70 @@ fn an_acting_token_acts_and_the_audit_names_it() {
         (&trail["records"][0]["by"], &trail["records"][0]["reason"]),
         (&"token:night-desk".into(), &"test".into())
     );
+}
+
+#[test]
+fn an_act_is_done_and_audited_though_its_client_leaves_before_the_answer() {
+    let (site, weir) = start();
+    let token = bearer(&add_token(&site, &["desk", "--act"]));
+    // An act that waits: the reload reads the configuration on another thread.
+    let body = "{\"reason\":\"gone\"}";
+    let length = body.len();
+    for number in 0..10 {
+        let mut stream = TcpStream::connect(weir.address("admin")).unwrap();
+        write!(stream, "POST /v1/reload HTTP/1.1\r\nContent-Length: {length}\r\n{token}\r\n{body}").unwrap();
+        wait_for("the reload", || (weir.times_logged("limits read again") > number).then_some(()));
+        stream.shutdown(Shutdown::Both).unwrap();
+    }
+    wait_for("the audit records", || {
+        let trail: Value = serde_json::from_str(&ask(&weir, "GET /v1/audit", &token, "").body).unwrap();
+        let records = trail["records"].as_array().unwrap();
+        (records.len() == 10 && records.iter().all(|record| record["reason"] == "gone")).then_some(())
+    });
+}
+
+#[test]
+fn the_audit_has_pages() {
+    let (site, weir) = start();
+    let token = bearer(&add_token(&site, &["desk", "--act"]));
+    for number in 0..7 {
+        let body = format!("{{\"owner\":\"user{number}\",\"for-seconds\":60,\"reason\":\"{number}\",\"force\":true}}");
+        assert_eq!(ask(&weir, "POST /v1/suspensions", &token, &body).status, 200);
+    }
+    let (mut before, mut pages) = (String::new(), Vec::new());
+    loop {
+        let page: Value =
+            serde_json::from_str(&ask(&weir, &format!("GET /v1/audit?last=3{before}"), &token, "").body).unwrap();
+        let reasons: Vec<_> = page["records"].as_array().unwrap().iter().map(|one| one["reason"].clone()).collect();
+        pages.push(reasons);
+        let Some(next) = page["next"].as_i64() else { break };
+        before = format!("&before={next}");
+    }
+    assert_eq!(pages, [vec!["4", "5", "6"], vec!["1", "2", "3"], vec!["0"]]);
+}
+
+#[test]
+fn a_token_that_reads_cannot_take_the_places_of_other_readers_of_events() {
+    let (site, weir) = start();
+    let (greedy, other) = (bearer(&add_token(&site, &["greedy"])), bearer(&add_token(&site, &["other"])));
+    let open = |headers: &str| {
+        let mut stream = TcpStream::connect(weir.address("admin")).unwrap();
+        write!(stream, "GET /v1/events HTTP/1.1\r\n{headers}\r\n").unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, String::from_utf8(status[9..].to_vec()).unwrap())
+    };
+    let streams: Vec<_> = (0..10).map(|_| open(&greedy)).collect();
+    let admitted = streams.iter().filter(|(_, status)| status == "200").count();
+    assert!((1..=8).contains(&admitted), "{admitted}");
+    let others: Vec<_> = (0..10).map(|_| open(&other)).collect();
+    assert!(others.iter().any(|(_, status)| status == "200"));
+    // An administrator at the socket has places that no token takes.
+    let mut stream = UnixStream::connect(site.path("s")).unwrap();
+    write!(stream, "GET /v1/events HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status[9..], b"200");
 }
 
 #[test]
@@ -282,7 +383,8 @@ fn malformed_and_oversized_requests_get_errors_in_the_form_of_the_api() {
         ("DELETE /v1/grants?limit=ten&key=alice&force=1", "", 400, "bad-request"),
         ("GET /v1/audit?last=x", "", 400, "bad-request"),
         ("GET /v1/audit?last=-1", "", 400, "bad-request"),
-        ("GET /v1/audit?last=100001", "", 422, "refused"),
+        ("GET /v1/audit?last=1001", "", 422, "refused"),
+        ("GET /v1/audit?before=x", "", 400, "bad-request"),
         ("GET /v1/logins/%FF", "", 400, "bad-request"),
         ("GET /v1/", "", 404, "not-found"),
         ("GET /v1/nothing", "", 404, "not-found"),

@@ -1,6 +1,6 @@
 //! Tests of the event stream of the admin API, of `weir log`, and of the lists of sessions and upstreams.
 
-use crate::harness::{Client, Outcome, Process, Site, Upstream, wait_for};
+use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, wait_for};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -95,6 +95,28 @@ fn readers_get_the_decisions_and_acts_that_they_ask_for() {
 }
 
 #[test]
+fn a_reader_gets_each_spelling_of_a_user_and_client() {
+    let upstream = Upstream::start();
+    let more = "addresses = { default-domain = \"example.org\" }\n[[limit]]\nname = \"one\"\ncount = \"messages\"\n\
+        per = [\"user\"]\nrate = \"0\"\n";
+    let users = [("alice", PASSWORD, ""), ("bob", PASSWORD, "")];
+    let site = Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "").users(&users);
+    let site = site.more(more).build();
+    let weir = site.start();
+    let mut readers = ["user=Alice%40Example.org", "client=::ffff:127.0.0.1", "client=::ffff:127.0.0.0/104&user=alice"]
+        .map(|query| Reader::open(&site, &format!("?kind=refused&{query}")));
+    let mut other = Reader::open(&site, "?kind=refused&user=bob");
+    for user in ["alice", "bob"] {
+        let mut client = Client::logged_in(weir.address("s"), user);
+        assert!(client.ask("MAIL FROM:<a@example.org>").starts_with('5'));
+    }
+    for reader in &mut readers {
+        assert_eq!(reader.event().1["user"], "alice");
+    }
+    assert_eq!(other.event().1["user"], "bob");
+}
+
+#[test]
 fn a_slow_reader_is_told_what_it_has_missed_and_slows_nobody_down() {
     let (_upstream, site, weir) = start();
     let mut slow = Reader::open(&site, "?kind=refused");
@@ -169,6 +191,11 @@ fn weir_log_prints_a_line_for_each_record() {
     assert!(line.starts_with("20") && line.contains(expected), "{line}");
     let record: Value = serde_json::from_str(&json.line()).unwrap();
     assert_eq!(record["outcome"], "accepted");
+    send(&weir, "\"it's, a\"@example.org", 3);
+    let line = plain.line();
+    assert!(line.contains(" client=127.0.0.1 from=\"\\\"it's, a\\\"@example.org\" to="), "{line}");
+    let reason = ["suspend", "alice", "--for", "1h", "--reason", "it's\u{202e}x", "--force"];
+    assert_eq!(site.run(&reason, "").code, Some(0));
     assert_eq!(weir.terminate(), Some(0));
     for log in [plain, json] {
         let outcome = log.child.wait_with_output().unwrap();

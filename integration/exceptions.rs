@@ -159,6 +159,30 @@ fn invalid_commands_are_refused_without_effect() {
 }
 
 #[test]
+fn hostile_names_and_reasons_are_printed_as_escapes() {
+    let (_upstream, site, _weir) = running(KINDS);
+    let reason = ["--for", "8h", "--reason", "it\u{202e}s \u{5d0}"];
+    let name = "al\u{202e}ice\u{5e9}";
+    let mut printed = done(&site, &[&["suspend", name][..], &reason].concat());
+    for arguments in [
+        &["exceptions"][..],
+        &["exceptions", "--json"],
+        &["exceptions", "--audit"],
+        &["exceptions", "--audit", "--json"],
+        &["logins", name],
+        &["release", name],
+    ] {
+        printed += &done(&site, arguments);
+    }
+    let Outcome { err, .. } = order(&site, &["release", name]);
+    printed += &err;
+    let has_escape = |text: &str| printed.contains(text);
+    assert!(has_escape("user=al\\u{202e}ice\\u{5e9}") && has_escape("it\\u{202e}s \\u{5d0}"), "{printed}");
+    assert!(has_escape("al\\u202eice"), "{printed}");
+    assert!(!has_escape("\u{202e}"), "{printed}");
+}
+
+#[test]
 fn the_audit_names_the_user_behind_sudo() {
     let (_upstream, site, _weir) = running(TEN);
     let suspend = |user_to_suspend: &str, sudo: Option<&str>, user: Option<&str>| {

@@ -7,10 +7,11 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 28] = [
+const ROOMS: [(&str, &[&str], Kind); 29] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
+    ("terminal", &[], Kind::Pure),
     ("reference", &["time"], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
     ("metrics", &["time"], Kind::Free),
@@ -76,6 +77,7 @@ const ROOMS: [(&str, &[&str], Kind); 28] = [
             "log",
             "time",
             "clock",
+            "terminal",
             "top",
         ],
         Kind::Free,

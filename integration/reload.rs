@@ -226,6 +226,11 @@ fn limits_are_reloaded_despite_another_bad_file_which_is_reported() {
     {
         assert!(err.contains(words), "{words}: {err}");
     }
+    let trail = site.run(&["exceptions", "--audit"], "").out;
+    assert!(
+        trail.contains("reloaded ") && trail.contains("(only partly in force: other parts were refused)"),
+        "{trail}"
+    );
     weir.logged("certificates refused");
     weir.logged("users file refused");
     assert_eq!(accepted(&weir, ALICE, 30), 20);

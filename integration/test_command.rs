@@ -404,6 +404,34 @@ fn a_posted_test_is_checked_like_a_typed_one() {
     assert!(code == Some(64) && err.contains("there is no listener \"t\""), "{err}");
 }
 
+#[test]
+fn a_posted_test_has_bounds_and_several_at_once_wait_for_each_other() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string(), TOKENS);
+    let _weir = site.start();
+    let body = |key: &str, item: &str, count: usize| {
+        let mut body = json!({ "client": "192.0.2.7", "user": "alice", "mail-from": "a@example.org" });
+        body[key] = vec![item; count].into();
+        body.to_string()
+    };
+    for (key, item, count, words) in [
+        ("rcpt-to", "c@example.net", 1_001, "1001 recipients are too many: 1000 at most"),
+        ("group", "staff", 101, "101 groups are too many: 100 at most"),
+        ("group", &"x".repeat(1_001), 1, "group: it has 1001 octets: 1000 at most"),
+    ] {
+        let answer = post(&site, &body(key, item, count));
+        assert!(answer.starts_with("HTTP/1.1 422 ") && answer.contains(words), "{answer}");
+    }
+    let longest = body("rcpt-to", "c@example.net", 1_000);
+    std::thread::scope(|scope| {
+        let tests: Vec<_> = (0..4).map(|_| scope.spawn(|| post(&site, &longest))).collect();
+        for test in tests {
+            let answer = test.join().unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{}", answer.chars().take(300).collect::<String>());
+        }
+    });
+}
+
 /// An average of five: exactly what the documents promise of 100, small enough to count.
 const AVERAGES: &str = "[[limit]]\nname = \"average\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"5 / 1d\"\n\
     charge = \"accepted\"\n";

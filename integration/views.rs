@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
@@ -203,6 +204,117 @@ fn show_states_budgets_overrides_grants_suspensions_and_logins() {
         let Outcome { code, err, .. } = site.run(&["show", owner], "");
         assert!(code == Some(65) && err.contains(words), "{owner}: {code:?} {err}");
     }
+}
+
+#[test]
+fn each_spelling_of_a_user_or_client_finds_the_account_and_the_refusals() {
+    let upstream = Upstream::start();
+    let limit =
+        "name = \"two\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"2 / 1d\"\noverrides = \"groups.csv\"";
+    let site = Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.2.0.0/16\"]")
+        .upstream(upstream.address(), "")
+        .users(&[("alice", PASSWORD, "staff")])
+        .more(&format!("addresses = {{ default-domain = \"example.org\" }}\n[[limit]]\n{limit}\n"))
+        .build();
+    site.put("groups.csv", "group,rate\nstaff,3 / 1d\n");
+    let weir = site.start();
+    let refused = send(&weir, Some("ALICE"), 4).pop().unwrap();
+    for user in ["alice", "Alice@example.org", "user=ALICE@EXAMPLE.ORG"] {
+        let answer = json(&site, &["show", user]);
+        assert_eq!(answer["account"]["is-known"], true, "{user}: {answer}");
+        assert_eq!(answer["budgets"][0]["allowed"], 3.0, "{user}: {answer}");
+        let reference = answer["refusals"][0]["decision"]["reference"].as_str().unwrap();
+        assert!(refused.contains(reference), "{user}: {refused} {reference}");
+    }
+    let top = json(&site, &["top", "--limit", "two"]);
+    assert_eq!(top["budgets"][0]["allowed"], 3.0, "{top}");
+    let count = |query: &str| {
+        let mut stream = UnixStream::connect(site.path("state.sock")).unwrap();
+        write!(stream, "GET /v1/refusals{query} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        body["refusals"].as_array().map_or(body["error"]["message"].to_string(), |refusals| refusals.len().to_string())
+    };
+    for (query, expected) in [
+        ("?user=alice", "1"),
+        ("?user=Alice@example.org", "1"),
+        ("?user=alice@example.net", "0"),
+        ("?client=127.2.0.1", "1"),
+        ("?client=127.2.0.0/16", "1"),
+        ("?client=::ffff:127.2.0.1", "1"),
+        ("?client=0:0:0:0:0:ffff:7f02:1", "1"),
+        ("?client=127.3.0.0/16", "0"),
+        ("?client=there", "\"client is \\\"there\\\": write an address or a network\""),
+    ] {
+        assert_eq!(count(query), expected, "{query}");
+    }
+    // The second answer is from the state file.
+    assert_eq!(weir.terminate(), Some(0));
+    let _weir = site.start();
+    assert_eq!((count("?user=alice"), count("?client=127.2.0.0/16&user=ALICE")), ("1".to_owned(), "1".to_owned()));
+}
+
+#[test]
+fn show_has_the_budgets_of_the_domain_and_of_all_and_the_overrides_of_each_message() {
+    let upstream = Upstream::start();
+    let limit = |name: &str, more: &str| format!("[[limit]]\nname = \"{name}\"\ncount = \"recipients\"\n{more}\n");
+    let limits = limit("domain", "per = [\"user-domain\"]\nrate = \"50 / 1d\"")
+        + &limit("domain-and-sender", "per = [\"user-domain\", \"sender\"]\nrate = \"40 / 1d\"")
+        + &limit("all", "per = []\nrate = \"1000 / 1d\"")
+        + &limit("bobs", "per = []\nrate = \"900 / 1d\"\nmatch = { user = [\"bob@example.org\"] }")
+        + &limit("message", "per = [\"user\"]\nrate = \"5 / message\"\noverrides = \"bulk.csv\"")
+        + &limit("message-and-client", "per = [\"user\", \"client\"]\nrate = \"6 / message\"");
+    let site = Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.2.0.0/16\"]")
+        .upstream(upstream.address(), "")
+        .users(&[("alice@example.org", PASSWORD, ""), ("bob@example.org", PASSWORD, "")])
+        .more(&limits)
+        .build();
+    site.put("bulk.csv", "user,rate\nalice@example.org,7 / message\n");
+    let weir = site.start();
+    send(&weir, Some("bob@example.org"), 2);
+    let answer = json(&site, &["show", "alice@example.org"]);
+    let mut rows: Vec<_> = answer["budgets"].as_array().unwrap().iter().collect();
+    rows.sort_by_key(|row| row["limit"].as_str().unwrap().to_owned());
+    let of = |row: &Value| {
+        let text = |value: &Value| value.as_f64().map_or("-".to_owned(), |number| number.round().to_string());
+        format!("{} {}/{}", row["limit"].as_str().unwrap(), text(&row["level"]), text(&row["allowed"]))
+    };
+    let shown: Vec<String> = rows.iter().map(|row| of(row)).collect();
+    let expected = ["all 2/1000", "domain 2/50", "domain-and-sender 2/40", "message -/7", "message-and-client -/6"];
+    assert_eq!(shown, expected, "{answer}");
+    assert_eq!(rows[3]["override"]["line"], 2, "{answer}");
+    let text = printed(&site, &["show", "alice@example.org"]);
+    assert!(text.contains("for user-domain=example.org; ") && text.contains("for all; "), "{text}");
+    // A limit that alice's mail does not charge is not alice's.
+    assert!(printed(&site, &["show", "bob@example.org"]).contains("bobs") && !text.contains("bobs"), "{text}");
+}
+
+#[test]
+fn status_tells_of_the_decision_log_and_of_a_bad_tokens_file() {
+    let upstream = Upstream::start();
+    let site = Site::builder().open_listener().upstream(upstream.address(), "");
+    let site = site.more("decision-log = { file = \"missing/decisions\" }\n").build();
+    site.edit("admin = { ", "admin = { tokens = \"tokens\", ");
+    let _weir = site.start();
+    site.put("tokens", "nonsense\n");
+    let out = wait_for("the problems", || {
+        let Outcome { code, out, .. } = site.run(&["status"], "");
+        (code == Some(1) && out.contains("decision log")).then_some(out)
+    });
+    let unwrapped = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "the decision log cannot be written, and its lines are lost: No such file or directory",
+        "the tokens file is refused, and no token is accepted: ",
+    ] {
+        assert!(unwrapped.contains(words), "{words}: {out}");
+    }
+    std::fs::create_dir(site.path("missing")).unwrap();
+    std::fs::remove_file(site.path("tokens")).unwrap();
+    assert_eq!(site.run(&["reload"], "").code, Some(0));
+    wait_for("no problems", || (site.run(&["status"], "").code == Some(0)).then_some(()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tests of `weir why`: each refusal is explained from its reference alone, with the numbers of the reply, also after a
 //! restart. Each talk of `policy/` and `examples/` checks the references of all its replies with [`check_replies`].
 
-use crate::harness::{Client, Outcome, Site, Upstream};
+use crate::harness::{Client, Outcome, PASSWORD, Site, Upstream, run};
 use crate::talk::{files, name_of};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -248,6 +248,8 @@ fn the_commands_that_it_names_let_the_mail_pass() {
         "2 of 2 recipients per 1d, +1",
         "Now it would be refused: 450 4.7.1 2 of 2 recipients used",
         "* wait until ",
+        "limit at ",
+        "/weir.toml:",
         "weir reset tokens user=alice --reason \"…\"",
         "weir grant tokens user=alice \"4 / 1d\" --for 8h --reason \"…\"",
     ] {
@@ -270,6 +272,39 @@ fn the_commands_that_it_names_let_the_mail_pass() {
     // The limit changes.
     site.reload(&weir, "2 / 1d", "5 / 1d", "limits read again");
     assert!(why().contains("Changed since: tokens: 2 recipients per 1d"), "{}", why());
+}
+
+#[test]
+fn the_commands_that_it_prints_work_in_a_shell_for_each_name() {
+    let names = ["j\u{fc}rgen", "it's$HOME`x`", "\u{682a}\u{5f0f}", "\u{5e9}%s\\n", "\"a,b\"@example.org"];
+    let upstream = Upstream::start();
+    let users: Vec<_> = names.iter().map(|name| (*name, PASSWORD, "")).collect();
+    let limit = "limit = [{ name = \"one\", count = \"recipients\", per = [\"user\"], rate = \"1 / 1d\", \
+                 algorithm = \"token-bucket\", charge = \"accepted\" }]\n";
+    let site = Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "");
+    let site = site.users(&users).more(limit).build();
+    let weir = site.start();
+    for name in names {
+        let mut client = Client::logged_in(weir.address("s"), name);
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<1@example.net>", "250");
+        let reply = client.ask("RCPT TO:<2@example.net>");
+        assert_eq!(site.run(&["suspend", &format!("user={name}"), "--for", "1h", "--reason", "x"], "").code, Some(0));
+        let said = site.run(&["why", &reference_in(&reply).unwrap()], "").out;
+        assert!(said.contains("end the suspension and grant more for some hours, with all of these"), "{said}");
+        let commands: Vec<&str> = said.lines().filter_map(|line| line.trim_start().strip_prefix("weir ")).collect();
+        assert_eq!(commands.len(), 2, "{said}");
+        for command in commands {
+            assert!(!command.contains(char::is_control) && !command.contains('\u{5e9}'), "{command}");
+            let mut shell = std::process::Command::new("sh");
+            let line = format!("\"$WEIR\" {command} -c \"$CONFIG\"");
+            shell.args(["-c", &line]).env("WEIR", env!("CARGO_BIN_EXE_weir")).env("CONFIG", site.path("weir.toml"));
+            let outcome = run(&mut shell, "");
+            assert_eq!(outcome.code, Some(0), "{command}: {}", outcome.err);
+        }
+        let now = site.run(&["why", &reference_in(&reply).unwrap()], "").out;
+        assert!(now.contains("Now: no limit and no suspension would refuse it."), "{now}");
+    }
 }
 
 #[test]
@@ -322,7 +357,7 @@ fn millis() -> u64 {
 fn the_reference_of_a_refused_message_has_the_time_of_its_end() {
     let upstream = Upstream::start();
     let limit = "[[limit]]\nname = \"octets\"\ncount = \"bytes\"\nper = [\"client\"]\nrate = \"10 / 1h\"\n";
-    let site = Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "").more(limit).build();
+    let site = Site::builder().open_listener().upstream(upstream.address(), "").more(limit).build();
     let weir = site.start();
     let mut client = Client::logged_in(weir.address("s"), "alice");
     client.begin_transaction();

@@ -89,6 +89,7 @@
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
 //!   would happen to one message (`weir test`).
+//! * `terminal.rs` makes text from clients harmless for terminals, and quotes it for shells.
 //! * [`clock`] alone reads the clock: functions that decide take the present time `now`, a [`time::Timestamp`], as an
 //!   argument, so that [`simulate`] can replay them.
 //!
@@ -118,5 +119,6 @@ pub mod session;
 pub mod simulate;
 pub mod smtp;
 pub mod store;
+mod terminal;
 pub mod time;
 pub mod top;

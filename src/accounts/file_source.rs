@@ -84,6 +84,13 @@ impl FileSource {
         tokio::task::spawn_blocking(move || passwords.users.snapshot().users.user(&name).cloned()).await.ok()?
     }
 
+    /// Returns the first account whose name `is_wanted` accepts, disabled or not.
+    pub async fn find(&self, is_wanted: impl Fn(&str) -> bool + Send + 'static) -> Option<User> {
+        let passwords = self.passwords.clone();
+        let find = move || passwords.users.snapshot().users.iter().find(|user| is_wanted(&user.name)).cloned();
+        tokio::task::spawn_blocking(find).await.ok()?
+    }
+
     /// Returns the names of all users, each with the user's groups.
     pub async fn names(&self) -> Vec<(String, Arc<[Box<str>]>)> {
         let passwords = self.passwords.clone();

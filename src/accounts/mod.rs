@@ -375,6 +375,11 @@ impl Accounts {
         self.file.as_ref()?.user(name).await
     }
 
+    /// Returns the first account in the users file whose name `is_wanted` accepts, disabled or not.
+    pub async fn find(&self, is_wanted: impl Fn(&str) -> bool + Send + 'static) -> Option<User> {
+        self.file.as_ref()?.find(is_wanted).await
+    }
+
     /// Returns the names of all users, each with the user's groups. Returns `None` if there is a source that does not
     /// tell which users it has.
     pub async fn names(&self) -> Option<Vec<(String, Arc<[Box<str>]>)>> {

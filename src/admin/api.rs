@@ -1,11 +1,12 @@
 //! State that the handlers of the API share.
 
-use super::ApiError;
+use super::{ApiError, Readers};
 use crate::server::Server;
 use crate::session;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -26,8 +27,14 @@ pub struct Parts {
     pub listeners: Vec<(String, SocketAddr)>,
     /// Time when Weir started.
     pub started: Timestamp,
-    /// Permits for readers of the event stream.
-    pub readers: Arc<Semaphore>,
+    /// The configuration file.
+    pub configuration: PathBuf,
+    /// The tokens file.
+    pub tokens: Option<PathBuf>,
+    /// Readers of the event stream.
+    pub readers: Arc<Readers>,
+    /// Permits for tests of messages.
+    pub tests: Arc<Semaphore>,
     /// Becomes true when Weir stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -36,7 +43,14 @@ pub struct Parts {
 pub type ReloadHandler = Box<dyn Fn() -> ReloadFuture + Send + Sync>;
 
 /// Future of the outcome of a reload.
-pub type ReloadFuture = Pin<Box<dyn Future<Output = Result<Reloaded, ApiError>> + Send>>;
+pub type ReloadFuture = Pin<Box<dyn Future<Output = ReloadOutcome> + Send>>;
+
+/// Outcome of a reload.
+pub struct ReloadOutcome {
+    /// True if the new limits are in force, even if the answer is an error of other parts, which are not.
+    pub is_in_force: bool,
+    pub answer: Result<Reloaded, ApiError>,
+}
 
 /// Result of a reload that has put the configuration in force.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -66,18 +80,30 @@ impl Api {
         &self.0.listeners
     }
 
+    pub fn configuration(&self) -> &Path {
+        &self.0.configuration
+    }
+
+    pub fn tokens(&self) -> Option<&Path> {
+        self.0.tokens.as_deref()
+    }
+
     pub fn started(&self) -> Timestamp {
         self.0.started
     }
 
-    pub async fn reload(&self) -> Result<Reloaded, ApiError> {
+    pub async fn reload(&self) -> ReloadOutcome {
         (self.0.reload)().await
     }
 
-    /// Returns a permit to read the event stream. Returns an error if there are too many readers.
-    pub fn reader_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let permit = self.0.readers.clone().try_acquire_owned();
-        permit.map_err(|_| ApiError::unavailable("too many readers of the event stream"))
+    pub fn readers(&self) -> &Arc<Readers> {
+        &self.0.readers
+    }
+
+    /// Waits for a permit to test a message.
+    pub async fn test_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = self.0.tests.clone().acquire_owned().await;
+        permit.map_err(|_| ApiError::unavailable("Weir is stopping"))
     }
 
     /// Waits until Weir stops.

@@ -7,24 +7,27 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Maximum number of records in an answer. The state file keeps as many.
-pub const MAX_RECORDS: u64 = 100_000;
+/// Maximum number of records in an answer.
+pub const MAX_RECORDS: u64 = 1_000;
 
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AuditQuery {
-    /// Number of records, the newest ones.
+    /// Number of records, the newest ones: 0 to 1000.
     #[serde(default = "default_last")]
-    #[param(minimum = 0, maximum = 100_000, default = 100)]
+    #[param(minimum = 0, maximum = 1000, default = 100)]
     pub last: u64,
+    /// Value of `next` of the page before, which has newer records.
+    #[serde(default)]
+    pub before: Option<i64>,
 }
 
 fn default_last() -> u64 {
     100
 }
 
-/// The newest records of the audit trail.
+/// Page of the audit trail.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct AuditAnswer {
@@ -32,6 +35,9 @@ pub struct AuditAnswer {
     pub records: Vec<AuditLine>,
     /// The records for people. Several lines.
     pub message: String,
+    /// Value of `before` for the page with older records; left out if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
 }
 
 /// Record of an act, in the form of `weir state dump`.
@@ -80,7 +86,7 @@ impl From<&AuditRecord> for AuditLine {
     }
 }
 
-/// Returns the newest records of the audit trail.
+/// Returns the newest records of the audit trail, or the records before those of another page.
 #[utoipa::path(get, path = "/v1/audit", params(AuditQuery),
     responses((status = 200, description = "The records", body = AuditAnswer), Errors))]
 pub async fn audit(State(api): State<Api>, Query(query): Query<AuditQuery>) -> Result<Json<AuditAnswer>, ApiError> {
@@ -88,7 +94,12 @@ pub async fn audit(State(api): State<Api>, Query(query): Query<AuditQuery>) -> R
         return Err(ApiError::refused(format!("last is {}: {MAX_RECORDS} at most", query.last)));
     }
     let last = usize::try_from(query.last).unwrap_or(usize::MAX);
-    let records = api.server()?.store.trail(last).await.map_err(ApiError::unavailable)?;
+    // One more record than asked tells whether there are older ones.
+    let trail = api.server()?.store.trail(query.before, last + 1).await.map_err(ApiError::unavailable)?;
+    let (older, trail) = trail.split_at(trail.len().saturating_sub(last));
+    // If all records of the page are not in the state file yet, the next page has the newest ones of the file.
+    let next = (!older.is_empty()).then(|| trail.iter().find_map(|(id, _)| *id).unwrap_or(i64::MAX));
+    let records: Vec<&AuditRecord> = trail.iter().map(|(_, record)| record).collect();
     let message = exceptions::trail(&records);
-    Ok(Json(AuditAnswer { records: records.iter().map(AuditLine::from).collect(), message }))
+    Ok(Json(AuditAnswer { records: records.into_iter().map(AuditLine::from).collect(), message, next }))
 }

@@ -96,7 +96,29 @@ impl BudgetRow {
         now: Timestamp,
     ) -> Self {
         let reading = view.read(state, total, now);
-        let (override_row, grant) = match &view.source {
+        let wait = reading.wait.and_then(|wait| match wait {
+            Wait::For(time) => Some(time.as_secs_f64()),
+            Wait::Never => None,
+        });
+        Self {
+            level: Some(reading.level),
+            allowed: reading.allowed,
+            room: reading.room,
+            wait_seconds: wait,
+            changed: state.map(|state| state.at.min(now).rfc3339()),
+            ..Self::of_limit(view.limit, (view.quota, &view.source), owner, applies)
+        }
+    }
+
+    /// Describes a limit that counts within each message or connection, and keeps nothing beyond that.
+    pub fn of_limit(
+        limit: &Limit,
+        (quota, source): (Quota, &QuotaSource<'_>),
+        owner: &Owner,
+        applies: Applies,
+    ) -> Self {
+        let (_, allowed) = quota.numbers(0.0);
+        let (override_row, grant) = match source {
             QuotaSource::Limit => (None, None),
             QuotaSource::Override(overrides, row) => {
                 let line = Some(row.line as u64);
@@ -108,25 +130,6 @@ impl BudgetRow {
             }
             QuotaSource::Grant(grant) => (None, Some(Exception::from(*grant))),
         };
-        let wait = reading.wait.and_then(|wait| match wait {
-            Wait::For(time) => Some(time.as_secs_f64()),
-            Wait::Never => None,
-        });
-        Self {
-            level: Some(reading.level),
-            allowed: reading.allowed,
-            room: reading.room,
-            wait_seconds: wait,
-            changed: state.map(|state| state.at.min(now).rfc3339()),
-            override_row,
-            grant,
-            ..Self::of_limit(view.limit, view.quota, owner, applies)
-        }
-    }
-
-    /// Describes a limit that counts within each message or connection, and keeps nothing beyond that.
-    pub fn of_limit(limit: &Limit, quota: Quota, owner: &Owner, applies: Applies) -> Self {
-        let (_, allowed) = quota.numbers(0.0);
         Self {
             limit: limit.name.to_string(),
             rate: rate_text(&quota),
@@ -141,8 +144,8 @@ impl BudgetRow {
             wait_seconds: Some(0.0),
             changed: None,
             applies,
-            override_row: None,
-            grant: None,
+            override_row,
+            grant,
         }
     }
 
@@ -161,16 +164,17 @@ impl BudgetRow {
     }
 }
 
-/// Describes a budget with this key, unless it has no effect: see [`BudgetViews::of`].
+/// Describes a budget with this key, unless it has no effect: see [`BudgetViews::of`]. `subject` has the names that decide
+/// whether the limit applies, if they are not those of the budget's owner.
 pub fn describe(
     policy: &Policy,
     (key, state, total): (&Key, Option<State>, Option<State>),
-    groups: Option<&[Box<str>]>,
+    (subject, groups): (Option<&Owner>, Option<&[Box<str>]>),
     now: Timestamp,
 ) -> Option<BudgetRow> {
     let view = BudgetViews::new(policy, now).of(key.borrowed(), groups)?;
     let owner = key.ungranted().map_or_else(|| key.owner(), |(own, _)| own.owner());
-    let applies = super::exceptions::applicability(view.limit, &owner, groups).into();
+    let applies = super::exceptions::applicability(view.limit, subject.unwrap_or(&owner), groups).into();
     Some(BudgetRow::new(&view, &owner, (state, total), applies, now))
 }
 

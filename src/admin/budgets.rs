@@ -10,10 +10,11 @@ use super::{Api, ApiError, Errors, Json, Query};
 use crate::accounts::Accounts;
 use crate::clock;
 use crate::engine::State;
-use crate::policy::budgets::{Key, Owner};
+use crate::policy::address::AddressNormalizer;
+use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::Limit;
 use crate::policy::matching::Field;
-use crate::policy::{BudgetViews, Policy, has_part};
+use crate::policy::{BudgetViews, Policy, UserFilter, has_part};
 use crate::server::Server;
 use crate::store::{FoundBudgets, RefusalFilter, Store};
 use crate::time::Timestamp;
@@ -21,7 +22,6 @@ use crate::top::{SenderKind, SortBy};
 use axum::extract::State as ApiState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use utoipa::{IntoParams, ToSchema};
 
 /// Maximum number of budgets that a search finds.
@@ -83,9 +83,12 @@ pub struct AccountRow {
 /// Owner as a search finds it: one field with its value.
 #[derive(Clone)]
 struct Wanted {
+    owner: Owner,
     /// Name of the field, without the widths of networks.
     field: String,
     value: String,
+    /// Domain of the wanted user or sender, with the field whose budgets the domain shares: `user-domain`.
+    domain: Option<(&'static str, String)>,
 }
 
 /// Returns all budgets of a user, client, sender or domain of users, and what else Weir knows about it.
@@ -101,7 +104,7 @@ pub async fn of_owner(
     let wanted = Wanted::new(&owner).ok_or_else(|| ApiError::refused("nobody is named"))?;
     let user = Some(&*wanted.value).filter(|_| wanted.field == "user");
     let (account, groups) = match user {
-        Some(user) => account(server.accounts.as_ref(), user).await,
+        Some(user) => account(server.accounts.as_ref(), user, &policy.normalizer).await,
         None => (None, None),
     };
     let (budgets, incomplete) = budgets(&server.store, &policy, &wanted, groups.as_deref(), now).await;
@@ -134,7 +137,31 @@ impl Wanted {
     fn new(owner: &Owner) -> Option<Self> {
         let (field, value) = owner.parts().next()?;
         let field = field.split('/').next().unwrap_or_default().to_owned();
-        Some(Self { field, value: value.to_owned() })
+        let domain_field = match &*field {
+            "user" => Some("user-domain"),
+            "sender" => Some("sender-domain"),
+            _ => None,
+        };
+        let domain = value.rsplit_once('@').map(|(_, domain)| domain.to_owned());
+        Some(Self { owner: owner.clone(), field, value: value.to_owned(), domain: domain_field.zip(domain) })
+    }
+
+    /// Returns whether the budget of a key counts mail of the wanted owner: its own budget, or one that it shares with its
+    /// domain.
+    fn is_counted_in(&self, key: KeyRef<'_>) -> bool {
+        let parts = || key.owners().filter_map(|part| part.split_once('='));
+        let has_field = parts().any(|(name, _)| name.split('/').next() == Some(&*self.field));
+        match &self.domain {
+            _ if has_field => has_part(parts(), &self.field, &self.value),
+            Some((field, domain)) => has_part(parts(), field, domain),
+            None => false,
+        }
+    }
+
+    /// Returns the names that decide whether a limit applies to the budget of an owner.
+    fn subject<'a>(&'a self, owner: &Owner) -> Option<&'a Owner> {
+        let has_field = owner.parts().any(|(name, _)| name.split('/').next() == Some(&*self.field));
+        (!has_field).then_some(&self.owner)
     }
 
     fn is_part_of(&self, owner: &Owner) -> bool {
@@ -144,21 +171,27 @@ impl Wanted {
     /// Returns whether a suspension of this owner refuses the wanted owner's mail. The suspension of a domain refuses the
     /// mail of all its users.
     fn is_refused_by(&self, owner: &Owner) -> bool {
-        let domain = || self.value.rsplit_once('@').map(|(_, domain)| domain).filter(|_| self.field == "user");
-        self.is_part_of(owner) || domain().is_some_and(|domain| has_part(owner.parts(), "user-domain", domain))
+        let domain = self.domain.as_ref().filter(|(field, _)| *field == "user-domain");
+        self.is_part_of(owner) || domain.is_some_and(|(field, domain)| has_part(owner.parts(), field, domain))
     }
 
-    /// Returns whether budgets of a limit have the wanted field in their owner.
+    /// Returns whether budgets of a limit have the wanted field, or the field of its domain, in their owner.
     fn is_counted_by(&self, limit: &Limit) -> bool {
-        limit.watch.is_none() && limit.per.iter().any(|field| field.word() == self.field)
+        let is_of = |word: &str| word == self.field || self.domain.as_ref().is_some_and(|(field, _)| word == *field);
+        limit.watch.is_none() && limit.per.iter().any(|field| is_of(field.word()))
     }
 }
 
-/// Returns the account of a user, and its groups if they are known.
-async fn account(accounts: Option<&Accounts>, user: &str) -> (Option<AccountRow>, Option<Vec<Box<str>>>) {
+/// Returns the account of a user, and its groups if they are known. The users file can have another spelling of the name.
+async fn account(
+    accounts: Option<&Accounts>,
+    user: &str,
+    normalizer: &AddressNormalizer,
+) -> (Option<AccountRow>, Option<Vec<Box<str>>>) {
     let unknown = |is_known| AccountRow { is_known, is_disabled: false, groups: Vec::new() };
     let Some(accounts) = accounts else { return (Some(unknown(None)), None) };
-    let Some(found) = accounts.user(user).await else {
+    let filter = UserFilter::new(user, normalizer);
+    let Some(found) = accounts.find(move |name| filter.has(name)).await else {
         return (Some(unknown(accounts.knows_all_users().then_some(false))), None);
     };
     let groups = found.groups().to_vec();
@@ -188,12 +221,16 @@ async fn budgets(
     let row = |(key, state): (&Key, &Option<State>)| {
         let total = BudgetViews::new(policy, now).of(key.borrowed(), groups)?.total_key(key);
         let total = total.and_then(|key| states.get(&key).copied().flatten().or_else(|| store.state_in_memory(&key)));
-        budget_row::describe(policy, (key, *state, total), groups, now)
+        let subject = wanted.subject(&key.owner());
+        budget_row::describe(policy, (key, *state, total), (subject, groups), now)
     };
-    let never_charged =
-        |row: &BudgetRow| row.changed.is_none() && matches!(row.applies, budget_row::Applies::No { .. });
-    let mut rows: Vec<BudgetRow> = states.iter().filter_map(row).filter(|row| !never_charged(row)).collect();
-    rows.extend(within_session(policy, wanted, groups));
+    // A limit that does not apply is of interest only if it has charged the owner before.
+    let is_foreign = |row: &BudgetRow| {
+        let is_own = row.owner.keys().any(|field| field.split('/').next() == Some(&*wanted.field));
+        matches!(row.applies, budget_row::Applies::No { .. }) && (row.changed.is_none() || !is_own)
+    };
+    let mut rows: Vec<BudgetRow> = states.iter().filter_map(row).filter(|row| !is_foreign(row)).collect();
+    rows.extend(within_session(policy, wanted, groups, now));
     rows.sort_by(|one, other| other.fullness().total_cmp(&one.fullness()).then_with(|| one.limit.cmp(&other.limit)));
     (rows, incomplete)
 }
@@ -205,16 +242,15 @@ async fn search(store: &Store, policy: &Policy, wanted: &Wanted) -> FoundBudgets
         return FoundBudgets::default();
     }
     let wanted = wanted.clone();
-    let is_wanted = move |key: crate::policy::budgets::KeyRef<'_>| {
-        has_part(key.owners().filter_map(|part| part.split_once('=')), &wanted.field, &wanted.value)
-    };
+    let is_wanted = move |key: KeyRef<'_>| wanted.is_counted_in(key);
     store.find_budgets(is_wanted, MAX_FOUND).await
 }
 
-/// Returns the keys of the budgets whose owner is the wanted field alone, charged or not: also those of grants.
+/// Returns the keys of the budgets whose owner is the wanted field alone, or its domain, or all, charged or not: also
+/// those of grants.
 fn own_keys(policy: &Policy, wanted: &Wanted, now: Timestamp) -> Vec<Key> {
     let mut keys = Vec::new();
-    for limit in policy.limits.iter().filter(|limit| limit.is_stored() && limit.per.len() == 1) {
+    for limit in policy.limits.iter().filter(|limit| limit.is_stored() && limit.per.len() <= 1) {
         // A network that is wider than the networks which the limit counts has many budgets: the search finds them.
         let Some(owner) = own_owner(policy, limit, wanted) else { continue };
         let own = Key::of_owner(limit.prefix(), &owner);
@@ -229,13 +265,15 @@ fn own_keys(policy: &Policy, wanted: &Wanted, now: Timestamp) -> Vec<Key> {
     keys
 }
 
+/// Returns the owner of the budget that a limit with at most one field has for the wanted owner.
 fn own_owner(policy: &Policy, limit: &Limit, wanted: &Wanted) -> Option<Owner> {
-    if !wanted.is_counted_by(limit) || limit.per.len() != 1 {
-        return None;
-    }
-    let text = match limit.per[0] {
-        Field::Client(_) => wanted.value.split('/').next()?.to_owned(),
-        _ => format!("{}={}", wanted.field, wanted.value),
+    let text = match (&limit.per[..], &wanted.domain) {
+        _ if limit.watch.is_some() => return None,
+        ([], _) => "all".to_owned(),
+        ([Field::Client(_)], _) if wanted.field == "client" => wanted.value.split('/').next()?.to_owned(),
+        ([field], _) if field.word() == wanted.field => format!("{}={}", wanted.field, wanted.value),
+        ([one], Some((field, domain))) if one.word() == *field => format!("{field}={domain}"),
+        _ => return None,
     };
     limit.owner(&text, &policy.normalizer).ok()
 }
@@ -245,24 +283,30 @@ fn within_session<'a>(
     policy: &'a Policy,
     wanted: &'a Wanted,
     groups: Option<&'a [Box<str>]>,
+    now: Timestamp,
 ) -> impl Iterator<Item = BudgetRow> + 'a {
-    let limits = policy.limits.iter().filter(|limit| limit.watch.is_none() && !limit.is_stored());
-    limits.filter_map(move |limit| {
-        let owner = own_owner(policy, limit, wanted)?;
-        let applies = applicability(limit, &owner, groups).into();
-        let row = BudgetRow::of_limit(limit, limit.quota, &owner, applies);
+    let (limits, views) = (policy.limits.iter(), BudgetViews::new(policy, now));
+    limits.filter(|limit| limit.watch.is_none() && !limit.is_stored()).filter_map(move |limit| {
+        // Of an owner with further fields, only the wanted one is known.
+        let known = || wanted.is_counted_by(limit).then(|| wanted.owner.clone());
+        let owner = own_owner(policy, limit, wanted).or_else(known)?;
+        let applies = applicability(limit, wanted.subject(&owner).unwrap_or(&owner), groups).into();
+        let (quota, source) = views.quota_within_session(limit, &owner, groups);
+        let row = BudgetRow::of_limit(limit, (quota, &source), &owner, applies);
         (!matches!(row.applies, budget_row::Applies::No { .. })).then_some(row)
     })
 }
 
 async fn refusals(store: &Store, wanted: &Wanted) -> (Vec<StoredRefusal>, Option<String>) {
-    let value = Some(wanted.value.clone());
     let filter = match &*wanted.field {
-        "user" => RefusalFilter { user: value, ..RefusalFilter::default() },
-        // The records have addresses, and no networks.
-        "client" if wanted.value.parse::<IpAddr>().is_ok() => {
-            RefusalFilter { client: value, ..RefusalFilter::default() }
+        "user" => {
+            let user = UserFilter::new(&wanted.value, &store.policy().normalizer);
+            RefusalFilter { user: Some(user), ..RefusalFilter::default() }
         }
+        "client" => match wanted.value.parse() {
+            Ok(client) => RefusalFilter { client: Some(client), ..RefusalFilter::default() },
+            Err(why) => return (Vec::new(), Some(why)),
+        },
         _ => return (Vec::new(), None),
     };
     if !store.keeps_refusals() {

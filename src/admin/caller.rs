@@ -24,6 +24,12 @@ pub const ADMINISTRATOR_HEADER: &str = "weir-administrator";
 const MAX_NAME_LENGTH: usize = 64;
 
 impl Caller {
+    /// Returns whether the caller has a token, and calls over TCP. The name of a caller at the control socket has no colon:
+    /// see [`check_name`].
+    pub fn is_remote(&self) -> bool {
+        self.name.contains(':')
+    }
+
     pub fn by(&self) -> By {
         By::Administrator(self.name.clone())
     }
@@ -55,6 +61,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 /// Middleware of the routes that read.
 pub async fn require_caller(_caller: Caller, request: Request, next: Next) -> Response {
     next.run(request).await
+}
+
+/// Middleware of acts: carries out a request to its end, even if its client leaves before the answer, so that no act is
+/// done in part, or done without its audit record.
+pub async fn to_its_end(request: Request, next: Next) -> Result<Response, ApiError> {
+    let done = tokio::spawn(next.run(request)).await;
+    // The panic itself is in the log.
+    done.map_err(|_| ApiError::unavailable("a fault of Weir's own: the log says more"))
 }
 
 /// Middleware of the routes that act.

@@ -1,24 +1,20 @@
 //! Stream of decisions and acts, as server-sent events.
 
 use super::audit::AuditLine;
-use super::{Api, ApiError, Errors, Query};
+use super::readers::Place;
+use super::{Api, ApiError, Caller, Errors, Query};
 use crate::decisions::{DecisionRecord, Outcome, Reader, Received};
+use crate::policy::address::AddressNormalizer;
+use crate::policy::{ClientFilter, UserFilter};
 use crate::store::audit::AuditRecord;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream;
-use ipnet::IpNet;
-use prometheus::IntGauge;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::{self, error::RecvError};
 use utoipa::{IntoParams, ToSchema};
-
-/// Maximum number of readers at once. Each reader costs a connection, and the work to serialize each event.
-pub const MAX_READERS: usize = 16;
 
 /// Interval of comments on a stream without events, so that proxies keep the connection open, and Weir notices that a
 /// reader is gone.
@@ -33,7 +29,7 @@ pub struct EventsQuery {
     #[serde(default)]
     #[param(inline)]
     pub kind: EventKind,
-    /// User, as Weir counts the name.
+    /// User, in each spelling that limits count as the same user.
     #[serde(default)]
     pub user: Option<String>,
     /// Address or network of the client.
@@ -83,14 +79,18 @@ pub struct Missed {
 /// Each event has a name (`decision`, `act`, `missed`) and data in JSON. The stream ends when Weir stops.
 #[utoipa::path(get, path = "/v1/events", params(EventsQuery),
     responses((status = 200, description = "The stream", content_type = "text/event-stream", body = StreamItem), Errors))]
-pub async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Result<impl IntoResponse, ApiError> {
-    let filter = Filter::new(query)?;
+pub async fn events(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(query): Query<EventsQuery>,
+) -> Result<impl IntoResponse, ApiError> {
     let source = {
         // The stream must not keep the server alive when Weir stops.
         let server = api.server()?;
+        let filter = Filter::new(query, &server.store.policy().normalizer)?;
         let decisions = (filter.kind != EventKind::Act).then(|| server.decisions.read(filter.kind.has_accepted()));
         let acts = filter.kind.has_acts().then(|| server.store.acts());
-        let place = Place::new(&api, &server.metrics.admin.event_readers)?;
+        let place = api.readers().enter(&caller, &server.metrics.admin.event_readers)?;
         Source { decisions, acts, filter, api, _place: place }
     };
     // The first comment tells the reader that from now on it gets all records.
@@ -130,26 +130,6 @@ struct Source {
     filter: Filter,
     api: Api,
     _place: Place,
-}
-
-/// Place of a reader among those that are permitted, until it is dropped.
-struct Place {
-    _permit: OwnedSemaphorePermit,
-    readers: IntGauge,
-}
-
-impl Place {
-    fn new(api: &Api, readers: &IntGauge) -> Result<Self, ApiError> {
-        let permit = api.reader_permit()?;
-        readers.inc();
-        Ok(Self { _permit: permit, readers: readers.clone() })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.readers.dec();
-    }
 }
 
 impl Source {
@@ -197,14 +177,15 @@ async fn next_act(acts: &mut Option<broadcast::Receiver<AuditRecord>>) -> Result
 /// Checked filter of a stream.
 struct Filter {
     kind: EventKind,
-    user: Option<String>,
-    client: Option<IpNet>,
+    user: Option<UserFilter>,
+    client: Option<ClientFilter>,
     limit: Option<String>,
 }
 
 impl Filter {
-    fn new(EventsQuery { kind, user, client, limit }: EventsQuery) -> Result<Self, String> {
-        let client = client.as_deref().map(parse_network).transpose()?;
+    fn new(EventsQuery { kind, user, client, limit }: EventsQuery, names: &AddressNormalizer) -> Result<Self, String> {
+        let user = user.map(|user| UserFilter::new(&user, names));
+        let client = client.as_deref().map(str::parse).transpose()?;
         Ok(Self { kind, user, client, limit })
     }
 
@@ -214,29 +195,25 @@ impl Filter {
         };
         (self.kind != EventKind::Refused || record.outcome != Outcome::Accepted)
             && self.has_user(record.user.as_deref())
-            && self.client.is_none_or(|network| record.client.is_some_and(|client| network.contains(&client)))
+            && self.client.is_none_or(|filter| record.client.is_some_and(|client| filter.has(client)))
             && self.limit.as_ref().is_none_or(is_of_limit)
     }
 
     fn passes_act(&self, record: &AuditRecord) -> bool {
-        let value = |field: &str| record.owner.parts().find(|(name, _)| *name == field).map(|(_, value)| value);
-        let is_within = |network: IpNet| {
-            let client = value("client").and_then(|client| parse_network(client).ok());
-            client.is_some_and(|client| network.contains(&client) || client.contains(&network))
+        // A field of clients can have the widths of its networks: client/24/56.
+        let value = |field: &str| {
+            let mut parts = record.owner.parts();
+            parts.find(|(name, _)| name.split('/').next() == Some(field)).map(|(_, value)| value)
+        };
+        let is_common = |filter: ClientFilter| {
+            value("client").and_then(|client| client.parse().ok()).is_some_and(|client| filter.overlaps(&client))
         };
         self.has_user(value("user"))
-            && self.client.is_none_or(is_within)
+            && self.client.is_none_or(is_common)
             && self.limit.as_deref().is_none_or(|limit| record.limit.as_deref() == Some(limit))
     }
 
     fn has_user(&self, user: Option<&str>) -> bool {
-        self.user.as_ref().is_none_or(|wanted| user.is_some_and(|user| user.to_lowercase() == wanted.to_lowercase()))
+        self.user.as_ref().is_none_or(|filter| user.is_some_and(|user| filter.has(user)))
     }
-}
-
-/// Parses an address or a network.
-fn parse_network(text: &str) -> Result<IpNet, String> {
-    let address = text.parse::<IpAddr>().map(|address| IpNet::from(address.to_canonical()));
-    let network = address.or_else(|_| text.parse::<IpNet>());
-    network.map_err(|_| format!("client is \"{}\": write an address or a network", text.escape_debug()))
 }

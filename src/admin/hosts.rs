@@ -57,15 +57,22 @@ impl Hosts {
 
     fn is_known(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
-        let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
-        if self.names.iter().any(|name| *name == host || *name == literal) {
-            return true;
-        }
-        match literal.parse::<IpAddr>() {
-            Ok(ip) => self.address.is_unspecified() || ip.to_canonical() == self.address,
-            Err(_) => host == "localhost",
+        match address(&host) {
+            // An address has many spellings.
+            Some(ip) => {
+                self.address.is_unspecified()
+                    || ip == self.address
+                    || self.names.iter().any(|name| address(name) == Some(ip))
+            }
+            None => host == "localhost" || self.names.contains(&host),
         }
     }
+}
+
+/// Parses an address, with or without brackets.
+fn address(host: &str) -> Option<IpAddr> {
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    literal.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
 
 #[cfg(test)]
@@ -79,7 +86,8 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let hosts = Hosts::new(address.parse().unwrap(), &["Weir.example.org".to_owned(), "192.0.2.9".to_owned()]);
+        let names = ["Weir.example.org", "192.0.2.9", "2001:DB8::0:7"].map(str::to_owned);
+        let hosts = Hosts::new(address.parse().unwrap(), &names);
         hosts.check(&head).map_err(|error| error.code)
     }
 
@@ -93,6 +101,10 @@ mod tests {
             ("weir.example.org", Ok(())),
             ("192.0.2.9:1", Ok(())),
             ("[::ffff:127.0.0.1]:9587", Ok(())),
+            ("[2001:db8::7]:9587", Ok(())),
+            ("[2001:0db8:0:0::7]", Ok(())),
+            ("[::ffff:192.0.2.9]", Ok(())),
+            ("[2001:db8::8]", forbidden),
             ("127.0.0.2", forbidden),
             ("[::1]", forbidden),
             ("attacker.example", forbidden),

@@ -3,13 +3,22 @@
 use super::{Api, ApiError, Errors, Json};
 use crate::clock;
 use crate::policy::request::Facts;
-use crate::rehearse::live::{self, AnswerError};
+use crate::rehearse::live::{self, Live, Played};
 use crate::rehearse::test_message::{Account, TestMessage};
 use crate::server::Server;
+use crate::store::Store;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa::ToSchema;
+
+/// Maximum number of tests at once. A test can occupy a processor for a second, which mail needs, too.
+pub const MAX_TESTS: usize = 1;
+
+/// Maximum time that a test waits for other tests.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Description of a session with one message. The keys are the options of `weir test`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -23,14 +32,14 @@ pub struct TestRequest {
     pub user: Option<String>,
     /// Groups of the user, in addition to those of the account.
     #[serde(default)]
-    #[schema(max_items = 10_000)]
+    #[schema(max_items = 100)]
     pub group: Vec<String>,
     /// Envelope sender; `<>` is the null sender of bounces.
     #[serde(default)]
     pub mail_from: Option<String>,
     /// Envelope recipients.
     #[serde(default)]
-    #[schema(max_items = 10_000)]
+    #[schema(max_items = 1_000)]
     pub rcpt_to: Vec<String>,
     /// Message size in octets.
     #[serde(default)]
@@ -80,8 +89,9 @@ pub struct TestAnswer {
 #[utoipa::path(post, path = "/v1/test", request_body = TestRequest,
     responses((status = 200, description = "The result", body = TestAnswer), Errors))]
 pub async fn test(State(api): State<Api>, Json(request): Json<TestRequest>) -> Result<Json<TestAnswer>, ApiError> {
-    let server = api.server()?;
     let mut test_message = parse(&request)?;
+    let _permit = permit(&api).await?;
+    let server = api.server()?;
     if let (Some(user), Some(accounts)) = (&test_message.user, &server.accounts) {
         let user = accounts.user(user).await;
         let missing = if accounts.knows_all_users() { Account::Missing } else { Account::Unchecked };
@@ -89,13 +99,37 @@ pub async fn test(State(api): State<Api>, Json(request): Json<TestRequest>) -> R
             user.map_or(missing, |user| Account::known(user.is_disabled(), user.groups(), user.login_networks()));
     }
     add_novelty(&server, &mut test_message).await;
-    let answer = live::answer(&server.store, api.sessions(), &test_message, clock::now()).await;
-    let live::Answer { refused, text, report } = answer.map_err(|error| match error {
-        AnswerError::TestMessage(why) => ApiError::refused(why),
-        AnswerError::Store(why) => ApiError::unavailable(why),
-    })?;
+    let live = Live::new(server.store.policy(), api.sessions(), test_message, clock::now());
+    let live::Answer { refused, text, report } = play(live, &server.store).await?;
     let Value::Object(report) = report else { return Err(ApiError::unavailable("there is no report")) };
     Ok(Json(TestAnswer { refused, message: text, report }))
+}
+
+/// Plays a rehearsal on a blocking thread, until it has all budgets that it needs.
+async fn play(mut live: Live, store: &Store) -> Result<live::Answer, ApiError> {
+    loop {
+        let run = move || {
+            let played = live.play();
+            (live, played)
+        };
+        let played = tokio::task::spawn_blocking(run).await;
+        // The panic itself is in the log.
+        let (returned, played) =
+            played.map_err(|_| ApiError::unavailable("a fault of Weir's own: the log says more"))?;
+        live = returned;
+        // After missing budgets are loaded, the session can need further budgets, because it can take another course: a
+        // refused recipient is not counted at DATA.
+        match played? {
+            Played::Complete(answer) => return Ok(answer),
+            Played::Missing(missing) => live.load(missing, store).await.map_err(ApiError::unavailable)?,
+        }
+    }
+}
+
+/// Waits until few enough other tests run.
+async fn permit(api: &Api) -> Result<OwnedSemaphorePermit, ApiError> {
+    let permit = tokio::time::timeout(MAX_WAIT, api.test_permit()).await;
+    permit.unwrap_or_else(|_| Err(ApiError::unavailable("other tests are running: try again later")))
 }
 
 fn parse(request: &TestRequest) -> Result<TestMessage, ApiError> {

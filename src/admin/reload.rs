@@ -1,10 +1,11 @@
 //! `weir reload`: reads the configuration again.
 
-use super::{Api, ApiError, Caller, Errors, Json, Reloaded, exceptions};
+use super::{Api, ApiError, Caller, Errors, Json, ReloadOutcome, Reloaded, exceptions};
 use crate::clock;
 use crate::store::audit::AuditRecord;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -13,6 +14,12 @@ pub struct ReloadRequest {
     /// For the audit trail.
     #[serde(default)]
     pub reason: Option<String>,
+}
+
+/// Adds to the reason of a reload that other parts than the limits were refused.
+fn partly(reason: &str) -> Arc<str> {
+    let space = if reason.is_empty() { "" } else { " " };
+    format!("{reason}{space}(only partly in force: other parts were refused)").into()
 }
 
 /// Reads the configuration again.
@@ -26,7 +33,10 @@ pub async fn reload(
     Json(request): Json<ReloadRequest>,
 ) -> Result<Json<Reloaded>, ApiError> {
     let reason = exceptions::checked_reason(request.reason.as_deref().unwrap_or_default(), false)?;
-    let reloaded = api.reload().await?;
-    api.server()?.store.record(AuditRecord::of_reload(clock::now(), caller.by(), reason)).await;
-    Ok(Json(reloaded))
+    let ReloadOutcome { is_in_force, answer } = api.reload().await;
+    if is_in_force {
+        let reason = if answer.is_ok() { reason } else { partly(&reason) };
+        api.server()?.store.record(AuditRecord::of_reload(clock::now(), caller.by(), reason)).await;
+    }
+    answer.map(Json)
 }

@@ -34,11 +34,15 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(state::state))
 }
 
-/// Routes of acts, and the test of a message, which changes nothing but can cost much time and memory. Only a token with
-/// `act` permits them.
+/// Route of the test of a message, which changes nothing but can cost much time and memory. Only a token with `act`
+/// permits it.
+fn testing() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(rehearsal::test))
+}
+
+/// Routes of acts. Only a token with `act` permits them.
 fn acting() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
-        .routes(routes!(rehearsal::test))
         .routes(routes!(reload::reload))
         .routes(routes!(exceptions::grants::grant, exceptions::grants::revoke))
         .routes(routes!(exceptions::suspensions::suspend, exceptions::suspensions::release))
@@ -80,7 +84,9 @@ impl utoipa::Modify for DescribedErrors {
 fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(Description::openapi())
         .merge(reading().route_layer(from_fn(caller::require_caller)))
-        .merge(acting().route_layer(from_fn(caller::require_actor)))
+        .merge(testing().route_layer(from_fn(caller::require_actor)))
+        // The layer that is added last runs first.
+        .merge(acting().route_layer(from_fn(caller::to_its_end)).route_layer(from_fn(caller::require_actor)))
 }
 
 /// Returns the routes of the API.

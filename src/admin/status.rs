@@ -1,5 +1,6 @@
 //! Status of the running Weir in one answer.
 
+use super::tokens::{ReadError, Tokens};
 use super::top::{LastHour, last_hour};
 use super::upstreams::{self, UpstreamStatus};
 use super::{Api, ApiError, Errors, Json};
@@ -9,6 +10,7 @@ use crate::store::Health;
 use crate::time::Timestamp;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::time::Instant;
 use utoipa::ToSchema;
 
@@ -70,12 +72,14 @@ pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiErr
         sessions: server.metrics.connections.open_sessions(name),
     };
     let exceptions = &policy.exceptions;
+    let mut problems = problems(&server, &upstreams, &expiries, now);
+    problems.extend(tokens_problem(&api).await);
     Ok(Json(StatusAnswer {
         time: now.rfc3339(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: api.started().rfc3339(),
         uptime_seconds: now.since(api.started()).as_secs() as f64,
-        problems: problems(&server, &upstreams, &expiries, now),
+        problems,
         listeners: api.listeners().iter().map(listener).collect(),
         max_sessions: server.options.max_connections as u64,
         upstreams,
@@ -85,6 +89,17 @@ pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiErr
         last_hour: last_hour(&server, now),
         certificates: expiries.into_iter().map(|(file, end)| CertificateRow { file, expires: end.rfc3339() }).collect(),
     }))
+}
+
+/// Returns the problem of the tokens file, if it has errors.
+async fn tokens_problem(api: &Api) -> Option<String> {
+    let path = api.tokens()?.to_owned();
+    let read = tokio::task::spawn_blocking(move || Tokens::read(&path)).await.ok()?;
+    match read {
+        Err(ReadError::Io(_, error)) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => Some(format!("the tokens file is refused, and no token is accepted: {error}")),
+        Ok(_) => None,
+    }
 }
 
 /// Returns a sentence for each problem that an administrator should solve.
@@ -103,6 +118,9 @@ fn problems(
     }
     if server.metrics.service.config_good.get() == 0 {
         problems.push("the configuration file is invalid, and a former one is in force: weir check".to_owned());
+    }
+    if let Some(why) = server.decision_log.as_ref().and_then(|log| log.error()) {
+        problems.push(format!("the decision log cannot be written, and its lines are lost: {why}"));
     }
     let down = upstreams.iter().filter(|upstream| upstream.enabled && !upstream.up);
     problems.extend(down.map(|upstream| format!("upstream {} is down", upstream.name)));

@@ -2,12 +2,11 @@
 
 use super::budget_row::{self, BudgetRow};
 use super::{Api, ApiError, Errors, Json, Path, Query};
-use crate::accounts::Accounts;
 use crate::clock;
 use crate::engine::State;
 use crate::policy::budgets::{Key, Owner};
-use crate::policy::limit::{Limit, Quota};
-use crate::policy::{BudgetViews, Policy};
+use crate::policy::limit::Limit;
+use crate::policy::{BudgetViews, FullnessScan, Policy};
 use crate::server::Server;
 use crate::store::Store;
 use crate::time::Timestamp;
@@ -169,9 +168,9 @@ pub async fn of_limit(
     let (candidates, budgets_in_memory) = fullest(&server.store, &policy, limit, rows, now).await;
     let mut budgets = Vec::new();
     for (key, state) in candidates {
-        let groups = groups(server.accounts.as_ref(), limit, &key.owner()).await;
+        let groups = groups(&server, &policy, limit, &key.owner()).await;
         let total = total_key(&policy, &key, now).and_then(|key| server.store.state_in_memory(&key));
-        budgets.extend(budget_row::describe(&policy, (&key, Some(state), total), groups.as_deref(), now));
+        budgets.extend(budget_row::describe(&policy, (&key, Some(state), total), (None, groups.as_deref()), now));
     }
     budgets.sort_by(|one, other| other.fullness().total_cmp(&one.fullness()).then_with(|| one.owner.cmp(&other.owner)));
     budgets.truncate(rows);
@@ -204,18 +203,13 @@ async fn fullest(
     rows: usize,
     now: Timestamp,
 ) -> (Vec<(Key, State)>, u64) {
-    let is_estimate = matches!(limit.quota, Quota::Share(_)) || limit.overrides.is_some();
-    let wanted = if is_estimate { (rows * CANDIDATES).min(MAX_ROWS as usize) } else { rows };
-    let views = BudgetViews::new(policy, now);
+    let scan = FullnessScan::new(policy, &limit.name, now);
+    let wanted = if scan.is_estimate() { (rows * CANDIDATES).min(MAX_ROWS as usize) } else { rows };
     let (mut count, mut lowest, mut found) = (0, f64::NEG_INFINITY, Vec::new());
     store
         .scan_budgets(|key, state| {
-            if key.parts().next() != Some(&*limit.name) {
-                return;
-            }
-            let Some(view) = views.of(key, None) else { return };
+            let Some(fullness) = scan.fullness(key, state) else { return };
             count += 1;
-            let fullness = if is_estimate { view.highest_fullness(state, now) } else { view.fullness(state, now) };
             if fullness <= lowest {
                 return;
             }
@@ -238,7 +232,7 @@ fn total_key(policy: &Policy, key: &Key, now: Timestamp) -> Option<Key> {
 }
 
 /// Returns the groups of the owner's account, if the limit needs them and the users file has them.
-async fn groups(accounts: Option<&Accounts>, limit: &Limit, owner: &Owner) -> Option<Vec<Box<str>>> {
+async fn groups(server: &Server, policy: &Policy, limit: &Limit, owner: &Owner) -> Option<Vec<Box<str>>> {
     let names: HashSet<_> = [&limit.matcher.matches, &limit.matcher.except]
         .into_iter()
         .flatten()
@@ -249,8 +243,16 @@ async fn groups(accounts: Option<&Accounts>, limit: &Limit, owner: &Owner) -> Op
         return None;
     }
     let (_, user) = owner.parts().find(|(field, _)| *field == "user")?;
-    let user = accounts?.user(user).await?;
-    Some(user.groups().to_vec())
+    let accounts = server.accounts.as_ref()?;
+    // A search through all accounts for each of many budgets would cost too much. The usual reason for two spellings is the
+    // default domain.
+    let mut found = accounts.user(user).await;
+    if let (None, Some((local, domain))) = (&found, user.rsplit_once('@'))
+        && policy.normalizer.is_default_domain(Some(domain))
+    {
+        found = accounts.user(local).await;
+    }
+    found.map(|user| user.groups().to_vec())
 }
 
 impl From<&TopSender> for SenderRow {

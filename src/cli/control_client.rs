@@ -3,6 +3,7 @@
 use super::{CommandError, administrator, complain, exit};
 use crate::admin::{ADMINISTRATOR_HEADER, ErrorAnswer, ErrorCode, ErrorDetails};
 use crate::config;
+use crate::terminal::harmless_lines;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::handshake;
@@ -137,7 +138,7 @@ pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
 pub fn without_diagnostics(message: &str) -> &str {
     match message.trim_end().rsplit_once("\n\n") {
         Some((drawn, rest)) => {
-            complain(&format!("{drawn}\n\n"));
+            complain(&harmless_lines(&format!("{drawn}\n\n")));
             rest
         }
         None => message.trim_end(),

@@ -1,15 +1,17 @@
 //! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: each of these commands sends a request to
 //! the running Weir.
 
-use super::{CommandError, ConfigArgument, complain, control_client, exit, print, print_lines};
+use super::{CommandError, ConfigArgument, complain, control_client, exit, print_lines, print_text};
 use crate::admin::exceptions::grants::GrantRequest;
 use crate::admin::exceptions::resets::ResetRequest;
 use crate::admin::exceptions::suspensions::SuspendRequest;
 use crate::admin::exceptions::{ActAnswer, ExceptionsAnswer, parse_term};
 use crate::admin::{AuditAnswer, ErrorCode, MAX_RECORDS};
+use crate::terminal::harmless;
 use clap::Args;
 use control_client::AskError;
 use std::io::{BufRead as _, IsTerminal as _};
+use std::path::Path;
 
 #[derive(Args)]
 pub struct Grant {
@@ -162,15 +164,33 @@ pub fn release(Release { owner, because, config }: &Release) -> Result<(), Comma
 
 pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandError> {
     if *audit {
-        let last = u64::try_from(*last).unwrap_or(u64::MAX).min(MAX_RECORDS).to_string();
-        let path = control_client::with_query("/v1/audit", &[("last", Some(&*last))]);
-        let answer: AuditAnswer = control_client::get(&config.config, &path)?;
-        return if *json { print_lines(&answer.records) } else { print(&answer.message) };
+        return print_audit(&config.config, *last as u64, *json);
     }
     let mut answer: ExceptionsAnswer = control_client::get(&config.config, "/v1/exceptions")?;
     // `weir state load` does not know this key.
     answer.exceptions.iter_mut().for_each(|exception| exception.without_effect = None);
-    if *json { print_lines(&answer.exceptions) } else { print(&answer.message) }
+    if *json { print_lines(&answer.exceptions) } else { print_text(&answer.message) }
+}
+
+/// Prints the newest `last` audit records, the newest at the end.
+fn print_audit(config: &Path, last: u64, is_json: bool) -> Result<(), CommandError> {
+    let (mut pages, mut left, mut before) = (Vec::new(), last, None);
+    loop {
+        let (count, from) = (left.min(MAX_RECORDS).to_string(), before.map(|before: i64| before.to_string()));
+        let query = [("last", Some(&*count)), ("before", from.as_deref())];
+        let page: AuditAnswer = control_client::get(config, &control_client::with_query("/v1/audit", &query))?;
+        (left, before) = (left.saturating_sub(page.records.len() as u64), page.next);
+        pages.push(page);
+        if left == 0 || before.is_none() {
+            break;
+        }
+    }
+    // Each page has older records than the page before it.
+    pages.reverse();
+    match is_json {
+        true => pages.iter().try_for_each(|page| print_lines(&page.records)),
+        false => pages.iter().try_for_each(|page| print_text(&page.message)),
+    }
 }
 
 /// Returns the duration of an exception in seconds.
@@ -194,7 +214,7 @@ fn act_checked(mut act: impl FnMut(bool) -> Result<ActAnswer, AskError>) -> Resu
     // The administrator has read the warnings in `doubts` already, so they are not printed again.
     let is_known = |doubt: &str| doubts.iter().any(|known| known == doubt);
     let is_new = |line: &&str| line.trim_end().strip_prefix("warning: ").is_none_or(|doubt| !is_known(doubt));
-    print(&message.split_inclusive('\n').filter(is_new).collect::<String>())
+    print_text(&message.split_inclusive('\n').filter(is_new).collect::<String>())
 }
 
 /// Asks on the terminal for a confirmation. Returns false if standard input or standard error is no terminal.
@@ -202,7 +222,7 @@ fn confirmed(doubts: &[String]) -> Result<bool, CommandError> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);
     }
-    let warnings: String = doubts.iter().map(|doubt| format!("weir: warning: {doubt}\n")).collect();
+    let warnings: String = doubts.iter().map(|doubt| format!("weir: warning: {}\n", harmless(doubt))).collect();
     complain(&format!("{warnings}Do it all the same? [y/N] "));
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
@@ -215,5 +235,5 @@ fn confirmed(doubts: &[String]) -> Result<bool, CommandError> {
 
 /// Prints the answer to an act.
 fn printed(answer: ActAnswer) -> Result<(), CommandError> {
-    print(&answer.message)
+    print_text(&answer.message)
 }

@@ -3,6 +3,7 @@
 use super::{CommandError, ConfigArgument, complain, control_client, exit, written};
 use crate::admin::{AuditLine, EventKind, Missed};
 use crate::decisions::{DecisionRecord, Outcome};
+use crate::terminal::{harmless, quoted};
 use clap::Args;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
@@ -98,11 +99,11 @@ fn decision(record: &DecisionRecord) -> String {
     ] {
         if let Some(value) = value {
             // Names are of clients: they must not control the terminal.
-            let _ = write!(line, " {name}={}", value.escape_debug());
+            let _ = write!(line, " {name}={}", quoted(value));
         }
     }
     if let Some(reply) = &record.reply {
-        let _ = write!(line, ": {} {}", reply.code, reply.text.escape_debug());
+        let _ = write!(line, ": {} {}", reply.code, harmless(&reply.text.replace('\n', " ")));
     }
     line + "\n"
 }
@@ -110,15 +111,15 @@ fn decision(record: &DecisionRecord) -> String {
 /// Returns `TIME ACT OWNER` and the author and reason.
 fn act(record: &AuditLine) -> String {
     let AuditLine { audit, at, limit, owner, rate, until, was, by, reason } = record;
-    let owner: Vec<String> = owner.iter().map(|(field, value)| format!("{field}={}", value.escape_debug())).collect();
+    let owner: Vec<String> = owner.iter().map(|(field, value)| format!("{field}={}", quoted(value))).collect();
     let owner = if owner.is_empty() { "all".to_owned() } else { owner.join(",") };
     let mut line = format!("{at} {audit} {owner}");
     for (name, value) in [("limit", limit), ("rate", rate), ("until", until), ("was", was)] {
         if let Some(value) = value {
-            let _ = write!(line, " {name}={}", value.escape_debug());
+            let _ = write!(line, " {name}={}", quoted(value));
         }
     }
     let colon = if reason.is_empty() { "" } else { ": " };
-    let _ = writeln!(line, " by {}{colon}{}", by.escape_debug(), reason.escape_debug());
+    let _ = writeln!(line, " by {}{colon}{}", harmless(by), harmless(reason));
     line
 }

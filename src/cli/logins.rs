@@ -1,6 +1,6 @@
 //! `weir logins`: prints the login history of a user, which the running Weir keeps.
 
-use super::{CommandError, ConfigArgument, control_client, exit, print, print_lines};
+use super::{CommandError, ConfigArgument, control_client, exit, print_lines, print_text};
 use crate::admin::logins::LoginsAnswer;
 use clap::Args;
 
@@ -21,5 +21,5 @@ pub fn run(Arguments { user, json, config }: &Arguments) -> Result<(), CommandEr
     }
     let path = format!("/v1/logins/{}", control_client::segment(user));
     let answer: LoginsAnswer = control_client::get(&config.config, &path)?;
-    if *json { print_lines(&answer.logins) } else { print(&answer.message) }
+    if *json { print_lines(&answer.logins) } else { print_text(&answer.message) }
 }

@@ -27,6 +27,7 @@ mod why;
 use crate::config::{self, Config, ConfigError, Diagnostics};
 use crate::daemon::StartError;
 use crate::decisions::json_line;
+use crate::terminal::harmless_lines;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::fmt;
@@ -321,7 +322,7 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.words.is_empty() {
-                complain(&format!("weir: {}\n", failure.words));
+                complain(&format!("weir: {}\n", harmless_lines(&failure.words)));
             }
             ExitCode::from(failure.code)
         }
@@ -334,9 +335,15 @@ fn print(text: &str) -> Result<(), CommandError> {
     written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
 }
 
-/// Prints each item as a line of JSON, with its keys in order.
+/// Prints a text for people with names and reasons of clients and administrators in it, which must not control the
+/// terminal.
+fn print_text(text: &str) -> Result<(), CommandError> {
+    print(&harmless_lines(text))
+}
+
+/// Prints each item as a line of JSON that is safe to show in a terminal, with its keys in order.
 fn print_lines<T: serde::Serialize>(items: &[T]) -> Result<(), CommandError> {
-    let line = |item| serde_json::to_value(item).map(|value| format!("{value}\n"));
+    let line = |item| serde_json::to_value(item).map(|value| String::from_utf8_lossy(&json_line(&value)).into_owned());
     let lines: Result<String, _> = items.iter().map(line).collect();
     print(&lines.map_err(|error| CommandError::new(exit::DATA, error))?)
 }

@@ -1,6 +1,6 @@
 //! `weir test`: prints what each limit would do to a message, and why.
 
-use super::{CommandError, ConfigArgument, control_client, exit, print, read_config};
+use super::{CommandError, ConfigArgument, control_client, exit, print_text, read_config};
 use crate::accounts::users_file::{User, Users};
 use crate::admin::{ErrorCode, TestAnswer};
 use crate::clock;
@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     test_message.check().map_err(|why| CommandError::new(exit::USAGE, why))?;
     let (text, is_refused) =
         if arguments.live { ask(arguments, &test_message)? } else { play(arguments, &mut test_message)? };
-    print(&text)?;
+    print_text(&text)?;
     if is_refused { Err(CommandError::new(exit::REFUSED, "")) } else { Ok(()) }
 }
 

@@ -1,7 +1,7 @@
-//! Tables, bars and short numbers for a terminal. Text from clients is made harmless, and no line is wider than asked.
+//! Tables, bars and short numbers for a terminal. The text in tables is made harmless, and no line is wider than asked.
 
+pub use crate::terminal::{columns_of, cut, harmless, wrapped};
 use crate::time::format_amount;
-use unicode_width::UnicodeWidthChar as _;
 
 /// Width of output that is not for a terminal, and the least width for which tables are made.
 pub const USUAL_WIDTH: usize = 80;
@@ -117,73 +117,6 @@ fn fit<'c>(mut columns: &'c [Column], widths: &mut Vec<usize>, width: usize) -> 
     columns
 }
 
-/// Returns the text with escapes in place of characters that would move the cursor, reorder the line, or not be seen:
-/// control characters, right-to-left letters, and invisible characters.
-pub fn harmless(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        let is_plain = matches!(c, '"' | '\'' | '\\') || c.escape_debug().len() == 1;
-        if is_plain && !is_right_to_left(c) {
-            safe.push(c);
-        } else {
-            safe.extend(c.escape_unicode());
-        }
-    }
-    safe
-}
-
-/// Returns whether the character is in a block of scripts that are written from right to left (Unicode Standard Annex
-/// 9). A terminal could show such a letter in the wrong column.
-fn is_right_to_left(c: char) -> bool {
-    matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{feff}' | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
-}
-
-/// Returns the number of columns of a harmless text.
-pub fn columns_of(text: &str) -> usize {
-    text.chars().map(|c| c.width().unwrap_or(0)).sum()
-}
-
-/// Cuts a harmless text to at most `width` columns. An ellipsis shows that text is missing.
-pub fn cut(text: &str, width: usize) -> String {
-    if columns_of(text) <= width {
-        return text.to_owned();
-    }
-    let mut left = width.saturating_sub(1);
-    let fits = |c: &char| {
-        let columns = c.width().unwrap_or(0);
-        let fits = columns <= left;
-        left -= if fits { columns } else { 0 };
-        fits
-    };
-    let kept: String = text.chars().take_while(fits).collect();
-    if width == 0 { kept } else { kept + "…" }
-}
-
-/// Breaks a harmless text into lines of at most `width` columns, each after `indent` spaces. A word that is too long is
-/// cut.
-pub fn wrapped(text: &str, indent: usize, width: usize) -> String {
-    let (mut lines, mut line) = (String::new(), String::new());
-    let room = width.saturating_sub(indent).max(1);
-    let mut end = |line: &mut String| {
-        if !line.is_empty() {
-            lines += &format!("{:indent$}{line}\n", "");
-            line.clear();
-        }
-    };
-    for word in text.split_whitespace() {
-        let word = cut(word, room);
-        if !line.is_empty() && columns_of(&line) + 1 + columns_of(&word) > room {
-            end(&mut line);
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line += &word;
-    }
-    end(&mut line);
-    lines
-}
-
 /// Draws how full a budget is: `[#####-----]`. A level above 0 has at least one mark, and only a full budget has all.
 pub fn bar(fullness: f64, cells: usize) -> String {
     let fullness = if fullness.is_finite() { fullness.clamp(0.0, 1.0) } else { 1.0 };
@@ -274,26 +207,6 @@ alice                      1
 xxxxxxxxxxxxxxxxxxx…  123456  12s ago: user-recip…
 "
         );
-    }
-
-    #[test]
-    fn hostile_names_are_escaped() {
-        for (text, safe) in [
-            ("a\x1b[2Jb\n\r\0", "a\\u{1b}[2Jb\\u{a}\\u{d}\\u{0}"),
-            ("\u{202e}evil\u{200b}", "\\u{202e}evil\\u{200b}"),
-            ("שלום", "\\u{5e9}\\u{5dc}\\u{5d5}\\u{5dd}"),
-            ("jürgen@österreich.at 株式会社", "jürgen@österreich.at 株式会社"),
-            ("a\\b\"c'", "a\\b\"c'"),
-        ] {
-            assert_eq!(harmless(text), safe);
-        }
-    }
-
-    #[test]
-    fn wide_letters_take_two_columns() {
-        assert_eq!(cut("株式会社", 5), "株式…");
-        assert_eq!(cut("株式会社", 8), "株式会社");
-        assert_eq!(cut("abc", 0), "");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `weir why`: explains a refusal, by the reference in its reply.
 
 use super::control_client::AskError;
-use super::{CommandError, ConfigArgument, control_client, exit, print, print_lines};
+use super::{CommandError, ConfigArgument, control_client, exit, print_lines, print_text};
 use crate::admin::ErrorCode;
 use crate::admin::refusals::RefusalAnswer;
 use clap::Args;
@@ -25,5 +25,5 @@ pub fn run(Arguments { reference, json, config }: &Arguments) -> Result<(), Comm
         }
         error => error.into(),
     })?;
-    if *json { print_lines(&[answer]) } else { print(&answer.message) }
+    if *json { print_lines(&[answer]) } else { print_text(&answer.message) }
 }

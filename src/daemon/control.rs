@@ -1,21 +1,23 @@
 //! State of the admin API: what its handlers need of the running Weir.
 
 use super::reloader::ReloadHandle;
-use crate::admin::{Api, MAX_READERS, Parts, ReloadFuture};
+use crate::admin::{Api, MAX_TESTS, Parts, ReloadFuture};
 use crate::clock;
 use crate::server::Server;
 use crate::session;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
 /// Returns the state of the API. `sessions` are the options of the sessions of each listener, and `listeners` are the
-/// names and addresses of the listeners.
+/// names and addresses of the listeners. `configuration` and `tokens` are files.
 pub fn api(
     reload: &ReloadHandle,
     server: &Arc<Server>,
     sessions: Vec<Arc<session::Options>>,
     listeners: Vec<(String, SocketAddr)>,
+    (configuration, tokens): (PathBuf, Option<PathBuf>),
     stopping: watch::Receiver<bool>,
 ) -> Api {
     let handle = reload.clone();
@@ -27,9 +29,12 @@ pub fn api(
         server: Arc::downgrade(server),
         sessions,
         reload,
-        readers: Arc::new(Semaphore::new(MAX_READERS)),
+        readers: Arc::default(),
+        tests: Arc::new(Semaphore::new(MAX_TESTS)),
         listeners,
         started: clock::now(),
+        configuration,
+        tokens,
         stopping,
     })
 }

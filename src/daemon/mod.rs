@@ -100,10 +100,11 @@ impl Daemon {
         bound.iter().for_each(|listener| server.metrics.show_listener(listener.name()));
         let listeners = addresses(&bound)?;
         let (stop, stopping) = watch::channel(false);
+        let files = (path.clone(), admin_options.tokens.clone());
         let (reload_handle, reloading) =
             Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
-        let api = control::api(&reload_handle, &server, sessions, listeners.clone(), stopping.clone());
+        let api = control::api(&reload_handle, &server, sessions, listeners.clone(), files, stopping.clone());
         let administration = Administration::start(&admin_options, public, api, &server, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
@@ -130,16 +131,42 @@ impl Daemon {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
         drop(self.background_tasks);
-        self.administration.stop().await;
+        let _ = tokio::time::timeout(ADMINISTRATION_TIMEOUT, self.administration.stop()).await;
         let _ = self.reloading.await;
         self.server.relay.close().await;
-        if let Some(server) = Arc::into_inner(self.server) {
+        if let Some(server) = unshared(self.server).await {
             server.store.close().await;
             if let Some(log) = server.decision_log {
                 let _ = tokio::task::spawn_blocking(move || log.flush()).await;
             }
         }
     }
+}
+
+/// Maximum time in which requests of administrators end when Weir stops: first until they reach a point at which they
+/// can be interrupted, and then until acts, which are not interrupted, are done.
+const ADMINISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Interval of checks whether acts are done.
+const UNSHARED_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Waits until no act of an administrator uses the server any more. Returns `None` if one still uses it after
+/// [`ADMINISTRATION_TIMEOUT`]: then the state file is not closed in order, and the next start recovers it.
+async fn unshared(mut server: Arc<Server>) -> Option<Server> {
+    let wait = async {
+        loop {
+            match Arc::try_unwrap(server) {
+                Ok(server) => break server,
+                Err(shared) => server = shared,
+            }
+            tokio::time::sleep(UNSHARED_INTERVAL).await;
+        }
+    };
+    let unshared = tokio::time::timeout(ADMINISTRATION_TIMEOUT, wait).await;
+    if unshared.is_err() {
+        tracing::error!("an administrator's request does not end: the state file is not closed in order");
+    }
+    unshared.ok()
 }
 
 /// Opens the services that all connections share.

@@ -3,7 +3,7 @@
 use super::limit_metrics::show_limits;
 use super::systemd;
 use crate::accounts::file_metadata::FileMetadata;
-use crate::admin::{ApiError, Reloaded};
+use crate::admin::{ApiError, ReloadOutcome, Reloaded};
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, KnownDatabases, Setting, Severity};
 use crate::log::LoggedState;
@@ -41,12 +41,9 @@ pub struct Reloader {
     former: Vec<Arc<Policy>>,
 }
 
-/// Outcome of a reload, for an administrator.
-pub type Outcome = Result<Reloaded, ApiError>;
-
 /// Handle that asks the reloader to reload.
 #[derive(Clone)]
-pub struct ReloadHandle(mpsc::Sender<oneshot::Sender<Outcome>>);
+pub struct ReloadHandle(mpsc::Sender<oneshot::Sender<ReloadOutcome>>);
 
 /// Reason why the configuration is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +67,13 @@ struct Bad {
 
 impl ReloadHandle {
     /// Asks for a reload, and waits for the outcome.
-    pub async fn reload(&self) -> Outcome {
+    pub async fn reload(&self) -> ReloadOutcome {
         let (answer, answered) = oneshot::channel();
         let answered = async {
             self.0.send(answer).await.ok()?;
             answered.await.ok()
         };
-        answered.await.unwrap_or_else(|| Err(ApiError::unavailable("Weir is stopping")))
+        answered.await.unwrap_or_else(|| not_in_force(ApiError::unavailable("Weir is stopping")))
     }
 }
 
@@ -94,7 +91,7 @@ impl Reloader {
 
     /// Spawns the task. When `stopping` becomes true, the task finishes a reload that is in progress, and ends.
     pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (ReloadHandle, tokio::task::JoinHandle<()>) {
-        let (requests, mut requested) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
+        let (requests, mut requested) = mpsc::channel::<oneshot::Sender<ReloadOutcome>>(1);
         let task = async move {
             let mut ticks = interval(CHECK_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -132,20 +129,22 @@ impl Reloader {
         let _ = self.read(trigger).await;
     }
 
-    async fn read(&mut self, trigger: Trigger) -> Outcome {
+    async fn read(&mut self, trigger: Trigger) -> ReloadOutcome {
         if trigger != Trigger::WasBad {
             systemd::reloading();
         }
         let (path, watched, databases) = (self.path.clone(), self.watched.clone(), self.databases.clone());
         let reading = spawn_blocking(move || (current_files(&watched), read(&path, &databases))).await;
         let outcome = match reading {
-            Ok((_, Ok((config, problems)))) => self.take(config, &problems),
+            Ok((_, Ok((config, problems)))) => {
+                ReloadOutcome { is_in_force: true, answer: self.take(config, &problems) }
+            }
             Ok((files, Err(bad))) => {
                 self.watched = files;
-                self.refuse(bad, trigger)
+                not_in_force(self.refuse(bad, trigger))
             }
             // The panic itself is in the log.
-            Err(_) => Err(ApiError::unavailable("a fault of Weir's own: the log says more")),
+            Err(_) => not_in_force(ApiError::unavailable("a fault of Weir's own: the log says more")),
         };
         if let Some(log) = self.server.decision_log.as_ref().filter(|_| trigger == Trigger::Command) {
             log.reopen();
@@ -164,7 +163,7 @@ impl Reloader {
 
     /// Puts the new configuration in force, except for settings that need a restart. `problems`: diagnostics of the
     /// files that the configuration names.
-    fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
+    fn take(&mut self, config: Config, problems: &Diagnostics) -> Result<Reloaded, ApiError> {
         let Config { policy, relay, settings, watched, databases, .. } = config;
         let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);
@@ -200,21 +199,30 @@ impl Reloader {
         words
     }
 
-    /// Refuses a bad configuration: the former configuration stays in force.
-    fn refuse(&mut self, bad: Bad, trigger: Trigger) -> Outcome {
+    /// Refuses a bad configuration: the former configuration stays in force. Returns the error for an administrator.
+    fn refuse(&mut self, bad: Bad, trigger: Trigger) -> ApiError {
         self.server.metrics.service.config_good.set(0);
         if self.error.changes_to(Some(bad.drawn.clone())) || trigger != Trigger::WasBad {
             self.server.metrics.service.reloads.with_label_values(&["refused"]).inc();
             tracing::error!(error = bad.line, "configuration refused: the former limits and upstreams stay in force");
         }
         let (drawn, file) = (bad.drawn, self.path.display());
-        Err(ApiError::refused(format!("{drawn}\n\n{file}: refused: the former limits and upstreams stay in force")))
+        ApiError::refused(format!("{drawn}\n\n{file}: refused: the former limits and upstreams stay in force"))
     }
+}
+
+fn not_in_force(error: ApiError) -> ReloadOutcome {
+    ReloadOutcome { is_in_force: false, answer: Err(error) }
 }
 
 /// Returns the answer to a reload that has put a configuration in force: `words`, and the errors in upstreams and other
 /// files.
-fn answer(limits: usize, words: String, unusable: Option<UnusableError>, problems: &Diagnostics) -> Outcome {
+fn answer(
+    limits: usize,
+    words: String,
+    unusable: Option<UnusableError>,
+    problems: &Diagnostics,
+) -> Result<Reloaded, ApiError> {
     if let Some(error) = unusable {
         let why = format!("{words}upstreams refused: the former ones stay in force: {error}");
         return Err(ApiError::refused(why));

@@ -58,6 +58,8 @@ struct FileQueue {
     queue: Arc<Queue>,
     /// True if the thread has to open the file again.
     reopens: Arc<AtomicBool>,
+    /// Error of the file at the last attempt to write to it.
+    error: Arc<LoggedState<Option<String>>>,
 }
 
 impl DecisionLog {
@@ -78,6 +80,11 @@ impl DecisionLog {
             // The empty line wakes the thread, so that the new file exists before the next decision.
             file.queue.push(Vec::new());
         }
+    }
+
+    /// Returns the error of the file, if the last line could not be written.
+    pub fn error(&self) -> Option<String> {
+        self.file.as_ref()?.error.get()
     }
 
     /// Waits until the remaining lines are written, or until the file accepts no line any more.
@@ -120,12 +127,13 @@ impl FileQueue {
     fn start(path: PathBuf, lost: &IntCounter) -> io::Result<Self> {
         let (queue, reopens) = (Queue::new(CAPACITY), Arc::new(AtomicBool::new(true)));
         queue.count_lost_in(lost.clone());
-        let mut writer = Writer::new(path, reopens.clone());
+        let error = Arc::new(LoggedState::default());
+        let mut writer = Writer::new(path, reopens.clone(), error.clone());
         let report = |lines| tracing::warn!(lines, "decision log lines lost");
         queue.start("decision-log", move |line| writer.write(line), report)?;
         // The thread opens the file at once, so that an error is logged at the start.
         queue.push(Vec::new());
-        Ok(Self { queue, reopens })
+        Ok(Self { queue, reopens, error })
     }
 }
 
@@ -138,16 +146,17 @@ struct Writer {
     failed: Option<Instant>,
     /// The file ends within a line, because the disk became full.
     is_torn: bool,
-    error: LoggedState<Option<String>>,
+    error: Arc<LoggedState<Option<String>>>,
 }
 
 impl Writer {
-    fn new(path: PathBuf, reopens: Arc<AtomicBool>) -> Self {
-        Self { path, reopens, file: None, failed: None, is_torn: false, error: LoggedState::default() }
+    fn new(path: PathBuf, reopens: Arc<AtomicBool>, error: Arc<LoggedState<Option<String>>>) -> Self {
+        Self { path, reopens, file: None, failed: None, is_torn: false, error }
     }
 
     /// Writes a line. An empty line only opens the file.
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let could_not_open = self.failed.is_some();
         if self.reopens.swap(false, Ordering::Acquire) {
             (self.file, self.failed) = (None, None);
         }
@@ -155,7 +164,8 @@ impl Writer {
             return Err(io::ErrorKind::NotFound.into());
         }
         let written = self.write_line(line);
-        if !line.is_empty() || written.is_err() {
+        // An empty line ends no error of the disk, but one of the file's folder.
+        if !line.is_empty() || written.is_err() || could_not_open {
             self.log(&written);
         }
         // An empty line is no decision, so it cannot be lost.
@@ -235,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_file_that_takes_no_octets_is_an_error_and_not_tried_for_ever() {
-        let mut writer = Writer::new(PathBuf::new(), Arc::default());
+        let mut writer = Writer::new(PathBuf::new(), Arc::default(), Arc::default());
         let mut two_octets = [0; 2];
         let written = writer.append(&mut &mut two_octets[..], b"{1}\n");
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::WriteZero));
@@ -246,7 +256,7 @@ mod tests {
     fn a_line_after_a_torn_line_begins_on_a_line_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("decisions");
-        let mut writer = Writer::new(path.clone(), Arc::default());
+        let mut writer = Writer::new(path.clone(), Arc::default(), Arc::default());
         writer.write(b"{1}\n").unwrap();
         // The disk was full after the first octets.
         std::fs::write(&path, "{1}\n{2").unwrap();

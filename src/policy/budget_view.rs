@@ -71,34 +71,34 @@ impl<'a> BudgetViews<'a> {
         if !is_of_fields(limit, owner) {
             return None;
         }
-        let granted = self.policy.exceptions.granted(limit, owner, self.now);
-        let granted = granted.and_then(|grant| Some((grant, grant.quota(limit)?)));
-        let (quota, source) = match (granted, since) {
+        let (quota, source) = match (self.granted(limit, owner), since) {
             (Some((grant, quota)), Some(since)) if grant.term.since == since => (quota, QuotaSource::Grant(grant)),
             (None, None) => own_quota(limit, owner, groups),
             _ => return None,
         };
         Some(BudgetView { limit, index, quota, source })
     }
+
+    /// Returns the quota of an owner under a limit that keeps no budget beyond a message or connection, and its source.
+    pub fn quota_within_session(
+        &self,
+        limit: &'a Limit,
+        owner: &Owner,
+        groups: Option<&[Box<str>]>,
+    ) -> (Quota, QuotaSource<'a>) {
+        match self.granted(limit, owner.as_str()) {
+            Some((grant, quota)) => (quota, QuotaSource::Grant(grant)),
+            None => own_quota(limit, owner.as_str(), groups),
+        }
+    }
+
+    fn granted(&self, limit: &Limit, owner: &str) -> Option<(&'a Grant, Quota)> {
+        let grant = self.policy.exceptions.granted(limit, owner, self.now)?;
+        Some((grant, grant.quota(limit)?))
+    }
 }
 
 impl BudgetView<'_> {
-    /// Returns the level of a budget, divided by the allowed amount. This is faster than [`BudgetView::read`]. If the quota
-    /// is a share, returns the rejected part instead, because the total is another budget.
-    pub fn fullness(&self, state: State, now: Timestamp) -> f64 {
-        let Some(rule) = self.quota.rule() else { return 0.0 };
-        let state = State { at: state.at.min(now), ..state };
-        let level = rule.step(Some(state), now, 0.0).1.level;
-        if matches!(self.quota, Quota::Share(_)) { level } else { level / rule.burst() }
-    }
-
-    /// Returns the highest [`BudgetView::fullness`] that the budget can have if one of the limit's overrides applies.
-    pub fn highest_fullness(&self, state: State, now: Timestamp) -> f64 {
-        let bursts = self.limit.quotas().filter_map(|quota| quota.rule()).map(|rule| rule.burst());
-        let own = self.quota.rule().map_or(1.0, |rule| rule.burst());
-        self.fullness(state, now) * own / bursts.fold(own, f64::min)
-    }
-
     /// Returns the key of the total, if the quota is a share. `key` is the key of the rejected part.
     pub fn total_key(&self, key: &Key) -> Option<Key> {
         matches!(self.quota, Quota::Share(_)).then(|| key.of_total(self.limit.prefix()))

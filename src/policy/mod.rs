@@ -14,6 +14,7 @@ mod budget_view;
 pub mod budgets;
 mod decision;
 pub mod exception;
+mod fullness;
 mod in_memory;
 pub mod limit;
 pub mod location;
@@ -22,15 +23,18 @@ pub mod login_networks;
 pub mod matching;
 mod name_search;
 mod plan;
+mod record_filter;
 pub mod request;
 pub mod verdict;
 
 pub use budget_view::{BudgetReading, BudgetView, BudgetViews, QuotaSource};
 pub use decision::{Explained, decide, explain};
+pub use fullness::FullnessScan;
 pub use in_memory::InMemoryStore;
 pub use login_history::LoginHistory;
 pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
+pub use record_filter::{ClientFilter, UserFilter};
 
 use address::AddressNormalizer;
 use budgets::{Budget, Key};

@@ -3,6 +3,7 @@
 use super::rehearsal::{self, Pace, Setup};
 use super::report::Report;
 use super::test_message::TestMessage;
+use crate::policy::budgets::Key;
 use crate::policy::{InMemoryStore, Policy};
 use crate::session;
 use crate::store::Store;
@@ -20,40 +21,56 @@ pub struct Answer {
     pub report: Value,
 }
 
-/// Reason why a posted test message is not rehearsed.
-#[derive(Debug)]
-pub enum AnswerError {
-    /// The test message is wrong.
-    TestMessage(String),
-    /// The budgets cannot be loaded.
-    Store(String),
+/// Rehearsal of a posted test message on copies of the present budgets. Charges nothing. It does not refer to the store, so
+/// that a rehearsal that still runs when Weir stops does not keep the store open.
+pub struct Live {
+    policy: Arc<Policy>,
+    listeners: Vec<Arc<session::Options>>,
+    test_message: TestMessage,
+    now: Timestamp,
+    /// Copies of the budgets that the rehearsal is known to need.
+    known: InMemoryStore,
 }
 
-/// Rehearses a posted test message on a copy of the present budgets. Nothing is charged.
-pub async fn answer(
-    store: &Store,
-    listeners: &[Arc<session::Options>],
-    test_message: &TestMessage,
-    now: Timestamp,
-) -> Result<Answer, AnswerError> {
-    let policy = store.policy();
-    let setup = Setup::new(test_message, &policy, listeners, now).map_err(AnswerError::TestMessage)?;
-    let mut known = InMemoryStore::new(Policy::clone(&policy));
-    let rehearsal = loop {
-        let rehearsal = rehearsal::play(setup, test_message, Pace::OneByOne, known.clone());
-        // After missing budgets are loaded, the session can need further budgets, because it can take another course: a
-        // refused recipient is not counted at DATA.
-        if rehearsal.missing.is_empty() {
-            break rehearsal;
+/// Result of playing a rehearsal.
+pub enum Played {
+    Complete(Answer),
+    /// Keys whose budgets are to be loaded first.
+    Missing(Vec<Key>),
+}
+
+impl Live {
+    pub fn new(
+        policy: Arc<Policy>,
+        listeners: &[Arc<session::Options>],
+        test_message: TestMessage,
+        now: Timestamp,
+    ) -> Self {
+        let known = InMemoryStore::new(Policy::clone(&policy));
+        Self { policy, listeners: listeners.to_vec(), test_message, now, known }
+    }
+
+    /// Plays the rehearsal. This can take longer than mail may wait for a thread of the runtime. Returns an error if the
+    /// test message is wrong.
+    pub fn play(&self) -> Result<Played, String> {
+        let Self { policy, listeners, test_message, now, known } = self;
+        let setup = Setup::new(test_message, policy, listeners, *now)?;
+        let mut rehearsal = rehearsal::play(setup, test_message, Pace::OneByOne, known.clone());
+        if !rehearsal.missing.is_empty() {
+            // Each recipient can miss the same budgets.
+            rehearsal.missing.sort_unstable();
+            rehearsal.missing.dedup();
+            return Ok(Played::Missing(rehearsal.missing));
         }
-        match store.look(&rehearsal.missing).await {
-            Ok(budgets) => {
-                rehearsal.missing.into_iter().zip(budgets).for_each(|(key, budget)| known.insert(key, budget));
-            }
-            Err(why) => return Err(AnswerError::Store(why.to_string())),
-        }
-    };
-    let refused_at_once = rehearsal::refused_at_once(setup, test_message, known, &rehearsal);
-    let report = Report { setup, test_message, rehearsal, refused_at_once, is_live: true };
-    Ok(Answer { refused: report.is_refused(), text: report.text(), report: report.json() })
+        let refused_at_once = rehearsal::refused_at_once(setup, test_message, known.clone(), &rehearsal);
+        let report = Report { setup, test_message, rehearsal, refused_at_once, is_live: true };
+        Ok(Played::Complete(Answer { refused: report.is_refused(), text: report.text(), report: report.json() }))
+    }
+
+    /// Loads missing budgets. Returns an error with the reason if they cannot be loaded.
+    pub async fn load(&mut self, missing: Vec<Key>, store: &Store) -> Result<(), String> {
+        let budgets = store.look(&missing).await?;
+        missing.into_iter().zip(budgets).for_each(|(key, budget)| self.known.insert(key, budget));
+        Ok(())
+    }
 }

@@ -63,8 +63,15 @@ impl Account {
     }
 }
 
-/// Maximum number of recipients in a test message.
-const MAX_RECIPIENTS: usize = 10_000;
+/// Maximum number of recipients in a test message. The memory and the time of a rehearsal grow with this number times the
+/// number of limits.
+pub const MAX_RECIPIENTS: usize = 1_000;
+
+/// Maximum number of groups in a test message. Each condition on groups compares all of them.
+pub const MAX_GROUPS: usize = 100;
+
+/// Maximum length of a text in the JSON of a test message, in octets. Each valid value is shorter.
+const MAX_TEXT: usize = 1_000;
 
 impl TestMessage {
     /// Checks that the test message has the facts that its last stage needs. Returns an error that names the missing
@@ -85,6 +92,9 @@ impl TestMessage {
             Self { recipients, .. } if recipients.is_empty() && goes_to(Stage::Rcpt) => needs(&stage, "--rcpt-to"),
             Self { recipients, .. } if recipients.len() > MAX_RECIPIENTS => {
                 Err(format!("{} recipients are too many: {MAX_RECIPIENTS} at most", recipients.len()))
+            }
+            Self { groups, .. } if groups.len() > MAX_GROUPS => {
+                Err(format!("{} groups are too many: {MAX_GROUPS} at most", groups.len()))
             }
             _ => Ok(()),
         }
@@ -184,7 +194,7 @@ impl Fields<'_> {
             Some(Value::Number(number)) => number.to_string(),
             Some(other) => return Err(format!("{key} is {other}: write a text")),
         };
-        read(&text).map(Some).map_err(|why| format!("{key}: {why}"))
+        check_length(&text).and_then(|()| read(&text)).map(Some).map_err(|why| format!("{key}: {why}"))
     }
 
     fn flag(&self, key: &str) -> Result<Option<bool>, String> {
@@ -197,7 +207,7 @@ impl Fields<'_> {
 
     fn all<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
         let item = |item: &Value| match item {
-            Value::String(text) => read(text).map_err(|why| format!("{key}: {why}")),
+            Value::String(text) => check_length(text).and_then(|()| read(text)).map_err(|why| format!("{key}: {why}")),
             other => Err(format!("{key} has {other} in it: write texts")),
         };
         match self.0.get(key) {
@@ -205,6 +215,14 @@ impl Fields<'_> {
             Some(Value::Array(items)) => items.iter().map(item).collect(),
             Some(other) => Err(format!("{key} is {other}: write a list of texts")),
         }
+    }
+}
+
+/// Checks the length of a text before it is parsed, so that an error does not repeat a very long text.
+fn check_length(text: &str) -> Result<(), String> {
+    match text.len() {
+        0..=MAX_TEXT => Ok(()),
+        length => Err(format!("it has {length} octets: {MAX_TEXT} at most")),
     }
 }
 
@@ -312,6 +330,25 @@ mod tests {
         assert_eq!(test_message.doubt(), None);
         test_message.account = Account::Missing;
         assert_eq!(test_message.doubt().unwrap(), "the users file has no account sam: a login would be refused");
+    }
+
+    #[test]
+    fn a_test_message_has_bounds_for_recipients_groups_and_texts() {
+        let list = |item: &'static str, count| vec![item; count];
+        let parse = |value: &Value| TestMessage::from_json(value);
+        let recipients = |count| json!({ "client": "::1", "mail-from": "a@b", "rcpt-to": list("c@d", count) });
+        let groups = |count| json!({ "client": "::1", "user": "sam", "group": list("staff", count) });
+        assert!(parse(&recipients(MAX_RECIPIENTS)).is_ok() && parse(&groups(MAX_GROUPS)).is_ok());
+        let error = |value: &Value| parse(value).unwrap_err();
+        assert_eq!(error(&recipients(MAX_RECIPIENTS + 1)), "1001 recipients are too many: 1000 at most");
+        assert_eq!(error(&groups(MAX_GROUPS + 1)), "101 groups are too many: 100 at most");
+        for key in ["client", "user", "mail-from", "stage", "helo", "listener", "at", "size"] {
+            let mut value = json!({ "client": "::1" });
+            value[key] = "x".repeat(MAX_TEXT + 1).into();
+            assert_eq!(error(&value), format!("{key}: it has 1001 octets: 1000 at most"));
+        }
+        let long = json!({ "client": "::1", "mail-from": "a@b", "rcpt-to": ["x".repeat(2_000)] });
+        assert_eq!(error(&long), "rcpt-to: it has 2000 octets: 1000 at most");
     }
 
     #[test]

@@ -190,13 +190,14 @@ impl<'a> StateReader<'a> {
 
     /// Reads the exceptions and their audit trail in one transaction.
     fn exceptions(&mut self) -> Result<Exceptions, DumpError> {
-        let read =
-            self.in_transaction(|file| file.exceptions().and_then(|known| Ok((known, file.audit_trail(usize::MAX)?))))?;
+        let read = self.in_transaction(|file| {
+            file.exceptions().and_then(|known| Ok((known, file.audit_trail(None, usize::MAX)?)))
+        })?;
         let ((grants, suspensions), records) = read.unwrap_or_else(|error| {
             self.missed.reason = Some(file::describe(&error));
             Default::default()
         });
-        Ok((grants, suspensions, records))
+        Ok((grants, suspensions, records.into_iter().map(|(_, record)| record).collect()))
     }
 
     /// Calls `take` with each row of the login history, until `take` returns an error. Reads a part of the rows at a

@@ -263,24 +263,29 @@ impl Store {
         self.core.wait_until_written(written).await
     }
 
-    /// Returns the newest `last` audit records, the newest at the end. Returns an error with the reason if the records
-    /// cannot be read.
-    pub async fn trail(&self, last: usize) -> Result<Vec<AuditRecord>, String> {
+    /// Returns the newest `last` audit records, the newest at the end, each with its ID. A record that is not in the state
+    /// file yet has no ID. With `before`, returns only records in the file whose ID is lower. Returns an error with the
+    /// reason if the records cannot be read.
+    pub async fn trail(&self, before: Option<i64>, last: usize) -> Result<Vec<(Option<i64>, AuditRecord)>, String> {
         // First read the records in memory, which are not in the file yet, and then read the file. A record that is
         // written to the file in between is found twice, and not missed.
-        let unwritten = self.core.pending_exceptions.batch().records.clone();
+        let mut unwritten = self.core.pending_exceptions.batch().records.clone();
+        if before.is_some() {
+            unwritten.clear();
+        }
         let path = self.core.options.path.clone();
         let read = move || match File::open_to_read(&path) {
-            Ok(file) => file.audit_trail(last).map_err(|error| file::describe(&error)),
+            Ok(file) => file.audit_trail(before, last).map_err(|error| file::describe(&error)),
             Err(error) => Err(error.to_string()),
         };
-        let mut trail = match self.core.is_open() {
+        let trail = match self.core.is_open() {
             true => tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())??,
             false => Vec::new(),
         };
-        let newest = trail.split_off(trail.len().saturating_sub(unwritten.len()));
-        let unwritten = unwritten.into_iter().filter(|record| !newest.contains(record)).collect::<Vec<_>>();
-        trail.extend(newest.into_iter().chain(unwritten));
+        let newest = &trail[trail.len().saturating_sub(unwritten.len())..];
+        unwritten.retain(|record| !newest.iter().any(|(_, written)| written == record));
+        let mut trail: Vec<_> = trail.into_iter().map(|(id, record)| (Some(id), record)).collect();
+        trail.extend(unwritten.into_iter().map(|record| (None, record)));
         Ok(trail.split_off(trail.len().saturating_sub(last)))
     }
 

@@ -64,6 +64,9 @@ pub struct TopSenders {
     summaries: Mutex<Summaries>,
 }
 
+/// Active sender, with the times of its first and last event, and its rates.
+type Ranked<'a> = (SenderKind, (Timestamp, Timestamp), Rates, space_saving::Heavy<'a, Activity>);
+
 struct Summaries {
     users: SpaceSaving<Activity>,
     clients: SpaceSaving<Activity>,
@@ -98,7 +101,7 @@ impl TopSenders {
     pub fn senders(&self, now: Timestamp, kind: Option<SenderKind>, by: SortBy, count: usize) -> Vec<TopSender> {
         let kinds = [SenderKind::User, SenderKind::Client];
         let summaries = self.lock();
-        let mut ranked = Vec::new();
+        let mut ranked: Vec<Ranked<'_>> = Vec::new();
         for kind in kinds.into_iter().filter(|one| kind.is_none_or(|kind| kind == *one)) {
             for heavy in summaries.of(kind).iter(now) {
                 let Some(span) = heavy.value.span(now) else { continue };
@@ -106,11 +109,17 @@ impl TopSenders {
             }
         }
         // With equal rates, the sender with the larger weight comes first; the name makes the order definite.
-        ranked.sort_unstable_by(|(_, _, one, first), (_, _, other, second)| {
+        let order = |(_, _, one, first): &Ranked<'_>, (_, _, other, second): &Ranked<'_>| {
             let order = other.of(by).total_cmp(&one.of(by)).then(second.weight.total_cmp(&first.weight));
             order.then_with(|| first.key.cmp(second.key))
-        });
-        let sender = |(kind, (since, last), rates, heavy): (_, _, _, space_saving::Heavy<'_, Activity>)| TopSender {
+        };
+        // Messages wait for the lock, so only the senders of the answer are sorted.
+        if count < ranked.len() && count > 0 {
+            ranked.select_nth_unstable_by(count - 1, order);
+        }
+        ranked.truncate(count);
+        ranked.sort_unstable_by(order);
+        let sender = |(kind, (since, last), rates, heavy): Ranked<'_>| TopSender {
             kind,
             name: heavy.key.clone(),
             rates,
@@ -119,7 +128,7 @@ impl TopSenders {
             last,
             last_refusal: heavy.value.last_refusal().cloned(),
         };
-        ranked.into_iter().take(count).map(sender).collect()
+        ranked.into_iter().map(sender).collect()
     }
 
     /// Returns the sums over all senders of the last hour.

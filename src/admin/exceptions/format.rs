@@ -70,11 +70,11 @@ pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Sus
 }
 
 /// Lists the audit records, in order.
-pub fn trail(records: &[AuditRecord]) -> String {
+pub fn trail(records: &[&AuditRecord]) -> String {
     if records.is_empty() {
         return "nothing was done so far\n".to_owned();
     }
-    records.iter().map(line).collect()
+    records.iter().map(|record| line(record)).collect()
 }
 
 fn line(record: &AuditRecord) -> String {

@@ -7,6 +7,7 @@ use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Suspension};
 use crate::policy::limit::{Action, Limit, Mode};
 use crate::store::{Kept, Store};
+use crate::terminal::shell_word;
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +83,9 @@ async fn reset(store: &Store, limit: &str, owner: &Owner, because: (By, Arc<str>
         Ok((was, _)) => format::reset(limit, owner, &was),
         Err(why) => format!(
             "limit {limit} may suspend {owner} again at once, as its budget is not reset: {why}; \
-             try: weir reset {limit} {owner}\n"
+             try: weir reset {} {}\n",
+            shell_word(limit),
+            shell_word(&owner.to_string())
         ),
     }
 }

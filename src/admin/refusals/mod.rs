@@ -12,6 +12,7 @@ pub use remedy::{Remedy, RemedyKind};
 use super::{Api, ApiError, ErrorCode, Errors, Json, Path, Query};
 use crate::clock;
 use crate::decisions::DecisionRecord;
+use crate::policy::{ClientFilter, UserFilter};
 use crate::reference::{MalformedReference, Reference};
 use crate::store::{FoundRefusal, MissingRefusal, RefusalFilter, RefusalRow, Store};
 use crate::time::{Timestamp, format_duration, parse_time};
@@ -81,9 +82,10 @@ pub struct StoredRefusal {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RefusalsQuery {
+    /// User, in each spelling that limits count as the same user.
     #[serde(default)]
     pub user: Option<String>,
-    /// IP address.
+    /// Address or network of the client.
     #[serde(default)]
     pub client: Option<String>,
     /// Name of the limit.
@@ -126,7 +128,7 @@ pub async fn refusal(State(api): State<Api>, Path(reference): Path<String>) -> R
     let known = KnownOwners::of(&decision, coalesced.as_ref(), others);
     let remedies = remedy::find(store, &asked, &decision, known).await.map_err(ApiError::unavailable)?;
     let changes = now::changes(&decision, &asked);
-    let now = asked.summary(api.sessions());
+    let now = asked.summary(api.sessions(), api.configuration());
     let mut answer = RefusalAnswer { decision, coalesced, others, now, changes, remedies, message: String::new() };
     answer.message = text::explanation(&answer, &reference.to_string());
     Ok(Json(answer))
@@ -146,6 +148,8 @@ pub async fn refusals(
     }
     let RefusalsQuery { user, client, limit, shadow: is_shadow, since, before, .. } = query;
     let since = since.map(|since| parse_time(&since)).transpose().map_err(|error| error.to_string())?;
+    let user = user.map(|user| UserFilter::new(&user, &server.store.policy().normalizer));
+    let client = client.as_deref().map(str::parse::<ClientFilter>).transpose()?;
     let filter = RefusalFilter { user, client, limit, is_shadow, since, before };
     let found = server.store.refusals(filter, count).await;
     let found = found.map_err(|why| ApiError::unavailable(format!("the refusals cannot be read: {why}")))?;

@@ -10,6 +10,7 @@ use crate::session::{self, refusal_reply, suspended_reply};
 use crate::store::Store;
 use crate::time::{Timestamp, format_amount, format_duration};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
@@ -38,6 +39,9 @@ pub struct LimitNow {
     /// What the limit would measure; left out if the limit does not apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<LimitRecord>,
+    /// File and line of the configuration in which the limit begins, if known: `/etc/weir/weir.toml:12`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Why the limit does not apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
@@ -89,8 +93,8 @@ pub fn passes(verdict: &Verdict) -> bool {
 }
 
 impl Asked {
-    /// Returns the answer. `listeners` are the options of the sessions of each listener.
-    pub fn summary(&self, listeners: &[Arc<session::Options>]) -> Now {
+    /// Returns the answer. `listeners` are the options of the sessions of each listener; `file` is the configuration file.
+    pub fn summary(&self, listeners: &[Arc<session::Options>], file: &Path) -> Now {
         let hostname = listeners.first().map_or("localhost", |listener| &listener.hostname);
         let stage = self.request.events.first().and_then(|event| event.stage()).unwrap_or(Stage::Command);
         let reply = match &self.verdict.ruling {
@@ -102,17 +106,21 @@ impl Asked {
             let text = reply.texts().collect::<Vec<_>>().join(" ");
             format!("{} {}", reply.code(), text.trim_end_matches(" (-)"))
         });
-        let limits = self.explained.iter().map(|one| self.limit(one)).collect();
+        let limits = self.explained.iter().map(|one| self.limit(one, file)).collect();
         Now { time: self.time, passes: passes(&self.verdict), reply, limits }
     }
 
-    fn limit(&self, one: &Explained) -> LimitNow {
+    fn limit(&self, one: &Explained, file: &Path) -> LimitNow {
         let limit = self.known.policy.display_name(one.limit);
+        let line = self.known.policy.limits[one.limit].line;
+        let source = line.map(|line| format!("{}:{line}", file.display()));
         match &one.said {
-            Ok(evaluation) => LimitNow { limit, measured: Some(evaluation.into()), because: None, other_stage: false },
+            Ok(evaluation) => {
+                LimitNow { limit, measured: Some(evaluation.into()), source, because: None, other_stage: false }
+            }
             Err(reason) => {
                 let other_stage = reason.why == SkipReason::Elsewhere;
-                LimitNow { limit, measured: None, because: Some(reason.to_string()), other_stage }
+                LimitNow { limit, measured: None, source, because: Some(reason.to_string()), other_stage }
             }
         }
     }

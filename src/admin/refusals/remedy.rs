@@ -3,12 +3,13 @@
 use super::Coalesced;
 use super::now::{Asked, decide, load, passes};
 use crate::decisions::{DecisionRecord, LimitRecord, Outcome};
-use crate::policy::InMemoryStore;
 use crate::policy::budgets::{Key, Owner};
 use crate::policy::exception::{By, Grant, Term};
-use crate::policy::limit::Quota;
+use crate::policy::limit::{Limit, Quota};
 use crate::policy::verdict::{Evaluation, Meaning, Refusal, Ruling, Verdict};
+use crate::policy::{InMemoryStore, Policy};
 use crate::store::Store;
+use crate::terminal::shell_word;
 use crate::time::{Timestamp, format_wait};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -199,8 +200,10 @@ fn resets(asked: &Asked, refusal: Option<&Refusal>) -> Option<Commands> {
     for evaluation in evaluations(asked).filter(|one| refusal.indices.contains(&one.limit)) {
         let key = evaluation.key.as_ref().filter(|key| !key.is_volatile())?;
         known.insert(key.clone(), None);
-        let (name, owner) = (word(&evaluation.name), owner(key));
-        steps.push((format!("weir reset {name} {} --reason \"…\"", owner_word(&owner)), owner));
+        let limit = asked.known.policy.limits.get(evaluation.limit)?;
+        let owner = owner(key);
+        let word = budget_word(&asked.known.policy, limit, &owner)?;
+        steps.push((format!("weir reset {} {word} --reason \"…\"", shell_word(&limit.name)), owner));
     }
     let helps = !steps.is_empty() && passes(&decide(&known, &asked.request, asked.time));
     helps.then(|| Commands::new("empty the budget:", steps))
@@ -222,9 +225,7 @@ async fn exceptions(store: &Store, asked: &Asked) -> Result<Option<Commands>, St
         load(store, &mut known, &asked.request, asked.time).await?;
         let verdict = decide(&known, &asked.request, asked.time);
         if passes(&verdict) {
-            let is_release = steps.iter().all(|(command, _): &(String, Owner)| command.starts_with("weir release"));
-            let text = if is_release { "end the suspension:" } else { "grant more for some hours:" };
-            return Ok(Some(Commands::new(text, steps)));
+            return Ok(Some(Commands::new(title(&steps), steps)));
         }
         match next_exception(&mut known, asked, &verdict) {
             Some(step) => steps.push(step),
@@ -234,14 +235,26 @@ async fn exceptions(store: &Store, asked: &Asked) -> Result<Option<Commands>, St
     Ok(None)
 }
 
+/// Returns the sentence before releases and grants.
+fn title(steps: &[(String, Owner)]) -> &'static str {
+    let releases = steps.iter().filter(|(command, _)| command.starts_with("weir release")).count();
+    match steps.len() - releases {
+        0 if releases == 1 => "end the suspension:",
+        0 => "end the suspensions:",
+        _ if releases == 0 => "grant more for some hours:",
+        _ => "end the suspension and grant more for some hours, with all of these commands:",
+    }
+}
+
 /// Ends the suspension that refuses the event, or grants more to the owner of the first budget that refuses. Returns
 /// the command that does the same, and its owner; `None` if there is none.
 fn next_exception(known: &mut InMemoryStore, asked: &Asked, verdict: &Verdict) -> Option<(String, Owner)> {
     match &verdict.ruling {
         Ruling::Suspended(suspended) => {
             let owner = &suspended.suspension.owner;
+            let word = suspended_word(&known.policy, owner)?;
             Arc::make_mut(&mut known.policy.exceptions).release(owner);
-            Some((format!("weir release {} --reason \"…\"", owner_word(owner)), owner.clone()))
+            Some((format!("weir release {word} --reason \"…\""), owner.clone()))
         }
         Ruling::Refuse(refusal) => {
             let explained = known.explain(asked.time, &asked.request, &mut Default::default());
@@ -274,7 +287,7 @@ fn grant(known: &mut InMemoryStore, asked: &Asked, refusing: &Evaluation) -> Opt
         let explained = known.explain(asked.time, &asked.request, &mut Default::default());
         let still = explained.iter().filter_map(|one| one.said.as_ref().ok());
         if !still.into_iter().any(|one| one.limit == refusing.limit && one.refuses()) {
-            let (name, word) = (word(&limit.name), owner_word(&owner));
+            let (name, word) = (shell_word(&limit.name), budget_word(&known.policy, &limit, &owner)?);
             return Some((format!("weir grant {name} {word} \"{rate}\" --for 8h --reason \"…\""), owner));
         }
     }
@@ -293,31 +306,34 @@ fn doubled(quota: &Quota, amount: f64) -> Option<String> {
     Some(format!("{} / {}", doubled.amount(), doubled.period()))
 }
 
-/// Quotes an argument of a command for a shell. Characters that people cannot see are escaped, in the form of Bash.
-fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@._=/:+,-".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    let escaped: String = text.escape_debug().to_string();
-    if escaped == text && !text.contains('\'') {
-        return format!("'{text}'");
-    }
-    let escape = |c: char| match c {
-        '\'' | '\\' => format!("\\{c}"),
-        c if c.is_ascii_graphic() || c == ' ' || c.is_alphanumeric() => c.to_string(),
-        c => format!("\\U{:08x}", u32::from(c)),
-    };
-    format!("$'{}'", text.chars().map(escape).collect::<String>())
+/// Returns the owner of one of the limit's budgets as an argument of a command. Returns `None` if the command would read
+/// another owner in it, so that no command acts on another owner.
+fn budget_word(policy: &Policy, limit: &Limit, owner: &Owner) -> Option<String> {
+    let text = argument(owner);
+    let read = limit.owner(&text, &policy.normalizer).ok()?;
+    (read == *owner).then(|| shell_word(&text))
 }
 
-fn owner_word(owner: &Owner) -> String {
-    word(&owner.to_string().replace(", ", ","))
+/// Returns a suspended owner as an argument of a command, like [`budget_word`].
+fn suspended_word(policy: &Policy, owner: &Owner) -> Option<String> {
+    let text = argument(owner);
+    let read = Owner::of_sender(&text, &policy.normalizer).ok()?;
+    // `weir release` compares the texts: see there.
+    (read.to_string() == owner.to_string()).then(|| shell_word(&text))
+}
+
+/// Returns an owner in the form in which commands read it: `user=alice,client=192.0.2.7`.
+fn argument(owner: &Owner) -> String {
+    let part = |(field, value): (&str, &str)| format!("{}={value}", field.split('/').next().unwrap_or_default());
+    let parts: Vec<String> = owner.parts().map(part).collect();
+    if parts.is_empty() { "all".to_owned() } else { parts.join(",") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::limit::Count;
+    use crate::policy::matching::Field;
 
     #[test]
     fn only_the_user_or_the_network_of_a_coalesced_record_is_known() {
@@ -339,17 +355,23 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_is_quoted_so_that_a_shell_and_a_terminal_take_it_as_text() {
-        for (text, quoted) in [
-            ("user=alice@example.org", "user=alice@example.org"),
-            ("", "''"),
-            ("user=a b", "'user=a b'"),
-            ("user=$(rm -rf)", "'user=$(rm -rf)'"),
-            ("user=it's", "$'user=it\\'s'"),
-            ("user=a\u{1b}[2J", "$'user=a\\U0000001b[2J'"),
-            ("user=\u{202e}a", "$'user=\\U0000202ea'"),
+    fn a_command_names_the_owner_of_the_budget_or_there_is_none() {
+        let policy = Policy::default();
+        let limit = Limit::new("l", Count::Recipients, vec![Field::User, Field::Sender], Quota::Never);
+        for (user, sender, word) in [
+            ("alice", "a@example.org", Some("user=alice,sender=a@example.org")),
+            ("jürgen", "a@example.org", Some("'user=jürgen,sender=a@example.org'")),
+            ("alice", "\"a, b\"@example.org", Some("'user=alice,sender=\"a, b\"@example.org'")),
+            // A command would read the user bob.
+            ("alice", "\"a,user=bob\"@example.org", None),
+            // The budget that new names share has no owner that a command can name.
+            ("alice", "<new>", None),
         ] {
-            assert_eq!(word(text), quoted);
+            let parts = [("user".into(), user), ("sender".into(), sender)];
+            let owner = Owner::from_parts(parts.into_iter());
+            assert_eq!(budget_word(&policy, &limit, &owner).as_deref(), word, "{owner}");
         }
+        let network = Owner::from_parts([("client/24/56".into(), "192.0.2.0/24")].into_iter());
+        assert_eq!(suspended_word(&policy, &network).as_deref(), Some("client=192.0.2.0/24"));
     }
 }

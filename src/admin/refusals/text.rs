@@ -1,10 +1,11 @@
 //! Explanation of a refusal for people, in lines of at most 80 columns.
 
-use super::now::{name, quota_text};
+use super::now::{LimitNow, name, quota_text};
 use super::remedy::RemedyKind;
 use super::{Coalesced, RefusalAnswer};
 use crate::decisions::{DecisionRecord, ExceptionRecord, LimitRecord, Outcome, ReplyRecord};
 use crate::policy::limit::Mode;
+use crate::terminal::{columns_of, harmless};
 use crate::time::{format_amount, format_wait};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -130,7 +131,8 @@ fn exception(exception: &ExceptionRecord) -> String {
 /// Writes each limit that was measured then, with its numbers then and now, and each limit that would measure the event
 /// only now.
 fn limits(answer: &RefusalAnswer, text: &mut Text) {
-    let now: Vec<&LimitRecord> = answer.now.limits.iter().filter_map(|one| one.measured.as_ref()).collect();
+    let now: Vec<(&LimitRecord, &LimitNow)> =
+        answer.now.limits.iter().filter_map(|one| Some((one.measured.as_ref()?, one))).collect();
     let is_same = |one: &LimitRecord, other: &LimitRecord| one.limit == other.limit && one.rate == other.rate;
     let then = &answer.decision.limits;
     if !then.is_empty() || !now.is_empty() {
@@ -140,15 +142,26 @@ fn limits(answer: &RefusalAnswer, text: &mut Text) {
     for limit in then {
         text.line(2, &title(limit));
         numbers("then", limit, text);
-        match now.iter().find(|one| is_same(one, limit)) {
-            Some(now) => numbers("now", now, text),
+        match now.iter().find(|(one, _)| is_same(one, limit)) {
+            Some((now, limit)) => {
+                numbers("now", now, text);
+                source(limit, text);
+            }
             None => text.line(4, "now  does not apply"),
         }
     }
-    for limit in now.into_iter().filter(|one| !then.iter().any(|other| is_same(one, other))) {
-        text.line(2, &title(limit));
+    for (measured, limit) in now.into_iter().filter(|(one, _)| !then.iter().any(|other| is_same(one, other))) {
+        text.line(2, &title(measured));
         text.line(4, "then did not measure it");
-        numbers("now", limit, text);
+        numbers("now", measured, text);
+        source(limit, text);
+    }
+}
+
+/// Writes the place of the limit in the configuration.
+fn source(limit: &LimitNow, text: &mut Text) {
+    if let Some(source) = &limit.source {
+        text.line(9, &format!("limit at {source}"));
     }
 }
 
@@ -209,7 +222,8 @@ fn others(answer: &RefusalAnswer, text: &mut Text) {
         text.line(0, "Limits that do not apply:");
     }
     for one in others().filter(|one| !one.other_stage) {
-        text.line(2, &format!("{}: {}", one.limit, one.because.as_deref().unwrap_or_default()));
+        let source = one.source.as_ref().map_or_else(String::new, |source| format!(" (limit at {source})"));
+        text.line(2, &format!("{}: {}{source}", one.limit, one.because.as_deref().unwrap_or_default()));
     }
     let elsewhere: Vec<&str> = others().filter(|one| one.other_stage).map(|one| &*one.limit).collect();
     if !elsewhere.is_empty() {
@@ -243,7 +257,7 @@ impl Text {
 
     /// Writes a line that is not wrapped.
     fn whole_line(&mut self, indent: usize, line: &str) {
-        let _ = writeln!(self.0, "{:indent$}{}", "", visible(line));
+        let _ = writeln!(self.0, "{:indent$}{}", "", harmless(line));
     }
 
     /// Writes a line, wrapped between words; further lines are indented more. A word that is longer than a line is
@@ -251,23 +265,22 @@ impl Text {
     fn line(&mut self, indent: usize, line: &str) {
         let (mut column, mut is_first) = (indent, true);
         let _ = write!(self.0, "{:indent$}", "");
-        for word in visible(line).split(' ') {
-            let mut word: Vec<char> = word.chars().collect();
-            if !is_first && column + 1 + word.len() > COLUMNS {
+        for word in harmless(line).split(' ') {
+            if !is_first && column + 1 + columns_of(word) > COLUMNS {
                 self.wrap(indent, &mut column);
             } else if !is_first {
                 self.0.push(' ');
                 column += 1;
             }
             is_first = false;
-            while column + word.len() > COLUMNS {
-                let rest = word.split_off(COLUMNS - column);
-                self.0.extend(word);
-                word = rest;
-                self.wrap(indent, &mut column);
+            for c in word.chars() {
+                let columns = columns_of(c.encode_utf8(&mut [0; 4]));
+                if column + columns > COLUMNS {
+                    self.wrap(indent, &mut column);
+                }
+                column += columns;
+                self.0.push(c);
             }
-            column += word.len();
-            self.0.extend(word);
         }
         self.0.push('\n');
     }
@@ -277,14 +290,6 @@ impl Text {
         let _ = write!(self.0, "\n{:indent$}", "");
         *column = indent;
     }
-}
-
-/// Escapes the characters that control a terminal, are invisible, or are wider or narrower than one column.
-fn visible(text: &str) -> String {
-    let is_visible = |c: char| c.is_ascii_graphic() || c == ' ' || c == '…' || ('\u{a1}'..='\u{24f}').contains(&c);
-    text.chars()
-        .map(|c| if is_visible(c) && c != '\u{ad}' { c.to_string() } else { c.escape_unicode().to_string() })
-        .collect()
 }
 
 #[cfg(test)]
@@ -297,7 +302,8 @@ mod tests {
         text.line(2, &format!("from {} and more words that follow after it", "x".repeat(254)));
         text.line(4, "a\u{1b}[2J\u{202e}b\nc");
         text.line(0, &"word ".repeat(40));
-        assert!(text.0.lines().all(|line| line.chars().count() <= COLUMNS), "{}", text.0);
+        text.line(2, &"株式会社".repeat(40));
+        assert!(text.0.lines().all(|line| columns_of(line) <= COLUMNS), "{}", text.0);
         assert!(text.0.contains("    a\\u{1b}[2J\\u{202e}b\\u{a}c\n"), "{}", text.0);
         assert!(!text.0.contains('\u{1b}') && !text.0.contains('\u{202e}'));
         assert_eq!(text.0.matches('x').count(), 254);

@@ -5,6 +5,7 @@ use crate::admin::exceptions::{Exception, OwnerFields};
 use crate::admin::refusals::StoredRefusal;
 use crate::admin::top::SenderRow;
 use crate::admin::{BudgetRow, OverrideSource};
+use crate::cli::counted;
 use crate::cli::table::{
     Alignment, Column, Paint, Row, Tone, amount, bar, columns_of, cut, harmless, short, span, table, wrapped,
 };
@@ -88,16 +89,15 @@ fn title(BudgetsAnswer { owner, account, .. }: &BudgetsAnswer) -> String {
 
 fn activity(sender: &SenderRow, now: &str, width: usize) -> String {
     let sentence = format!(
-        "active for {}: {} recipients, {} messages and {} refusals a minute; since {}: {} recipients, {} messages, {} \
-         refusals, {} kB",
+        "active for {}: {} recipients, {} messages and {} refusals a minute; since {}: {}, {}, {}, {} kB",
         ago(&sender.since, now),
         short(sender.recipients_per_minute),
         short(sender.messages_per_minute),
         short(sender.refusals_per_minute),
         sender.since,
-        sender.recipients,
-        sender.messages,
-        sender.refusals,
+        counted(sender.recipients, "recipient"),
+        counted(sender.messages, "message"),
+        counted(sender.refusals, "refusal"),
         short(sender.octets as f64 / 1_000.0),
     );
     let refusal = sender.last_refusal.as_ref().map(|refusal| {

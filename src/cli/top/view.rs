@@ -7,13 +7,14 @@ use crate::cli::table::{Alignment, Column, Paint, Row, Tone, age, bar, cut, harm
 use crate::time::{Timestamp, parse_time};
 use crate::top::{SenderKind, SortBy};
 
-/// Columns of the list of senders.
+/// Columns of the list of senders. Their titles are short, so that whole addresses have room: the line above the titles
+/// tells that the numbers are per minute.
 const SENDERS: [Column; 7] = [
     Column { title: "sender", alignment: Alignment::Flexible },
-    Column { title: "rcpt/min", alignment: Alignment::Right },
-    Column { title: "msg/min", alignment: Alignment::Right },
-    Column { title: "ref/min", alignment: Alignment::Right },
-    Column { title: "kB/min", alignment: Alignment::Right },
+    Column { title: "rcpt", alignment: Alignment::Right },
+    Column { title: "msg", alignment: Alignment::Right },
+    Column { title: "ref", alignment: Alignment::Right },
+    Column { title: "kB", alignment: Alignment::Right },
     Column { title: "since", alignment: Alignment::Right },
     Column { title: "last refusal", alignment: Alignment::Flexible },
 ];
@@ -60,7 +61,7 @@ fn senders(TopAnswer { time, by, senders, last_hour }: &TopAnswer, width: usize,
         short(last_hour.recipients as f64),
         short(last_hour.refusals as f64)
     );
-    let second = format!("by {} per minute, averaged over about 10 minutes", name(*by));
+    let second = format!("by {} per minute; all numbers per minute, over about 10 minutes", name(*by));
     let head = format!("{}\n{}\n", cut(&harmless(&first), width), cut(&second, width));
     if senders.is_empty() {
         return head + "no such sender: none has sent or was refused in the last hour\n";
@@ -227,11 +228,11 @@ mod tests {
             text(&answer(senders), USUAL_WIDTH, NO_PAINT),
             "\
 2026-11-23T23:00:00Z  last hour: 1234 messages, 56.8k recipients, 4321 refusals
-by recipients per minute, averaged over about 10 minutes
-sender              rcpt/min  msg/min  ref/min  kB/min  since  last refusal
-alice@example.org       1234    411.5       12   24.7k     1h  12s user-recipie…
-client=2001:db8:1…        12        4      0.3     240     1h  12s user-recipie…
-xxxxxxxxxxxxxxxxx…       0.5     0.17        0      10     1h
+by recipients per minute; all numbers per minute, over about 10 minutes
+sender                       rcpt    msg  ref     kB  since  last refusal
+alice@example.org            1234  411.5   12  24.7k     1h  12s user-recipients
+client=2001:db8:1:2::/64       12      4  0.3    240     1h  12s user-recipients
+xxxxxxxxxxxxxxxxxxxxxxxxxx…   0.5   0.17    0     10     1h
 "
         );
     }

@@ -54,15 +54,17 @@ impl File {
         transaction.commit()
     }
 
-    /// Reads the newest `last` audit records, the newest at the end.
-    pub fn audit_trail(&self, last: usize) -> rusqlite::Result<Vec<AuditRecord>> {
+    /// Reads the newest `last` audit records, each with its ID, the newest at the end. With `before`, reads the records
+    /// whose ID is lower.
+    pub fn audit_trail(&self, before: Option<i64>, last: usize) -> rusqlite::Result<Vec<(i64, AuditRecord)>> {
         let mut statement = self.connection.prepare(
-            "SELECT at, act, of_limit, owner, rate, until, was, author, reason FROM \
-             (SELECT * FROM audit ORDER BY id DESC LIMIT ?1) ORDER BY id",
+            "SELECT at, act, of_limit, owner, rate, until, was, author, reason, id FROM \
+             (SELECT * FROM audit WHERE id < ?2 ORDER BY id DESC LIMIT ?1) ORDER BY id",
         )?;
-        let rows = statement.query_map([i64::try_from(last).unwrap_or(i64::MAX)], |row| {
+        let range = [i64::try_from(last).unwrap_or(i64::MAX), before.unwrap_or(i64::MAX)];
+        let rows = statement.query_map(range, |row| {
             let act: String = row.get(1)?;
-            Ok(AuditRecord {
+            let record = AuditRecord {
                 at: Timestamp::from_micros(row.get(0)?),
                 // Weir writes only names that it knows, but an administrator may have edited the table.
                 act: Act::parse(&act).unwrap_or(Act::Ended),
@@ -73,7 +75,8 @@ impl File {
                 was: row.get(6)?,
                 by: by(row, 7)?,
                 reason: row.get(8)?,
-            })
+            };
+            Ok((row.get(9)?, record))
         })?;
         rows.collect()
     }

@@ -79,14 +79,24 @@ impl File {
     /// Returns at most `at_most` records that a filter selects, the newest first.
     pub fn refusals(&self, filter: &Filter, at_most: usize) -> rusqlite::Result<Vec<RefusalRow>> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM refusal WHERE id < ?1 AND last >= ?2 AND (?3 IS NULL OR user = ?3 COLLATE NOCASE) \
-             AND (?4 IS NULL OR client = ?4) AND (?5 IS NULL OR of_limit = ?5) AND shadow = ?6 ORDER BY id DESC LIMIT ?7"
+            "SELECT {COLUMNS} FROM refusal WHERE id < ?1 AND last >= ?2 AND (?3 IS NULL OR of_limit = ?3) \
+             AND shadow = ?4 ORDER BY id DESC"
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
-        let Filter { user, client, limit, is_shadow, since, before } = filter;
+        let Filter { limit, is_shadow, since, before, .. } = filter;
         let since = since.map_or(i64::MIN, |since| since.micros() / 1_000);
-        let row = params![before.unwrap_or(i64::MAX), since, user, client, limit, is_shadow, at_most as i64];
-        statement.query_map(row, refusal_row)?.collect()
+        let mut rows = statement.query(params![before.unwrap_or(i64::MAX), since, limit, is_shadow])?;
+        let mut found = Vec::new();
+        while found.len() < at_most
+            && let Some(row) = rows.next()?
+        {
+            let text = |at| Ok::<_, rusqlite::Error>(row.get_ref(at)?.as_str_or_null().ok().flatten());
+            // SQL does not know the normal forms of names and addresses.
+            if filter.has_owner(text(6)?, text(7)?) {
+                found.push(refusal_row(row)?);
+            }
+        }
+        Ok(found)
     }
 
     /// Returns what the records of a limit count, of those whose last refusal is not before `since`.

@@ -1,7 +1,9 @@
 //! A stored record of a refusal, or of many coalesced refusals.
 
+use crate::policy::{ClientFilter, UserFilter};
 use crate::reference::{Reference, Tag};
 use crate::time::Timestamp;
+use std::net::IpAddr;
 
 /// Content of a record: the fields by which records are found, and the body, which is opaque to the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,8 +44,8 @@ pub struct RefusalRow {
 /// Selection of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    pub user: Option<String>,
-    pub client: Option<String>,
+    pub user: Option<UserFilter>,
+    pub client: Option<ClientFilter>,
     pub limit: Option<String>,
     /// Selects the records of what limits in shadow or soft mode would have refused, instead of the refusals.
     pub is_shadow: bool,
@@ -138,15 +140,17 @@ impl Refusal {
 impl Filter {
     /// Returns whether the filter selects a row.
     pub fn has(&self, row: &RefusalRow) -> bool {
-        let is_same = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
-        let refusal = &row.refusal;
-        // Users are the same in capitals.
-        let lower = |text: &Option<String>| text.as_ref().map(|text| text.to_ascii_lowercase());
-        self.is_shadow == refusal.is_shadow
+        let Refusal { user, client, limit, .. } = &row.refusal;
+        self.is_shadow == row.refusal.is_shadow
             && self.before.is_none_or(|before| row.id < before)
-            && is_same(&lower(&self.user), &lower(&refusal.user))
-            && is_same(&self.client, &refusal.client)
-            && is_same(&self.limit, &refusal.limit)
+            && self.has_owner(user.as_deref(), client.as_deref())
+            && (self.limit.is_none() || self.limit == *limit)
             && self.since.is_none_or(|since| u64::try_from(since.micros() / 1_000).unwrap_or(0) <= row.last)
+    }
+    /// Returns whether the filter selects records of this user and client.
+    pub fn has_owner(&self, user: Option<&str>, client: Option<&str>) -> bool {
+        let client = || client.and_then(|client| client.parse::<IpAddr>().ok());
+        self.user.as_ref().is_none_or(|filter| user.is_some_and(|user| filter.has(user)))
+            && self.client.is_none_or(|filter| client().is_some_and(|client| filter.has(client)))
     }
 }

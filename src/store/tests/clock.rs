@@ -155,5 +155,5 @@ async fn exceptions_that_expired_while_weir_was_stopped_end_after_some_minutes()
     until_count(&path, "exception", 2).await;
     machine.pass(300, 0);
     until_count(&path, "exception", 0).await;
-    assert_eq!(machine.store.trail(100).await.unwrap().len(), 6);
+    assert_eq!(machine.store.trail(None, 100).await.unwrap().len(), 6);
 }

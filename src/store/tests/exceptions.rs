@@ -34,7 +34,7 @@ async fn passed_at(store: &Store, seconds: i64, user: &str, recipients: usize) -
 }
 
 async fn acts(store: &Store) -> Vec<Act> {
-    store.trail(100).await.unwrap().iter().map(|record| record.act).collect()
+    store.trail(None, 100).await.unwrap().iter().map(|(_, record)| record.act).collect()
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::forgetting::until_count;
 use super::*;
+use crate::policy::UserFilter;
 use crate::reference::{Reference, Refusee, Tag};
 use crate::store::MissingRefusal;
 
@@ -114,8 +115,10 @@ async fn refusals_are_written_while_weir_runs_and_the_list_has_pages() {
     assert_eq!(all.len(), 25);
     assert!(all.is_sorted_by(|one, next| one.millis > next.millis));
     let of = |filter| async { store.refusals(filter, 100).await.unwrap().len() };
-    assert_eq!(of(RefusalFilter { user: Some("bob".to_owned()), ..RefusalFilter::default() }).await, 5);
-    assert_eq!(of(RefusalFilter { client: Some("192.0.2.8".to_owned()), ..RefusalFilter::default() }).await, 0);
+    let bob = Some(UserFilter::new("BOB", &store.policy().normalizer));
+    assert_eq!(of(RefusalFilter { user: bob, ..RefusalFilter::default() }).await, 5);
+    let client = Some("192.0.2.8".parse().unwrap());
+    assert_eq!(of(RefusalFilter { client, ..RefusalFilter::default() }).await, 0);
     assert_eq!(of(RefusalFilter { since: Some(at(20 * 60)), ..RefusalFilter::default() }).await, 5);
     // A record in memory is on the first page.
     record(&store, "carol", 30 * 60, 1);

@@ -70,7 +70,7 @@ async fn a_file_of_version_3_is_migrated() {
     assert_eq!(kept, Kept::InFile);
     assert_eq!(passed(&store.admit(at(100), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 10);
     store.close().await;
-    assert_eq!(open(&path).unwrap().trail(9).await.unwrap().len(), 1);
+    assert_eq!(open(&path).unwrap().trail(None, 9).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
