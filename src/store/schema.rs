@@ -9,14 +9,14 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// Version of the schema. A change of the schema must increment the version and add a migration.
-pub const VERSION: i64 = 6;
+pub const VERSION: i64 = 7;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
-    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals];
+    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7];
 
 /// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
@@ -106,6 +106,24 @@ fn add_logins(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 /// Migrates to version 6, which adds the records of refusals.
 fn add_refusals(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(SCHEMA)
+}
+
+fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    add_kinds_of_suspension(transaction)
+}
+
+/// Adds the columns that say which mail a suspension allows, and whether a new password ends it. Suspensions of before
+/// allow none, and no new password ends them.
+fn add_kinds_of_suspension(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    // A migration from version 3 or before has created the table with these columns.
+    let sql = "SELECT count(*) FROM pragma_table_info('exception') WHERE name = 'lenient'";
+    match transaction.query_row(sql, [], |row| row.get(0))? {
+        0 => transaction.execute_batch(
+            "ALTER TABLE exception ADD COLUMN lenient INTEGER NOT NULL DEFAULT 0; \
+             ALTER TABLE exception ADD COLUMN password TEXT",
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn for_each(
