@@ -101,7 +101,7 @@ fn with_placeholders(reply: &str) -> String {
             words[at] = format!("WAIT{end}");
         } else if follows(&words, &["until"]) && word.starts_with("20") {
             // The end of a suspension has three words: date, hour and time zone.
-            let zone = words.drain(at + 1..(at + 3).min(words.len())).last().unwrap_or_default();
+            let zone = words.drain(at + 1..(at + 3).min(words.len())).next_back().unwrap_or_default();
             let end = zone.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "+-".contains(c));
             words[at] = format!("TIME{end}");
         } else if word.parse::<f64>().is_ok() && words.get(at + 1).is_some_and(|next| next == "of") {

@@ -4,7 +4,8 @@
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
 //! If the limit counts distinct values, `seen` is the budget's filter in base64. If the budget belongs to a grant,
 //! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
-//! `suspension`). A suspension has `strict` and `ends-on-new-password`, perhaps with `password-fingerprint`. The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
+//! `suspension`). A suspension has `strict` and, if a new password ends it, `ends-on-new-password`, perhaps with
+//! `password-fingerprint`. The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
 //! A row of the login history is
 //! `{"login":"alice","network":"192.0.2.0/24","first":"2026-11-21T10:00:00Z","last":"2026-11-22T10:00:00Z","logins":7,"country":"AT","tls":"TLSv1.3","mechanism":"PLAIN","helo":["laptop.example"]}`;
 //! unknown values are left out. The line of a record of refusals has the key `refusal`: see `refusals/jsonl.rs`.

@@ -72,7 +72,8 @@ fn a_run_that_begins_a_suspension_goes_on_for_the_allowed_recipients() {
     assert_eq!(rulings(&mut store(vec![limit(false)]), now(), &events, &[]), "pppprpsp");
     // One by one, the same passes.
     let mut one_by_one = store(vec![limit(false)]);
-    let all: String = events.iter().map(|event| rulings(&mut one_by_one, now(), &[event.clone()], &[])).collect();
+    let all: String =
+        events.iter().map(|event| rulings(&mut one_by_one, now(), std::slice::from_ref(event), &[])).collect();
     assert_eq!(all, "pppprpsp");
     assert_eq!(rulings(&mut store(vec![limit(true)]), now(), &events, &[]), "pppprsss");
 }
