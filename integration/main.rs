@@ -54,6 +54,7 @@ mod slow_clients;
 mod smuggling;
 mod state;
 mod strangers;
+mod suspensions;
 mod talk;
 mod test_command;
 mod test_needs;

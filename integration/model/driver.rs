@@ -532,7 +532,7 @@ impl World {
             1 => {
                 let (per, value) =
                     self.random.one_of(&[(Per::User, USERS[0]), (Per::Client, CLIENTS[0]), (Per::Sender, SENDERS[0])]);
-                self.store.suspend(Suspension { owner: owner(per, value), term }).await;
+                self.store.suspend(Suspension::strict(owner(per, value), term)).await;
                 self.model.suspended.insert((per, value.to_owned()), until.seconds());
             }
             2 => {

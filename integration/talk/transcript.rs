@@ -90,7 +90,8 @@ fn octets_of(message: &[u8]) -> usize {
 /// Replaces by placeholders those parts of a reply that differ from run to run.
 fn with_placeholders(reply: &str) -> String {
     let mut words: Vec<String> = reply.split(' ').map(str::to_owned).collect();
-    for at in 0..words.len() {
+    let mut at = 0;
+    while at < words.len() {
         let follows = |words: &[String], before: &[&str]| at >= before.len() && words[at - before.len()..at] == *before;
         let word = words[at].clone();
         if is_reference(&word) {
@@ -98,10 +99,16 @@ fn with_placeholders(reply: &str) -> String {
         } else if follows(&words, &["again", "in"]) || follows(&words, &["for", "another"]) {
             let end = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
             words[at] = format!("WAIT{end}");
+        } else if follows(&words, &["until"]) && word.starts_with("20") {
+            // The end of a suspension has three words: date, hour and time zone.
+            let zone = words.drain(at + 1..(at + 3).min(words.len())).next_back().unwrap_or_default();
+            let end = zone.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "+-".contains(c));
+            words[at] = format!("TIME{end}");
         } else if word.parse::<f64>().is_ok() && words.get(at + 1).is_some_and(|next| next == "of") {
             // Replace the level, because it decays with time.
             words[at] = "LEVEL".to_owned();
         }
+        at += 1;
     }
     words.join(" ")
 }
@@ -195,6 +202,10 @@ fn text_that_differs_from_run_to_run_has_a_placeholder() {
             "450 4.7.1 LEVEL of 99 recipients used, 100 more per day; try again in WAIT (REFERENCE)",
         ),
         ("535 5.7.8 User name or password wrong (hocvofwl8x005)", "535 5.7.8 User name or password wrong (REFERENCE)"),
+        (
+            "550 5.7.1 suspended for another 1h, until 2026-11-26 12:24 CET, by x",
+            "550 5.7.1 suspended for another WAIT, until TIME, by x",
+        ),
         ("450 4.7.1 later; try again in 1h, or not", "450 4.7.1 later; try again in WAIT, or not"),
         ("550 5.1.1 No such user (really)", "550 5.1.1 No such user (really)"),
     ] {

@@ -10,6 +10,7 @@ use super::wrong_passwords::WrongPasswords;
 use crate::metrics::PasswordQueue;
 use crate::smtp::sasl::{Credentials, Response, Verified};
 use ring::hmac;
+use std::collections::HashMap;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -97,6 +98,26 @@ impl FileSource {
         let named = |user: &User| (user.name.clone(), user.shared_groups());
         let names = move || passwords.users.snapshot().users.iter().map(named).collect();
         tokio::task::spawn_blocking(names).await.unwrap_or_default()
+    }
+
+    /// Returns a fingerprint of the stored password of each wanted user that has a password. `wanted` returns the name
+    /// under which a user is wanted. A name that several users have gets no fingerprint.
+    pub async fn password_fingerprints(
+        &self,
+        wanted: impl Fn(&str) -> Option<Arc<str>> + Send + 'static,
+    ) -> HashMap<Arc<str>, u16> {
+        let passwords = self.passwords.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            let mut found: HashMap<Arc<str>, Option<u16>> = HashMap::new();
+            for user in passwords.users.snapshot().users.iter() {
+                let Some(name) = wanted(&user.name) else { continue };
+                let fingerprint = user.password_fingerprint();
+                found.entry(name).and_modify(|one| *one = None).or_insert(fingerprint);
+            }
+            found
+        });
+        let found = found.await.unwrap_or_default();
+        found.into_iter().filter_map(|(name, fingerprint)| Some((name, fingerprint?))).collect()
     }
 
     /// Returns the groups of a user that a trusted proxy names; no groups if there is no such user.

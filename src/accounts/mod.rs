@@ -31,6 +31,7 @@ use certificate_users::{CertificatesError, WatchedCertificates};
 use dovecot::Dovecot;
 use exchange::{EXTERNAL, SCRAM};
 use file_source::{FileSource, Presence};
+use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -386,6 +387,19 @@ impl Accounts {
         match &self.file {
             Some(file) if self.knows_all_users() => Some(file.names().await),
             _ => None,
+        }
+    }
+
+    /// Returns a fingerprint of the stored password of each wanted user in the users file. It changes when the password
+    /// hash in the file changes. `wanted` returns the name under which a user is wanted. A name that several users of
+    /// the file have gets no fingerprint.
+    pub async fn password_fingerprints(
+        &self,
+        wanted: impl Fn(&str) -> Option<Arc<str>> + Send + 'static,
+    ) -> HashMap<Arc<str>, u16> {
+        match &self.file {
+            Some(file) => file.password_fingerprints(wanted).await,
+            None => HashMap::new(),
         }
     }
 

@@ -121,7 +121,7 @@ pub async fn of_owner(
         time: now.rfc3339_exact(),
         owner: owner_fields(&owner),
         account,
-        suspensions: suspensions.map(|one| Exception::from(&**one)).collect(),
+        suspensions: suspensions.map(|one| Exception::of_suspension(one, &policy.suspensions)).collect(),
         grants: grants.map(|grant| Exception::from(&**grant)).collect(),
         budgets,
         incomplete,

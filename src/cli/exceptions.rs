@@ -55,6 +55,12 @@ pub struct Suspend {
     /// user-domain=example.org
     #[arg(value_name = "OWNER")]
     owner: String,
+    /// Refuse mail to all recipients, also to those that [suspensions] allows; no new password ends the suspension
+    #[arg(long)]
+    strict: bool,
+    /// Stay suspended although the user gets a new password
+    #[arg(long)]
+    keep: bool,
     #[command(flatten)]
     term: Term,
     #[command(flatten)]
@@ -147,9 +153,9 @@ pub fn reset(Reset { budget, because, force, config }: Reset) -> Result<(), Comm
     })
 }
 
-pub fn suspend(Suspend { owner, term, force, config }: Suspend) -> Result<(), CommandError> {
+pub fn suspend(Suspend { owner, strict, keep, term, force, config }: Suspend) -> Result<(), CommandError> {
     let (for_seconds, Term { reason, .. }) = (seconds(&term)?, term);
-    let mut request = SuspendRequest { owner, for_seconds, reason, force: force.force };
+    let mut request = SuspendRequest { owner, for_seconds, reason, strict, keep, force: force.force };
     act_checked(|force| {
         request.force |= force;
         control_client::post(&config.config, "/v1/suspensions", &request)
@@ -167,8 +173,11 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandErro
         return print_audit(&config.config, *last as u64, *json);
     }
     let mut answer: ExceptionsAnswer = control_client::get(&config.config, "/v1/exceptions")?;
-    // `weir state load` does not know this key.
-    answer.exceptions.iter_mut().for_each(|exception| exception.without_effect = None);
+    // `weir state load` does not know these keys.
+    for exception in &mut answer.exceptions {
+        exception.without_effect = None;
+        exception.allowed_recipients.clear();
+    }
     if *json { print_lines(&answer.exceptions) } else { print_text(&answer.message) }
 }
 

@@ -4,8 +4,20 @@ use super::Setting;
 use std::collections::BTreeMap;
 
 /// Sections and top-level keys that a reload applies, including all keys and sub-tables of these sections.
-const RELOADED: [&str; 11] =
-    ["limit", "list", "addresses", "senders", "location", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
+const RELOADED: [&str; 12] = [
+    "limit",
+    "list",
+    "addresses",
+    "senders",
+    "suspensions",
+    "location",
+    "timezone",
+    "delay",
+    "notify",
+    "help-url",
+    "upstream",
+    "dns",
+];
 
 /// Keys that a reload applies, although it does not apply the other keys of the same section.
 const RELOADED_KEYS: [(&str, &str); 5] = [

@@ -28,6 +28,7 @@ mod section;
 mod senders;
 mod service_user;
 mod source;
+mod suspensions;
 mod synonyms;
 mod syntax;
 mod upstream;
@@ -294,6 +295,8 @@ impl Reader {
             odd_patterns: BTreeMap::new(),
         };
         let senders = senders::read(root.section("senders"), &mut context);
+        let has_users_file = accounts.as_ref().is_some_and(|accounts| accounts.file.is_some());
+        let suspensions = suspensions::read(root.section("suspensions"), has_users_file, &mut context);
         let limits = limit::limits(root.tables("limit"), &mut context);
         let (mut references, has_xclient) = (context.references, context.has_xclient);
         let login_networks = login_networks.read(&root, &mut files, &normalizer, &mut references);
@@ -308,6 +311,7 @@ impl Reader {
         (policy.locations, policy.login_networks) = (located.locations, login_networks.into());
         policy.login_history = login_history;
         policy.senders = Arc::new(senders);
+        policy.suspensions = Arc::new(suspensions);
         relay.routed = policy.routes().cloned().collect();
         root.finish();
         let problems = Diagnostics { path: PathBuf::new(), text: String::new(), found: Vec::new() };

@@ -5,6 +5,7 @@ mod control;
 mod core_dumps;
 mod error;
 mod limit_metrics;
+mod new_passwords;
 mod open_files;
 mod refusal_sink;
 mod reloader;
@@ -76,7 +77,7 @@ pub struct Daemon {
     administration: Administration,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
-    /// Tasks that check the upstreams and end exceptions.
+    /// Tasks that check the upstreams and the passwords of suspended users, and end exceptions.
     background_tasks: JoinSet<()>,
     reload_handle: ReloadHandle,
     reloading: JoinHandle<()>,
@@ -109,6 +110,7 @@ impl Daemon {
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
+        background_tasks.spawn(new_passwords::watch(Arc::downgrade(&server)));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         log_start(limits, &listeners);
         Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })
@@ -127,10 +129,11 @@ impl Daemon {
     }
 
     /// Stops in order: transactions finish, then the state is written to disk.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
-        drop(self.background_tasks);
+        // A task perhaps holds the server until it has ended.
+        self.background_tasks.shutdown().await;
         let _ = tokio::time::timeout(ADMINISTRATION_TIMEOUT, self.administration.stop()).await;
         let _ = self.reloading.await;
         self.server.relay.close().await;

@@ -87,6 +87,9 @@ pub struct ExceptionRecord {
     /// Name of the administrator, or `limit NAME`.
     pub by: String,
     pub reason: String,
+    /// For a suspension: true if it refuses mail to all recipients, also to those that `[suspensions]` allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
 }
 
 impl From<&Evaluation> for LimitRecord {
@@ -133,15 +136,15 @@ impl From<&Grant> for ExceptionRecord {
 }
 
 impl From<&Suspension> for ExceptionRecord {
-    fn from(Suspension { owner, term }: &Suspension) -> Self {
-        Self::new(owner, term)
+    fn from(Suspension { owner, term, is_strict, .. }: &Suspension) -> Self {
+        Self { strict: Some(*is_strict), ..Self::new(owner, term) }
     }
 }
 
 impl ExceptionRecord {
     fn new(owner: &Owner, Term { since, until, by, reason }: &Term) -> Self {
         let (owner, by) = (owner_texts(owner), by.to_string());
-        Self { owner, rate: None, since: *since, until: *until, by, reason: reason.to_string() }
+        Self { owner, rate: None, since: *since, until: *until, by, reason: reason.to_string(), strict: None }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::policy::exception::{By, Suspension, Term};
 use crate::policy::limit::{Algorithm, Count, Limit, Mode, Quota};
 use crate::policy::matching::{Field, Zone};
 use crate::policy::request::{Asn, Event, Facts, Location, Novelty, PolicyRequest, Stage};
-use crate::policy::verdict::{Evaluation, Refusal, Ruling, Suspended, Verdict};
+use crate::policy::verdict::{Evaluation, Refusal, Ruling, Suspended, SuspensionNotice, Verdict};
 use crate::policy::{InMemoryStore, Policy};
 use crate::smtp::reply::Reply;
 use crate::time::{Timestamp, Units, parse_rate};
@@ -132,8 +132,12 @@ fn a_suspension_is_recorded_with_its_author() {
     let by = By::Limit("flood".into());
     let term = Term { since: now(), until: now().after(Duration::from_secs(60)), by, reason: "9 of 9".into() };
     let owner = crate::policy::budgets::Owner::from_stored("user=alice");
-    let suspended =
-        Suspended { suspension: Arc::new(Suspension { owner, term }), left: Duration::from_secs(60), help_url: None };
+    let suspended = Suspended {
+        suspension: Arc::new(Suspension::strict(owner, term)),
+        left: Duration::from_secs(60),
+        notice: SuspensionNotice { until: "2026-11-22 10:00 UTC".into(), contact: None },
+        help_url: None,
+    };
     let (facts, event) = (facts(), Event::Mail);
     let reply = Reply::new(550, "5.7.1 suspended");
     let record = DecisionRecord::refused(decided(&facts, &event, &[]), Outcome::Suspended, None, &reply, "r");

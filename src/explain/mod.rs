@@ -261,7 +261,13 @@ fn condition(setting: &Setting) -> String {
 fn rung(table: &[&Setting], owner: &str) -> (f64, String) {
     let (at, actions): (Vec<&Setting>, Vec<&Setting>) = table.iter().partition(|setting| setting.key == "at");
     let at = at.first().and_then(|at| values(at).concat().replace('_', "").parse().ok());
-    (at.unwrap_or(1.0), actions.into_iter().map(|setting| action(setting, owner)).collect::<Vec<_>>().join(" and "))
+    let is_strict = actions.iter().any(|setting| setting.key == "strict" && setting.value.as_deref() == Some("true"));
+    let actions = actions.into_iter().filter(|setting| setting.key != "strict");
+    let actions = actions.map(|setting| match (setting.key, is_strict) {
+        ("suspend", true) => action(setting, owner) + " from all mail",
+        _ => action(setting, owner),
+    });
+    (at.unwrap_or(1.0), actions.collect::<Vec<_>>().join(" and "))
 }
 
 /// Describes one action of a rung in words.

@@ -1,13 +1,14 @@
-//! Temporary exceptions from the limits. A grant replaces a limit's rate for one owner. A suspension refuses all mail
-//! of one owner.
+//! Temporary exceptions from the limits. A grant replaces a limit's rate for one owner. A suspension refuses the mail of
+//! one owner.
 
 use super::Policy;
-use crate::policy::budgets::{Key, Owner};
+pub use super::suspension::{AllowedRecipients, NewPassword, PasswordFingerprint, Suspension, SuspensionRules};
+pub use super::term::{By, Term};
+use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::{Limit, Quota, RateTerms};
 use crate::policy::matching::{Field, NormalizedFacts};
 use crate::time::Timestamp;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// All exceptions. An expired exception has no effect, even before it is removed.
@@ -32,68 +33,9 @@ pub struct Grant {
     pub term: Term,
 }
 
-/// Suspension: refuses all mail of an owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suspension {
-    /// One user, user-domain, client or sender.
-    pub owner: Owner,
-    pub term: Term,
-}
-
-/// Period of validity, author and reason of an exception.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Term {
-    pub since: Timestamp,
-    pub until: Timestamp,
-    pub by: By,
-    pub reason: Arc<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum By {
-    /// Limit of this name.
-    Limit(Arc<str>),
-    /// Administrator, with the name that was given in the command.
-    Administrator(Arc<str>),
-}
-
-impl By {
-    /// Parses the stored form, which is the same as the displayed form.
-    pub fn from_stored(text: &str) -> Self {
-        match text.strip_prefix(LIMIT) {
-            Some(limit) => Self::Limit(limit.into()),
-            None => Self::Administrator(text.into()),
-        }
-    }
-}
-
-impl fmt::Display for By {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Limit(limit) => write!(f, "{LIMIT}{limit}"),
-            Self::Administrator(name) => f.write_str(name),
-        }
-    }
-}
-
-/// Prefix that distinguishes a limit's name from an administrator's name, which contains no space.
-const LIMIT: &str = "limit ";
-
 /// Maximum number of suspensions. When this number is reached, Weir refuses senders who exceed a limit, but does not
 /// suspend them.
 pub const MAX_SUSPENSIONS: usize = 10_000;
-
-impl Term {
-    pub fn holds(&self, now: Timestamp) -> bool {
-        now < self.until
-    }
-
-    /// Returns whether the term has certainly ended. `doubt` is `None` if the clock is certainly right. Otherwise only
-    /// a term that began at `doubt` or later can have certainly ended.
-    pub fn has_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
-        !self.holds(now) && doubt.is_none_or(|doubt| self.since >= doubt)
-    }
-}
 
 impl Grant {
     /// Returns the quota of the grant, which replaces the limit's quota. Returns `None` if the configuration has since
@@ -197,22 +139,37 @@ impl Exceptions {
         grants.get(owner).filter(|grant| grant.term.holds(now))
     }
 
-    /// Returns the valid suspension that applies to these facts. If several suspensions apply, returns the one that
-    /// ends last.
+    /// Returns the valid suspension that applies to these facts. If several suspensions apply, returns a strict one,
+    /// and among these the one that ends last.
     pub(super) fn suspended(&self, facts: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
         let owner = |field: &Field| {
             let value = field.value(facts, None)?;
             Some(Owner::from_parts([(field.name(), &*value)].into_iter()))
         };
         let found = self.suspended.iter().filter_map(owner).filter_map(|owner| self.suspensions.get(&owner));
-        found.filter(|suspension| suspension.term.holds(now)).max_by_key(|suspension| suspension.term.until)
+        found
+            .filter(|suspension| suspension.term.holds(now))
+            .max_by_key(|suspension| (suspension.is_strict, suspension.term.until))
     }
 
-    /// Returns whether this is the key of a grant's budget and the grant is valid at `now`.
+    /// Returns the valid suspension of an owner, unless the suspension is strict.
+    pub(super) fn lenient(&self, owner: &str, now: Timestamp) -> Option<&Arc<Suspension>> {
+        self.suspensions.get(owner).filter(|one| !one.is_strict && one.term.holds(now))
+    }
+
+    /// Returns whether this is the key of a budget of a grant or a suspension, and the exception is valid at `now`.
     pub fn needs(&self, key: &Key, now: Timestamp) -> bool {
         let Some((own, since)) = key.ungranted() else { return false };
-        let grant = own.parts().next().and_then(|limit| self.grant_of(limit, &own.owner()));
-        grant.is_some_and(|grant| grant.term.since == since && grant.term.holds(now))
+        let owner = own.owner();
+        let grant = own.parts().next().and_then(|limit| self.grant_of(limit, &owner)).map(|grant| &grant.term);
+        let suspension = self.suspension_of(&owner).map(|suspension| &suspension.term);
+        grant.into_iter().chain(suspension).any(|term| term.since == since && term.holds(now))
+    }
+
+    /// Returns whether this is the key of a budget that a valid suspension has for the mail that it allows.
+    pub(super) fn is_of_suspension(&self, key: KeyRef<'_>, now: Timestamp) -> bool {
+        let Some((own, since)) = key.ungranted() else { return false };
+        self.lenient(own.owner().as_str(), now).is_some_and(|suspension| suspension.term.since == since)
     }
 
     pub(super) fn has_suspensions(&self) -> bool {

@@ -90,6 +90,8 @@ impl InMemoryStore {
 
     fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
         let exceptions = Arc::make_mut(&mut self.policy.exceptions);
+        let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now));
+        let suspension = former.map_or(suspension.clone(), |former| Arc::new(suspension.extending(former)));
         if !exceptions.has_room() {
             exceptions.forget(now, None);
         }

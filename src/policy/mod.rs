@@ -6,7 +6,7 @@
 //!
 //! Modules, in the order of a decision: [`address`] normalizes addresses. [`request`] contains the events and facts of
 //! a session. [`location`] finds the country of a client. [`limit`] contains the limits of `weir.toml`. [`matching`] determines to which events a limit applies.
-//! [`exception`] contains grants and suspensions. `plan` finds limits and budgets. [`budgets`] contains the keys and
+//! [`exception`] contains grants and suspensions, `suspension` the rules of the latter. `plan` finds limits and budgets. [`budgets`] contains the keys and
 //! states of budgets. `decision` measures and charges each event. [`verdict`] contains the result of a decision.
 
 pub mod address;
@@ -25,6 +25,8 @@ mod name_search;
 mod plan;
 mod record_filter;
 pub mod request;
+mod suspension;
+mod term;
 pub mod verdict;
 
 pub use budget_view::{BudgetReading, BudgetView, BudgetViews, QuotaSource};
@@ -38,7 +40,7 @@ pub use record_filter::{ClientFilter, UserFilter};
 
 use address::AddressNormalizer;
 use budgets::{Budget, Key};
-use exception::Exceptions;
+use exception::{Exceptions, SuspensionRules};
 use ipnet::IpNet;
 use limit::{Action, Count, Limit, Mode, Rung};
 use location::Locations;
@@ -67,6 +69,7 @@ pub struct Policy {
     pub login_history: LoginHistory,
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
+    pub suspensions: Arc<SuspensionRules>,
     /// True if any enforced limit can delay replies.
     delays: bool,
     /// True if a condition of any limit needs the novelty of a login.

@@ -252,7 +252,7 @@ impl SessionLog<'_> {
 
     fn suspended(&self, suspension: &Suspension) {
         let Self { metrics, session, client, user, .. } = self;
-        let Suspension { owner, term: Term { since, until, by, reason } } = suspension;
+        let Suspension { owner, term: Term { since, until, by, reason }, .. } = suspension;
         if let exception::By::Limit(limit) = by {
             metrics.limits.suspensions.with_label_values(&[limit]).inc();
         }

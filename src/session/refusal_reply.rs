@@ -16,7 +16,27 @@ pub fn refusal_reply(refusal: &Refusal, stage: Stage, hostname: &str, reference:
 
 /// Returns the reply to a command of a suspended client, user or sender.
 pub fn suspended_reply(suspended: &Suspended, reference: &str) -> Reply {
-    Reply::new(550, format!("5.7.1 {}", suspended.text(reference)))
+    let lines = wrapped(&suspended.text(reference), MAX_LINE_LENGTH);
+    Reply::lines(550, lines.iter().map(|line| format!("5.7.1 {line}")))
+}
+
+/// Length in octets up to which a line of a reply gets more words. Together with the codes it is below the 512 octets
+/// of RFC 5321 §4.5.3.1.5.
+const MAX_LINE_LENGTH: usize = 480;
+
+/// Splits a text into lines of at most `most` octets, if possible between words. Replies have ASCII only, so other
+/// characters become `?`.
+fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
+    let text: String = text.chars().map(printable).collect();
+    let (mut lines, mut rest) = (Vec::new(), text.as_str());
+    while rest.len() > most {
+        let end = rest[..=most].rfind(' ').filter(|end| *end > 0).unwrap_or(most);
+        lines.push(rest[..end].to_owned());
+        rest = rest[end..].trim_start();
+    }
+    lines.push(rest.to_owned());
+    lines
 }
 
 /// Returns the code of a refusal: the code that the limit configures, or the code that clients handle best.
@@ -57,5 +77,24 @@ fn permanent(stage: Stage) -> Code {
         Stage::Mail | Stage::Rcpt | Stage::Data => Code::new(550, [5, 7, 1]),
         // RFC 5321 §4.3.2 lists this code for these stages. RFC 4954 §4 lists no other code of this meaning for AUTH.
         Stage::Connect | Stage::Command | Stage::Auth | Stage::End => Code::new(554, [5, 7, 1]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_split_between_words() {
+        for (text, lines) in [
+            ("", &[""][..]),
+            ("one two", &["one two"]),
+            ("one two three", &["one two", "three"]),
+            ("12345678 9", &["12345678", "9"]),
+            ("123456789012 345", &["12345678", "9012 345"]),
+            ("gr\u{fc}n\r\nrot", &["gr?n??ro", "t"]),
+        ] {
+            assert_eq!(wrapped(text, 8), lines, "{text:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
 use super::{Store, Unavailable};
 use crate::engine::State;
 use crate::policy::budgets::{Key, Loaded, Owner};
-use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
+use crate::policy::exception::{By, Exceptions, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::policy::{NameSearch, Policy};
 use crate::time::Timestamp;
 use std::sync::atomic::Ordering;
@@ -203,15 +203,44 @@ impl Store {
         (by, reason): (By, Arc<str>),
         now: Timestamp,
     ) -> Option<(Arc<Suspension>, Kept)> {
+        self.end_suspension_if(owner, |_| true, (Act::Released, by, reason), now).await
+    }
+
+    /// Ends an owner's suspension early and returns it, if `is_meant` returns true for it. `act` is the act in the audit
+    /// trail.
+    pub async fn end_suspension_if(
+        &self,
+        owner: &Owner,
+        is_meant: impl FnOnce(&Suspension) -> bool,
+        (act, by, reason): (Act, By, Arc<str>),
+        now: Timestamp,
+    ) -> Option<(Arc<Suspension>, Kept)> {
         let doubt = self.core.clock_doubt();
         let (ended, written) = self.core.change_exceptions(|exceptions, batch| {
             batch.end_expired(exceptions, now, doubt);
+            exceptions.suspension_of(owner).filter(|one| is_meant(one))?;
             let suspension = exceptions.release(owner)?;
             batch.add_suspension(&suspension);
-            batch.add_record(AuditRecord::of_suspension(Act::Released, &suspension, now, Some((by, reason))));
+            batch.add_record(AuditRecord::of_suspension(act, &suspension, now, Some((by, reason))));
             Some(suspension)
         });
         Some((ended?, self.core.wait_until_written(written).await))
+    }
+
+    /// Sets the password fingerprints of suspensions that lack one. Does not wait until they are in the file. Does
+    /// nothing to a suspension that has been replaced.
+    pub fn set_fingerprints(&self, fingerprints: &[(Arc<Suspension>, PasswordFingerprint)]) {
+        let change = |exceptions: &mut Exceptions, batch: &mut Batch| {
+            for (suspension, fingerprint) in fingerprints {
+                if exceptions.suspension_of(&suspension.owner).is_some_and(|one| one == suspension) {
+                    let new_password = NewPassword::Ends(Some(*fingerprint));
+                    let marked = Arc::new(Suspension { new_password, ..Suspension::clone(suspension) });
+                    batch.add_suspension(&marked);
+                    exceptions.suspend(marked);
+                }
+            }
+        };
+        drop(self.core.change_exceptions(change));
     }
 
     /// Resets the budgets that a limit has for an owner. Returns the levels before the reset, as text. `reset` is

@@ -4,7 +4,8 @@
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
 //! If the limit counts distinct values, `seen` is the budget's filter in base64. If the budget belongs to a grant,
 //! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
-//! `suspension`). The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
+//! `suspension`). A suspension has `strict` and, if a new password ends it, `ends-on-new-password`, perhaps with
+//! `password-fingerprint`. The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
 //! A row of the login history is
 //! `{"login":"alice","network":"192.0.2.0/24","first":"2026-11-21T10:00:00Z","last":"2026-11-22T10:00:00Z","logins":7,"country":"AT","tls":"TLSv1.3","mechanism":"PLAIN","helo":["laptop.example"]}`;
 //! unknown values are left out. The line of a record of refusals has the key `refusal`: see `refusals/jsonl.rs`.
@@ -16,7 +17,7 @@ use super::login_history::{self, LoginKey, LoginRow, MAX_NAMES};
 use super::refusals::{self, RefusalRow};
 use crate::engine::State;
 use crate::policy::budgets::{Budget, Key, Owner};
-use crate::policy::exception::{By, Grant, Suspension, Term};
+use crate::policy::exception::{By, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::policy::limit::{Algorithm, Count};
 use crate::policy::matching::Field;
 use crate::time::{Timestamp, parse_time};
@@ -68,7 +69,15 @@ pub fn of_grant(grant: &Grant) -> Value {
 }
 
 pub fn of_suspension(suspension: &Suspension) -> Value {
-    of_term(SUSPENSION, &suspension.owner, &suspension.term)
+    let mut line = of_term(SUSPENSION, &suspension.owner, &suspension.term);
+    line["strict"] = json!(suspension.is_strict);
+    if let NewPassword::Ends(fingerprint) = suspension.new_password {
+        line["ends-on-new-password"] = json!(true);
+        if let Some(fingerprint) = fingerprint {
+            line["password-fingerprint"] = json!(fingerprint.to_string());
+        }
+    }
+    line
 }
 
 fn of_term(kind: &str, of: &Owner, term: &Term) -> Value {
@@ -167,7 +176,19 @@ impl Object {
     }
 
     fn exception(&self) -> Result<Line, String> {
-        self.only(&["exception", "limit", "owner", "rate", "since", "until", "by", "reason"])?;
+        self.only(&[
+            "exception",
+            "limit",
+            "owner",
+            "rate",
+            "since",
+            "until",
+            "by",
+            "reason",
+            "strict",
+            "ends-on-new-password",
+            "password-fingerprint",
+        ])?;
         let term = Term {
             since: self.time("since")?,
             until: self.time("until")?,
@@ -180,9 +201,30 @@ impl Object {
                 let (limit, rate) = (self.word("limit")?.into(), self.word("rate")?.into());
                 Ok(Line::Grant(Grant { limit, owner, rate, term }))
             }
-            SUSPENSION => Ok(Line::Suspension(Suspension { owner, term })),
+            SUSPENSION => {
+                // Lines of before version 7 of the state file lack these keys.
+                let (is_strict, new_password) = (self.flag("strict")?.unwrap_or(true), self.new_password()?);
+                Ok(Line::Suspension(Suspension { owner, term, is_strict, new_password }))
+            }
             other => Err(format!("\"exception\" must be \"grant\" or \"suspension\", not \"{other}\"")),
         }
+    }
+
+    fn new_password(&self) -> Result<NewPassword, String> {
+        if self.flag("ends-on-new-password")? != Some(true) {
+            return Ok(NewPassword::Keeps);
+        }
+        if !self.0.contains_key("password-fingerprint") {
+            return Ok(NewPassword::Ends(None));
+        }
+        let fingerprint = PasswordFingerprint::parse(self.word("password-fingerprint")?);
+        let why = "\"password-fingerprint\" must be four hexadecimal digits";
+        Ok(NewPassword::Ends(Some(fingerprint.ok_or(why)?)))
+    }
+
+    fn flag(&self, name: &str) -> Result<Option<bool>, String> {
+        let bad = || format!("\"{name}\" is not true or false");
+        self.0.get(name).map(|value| value.as_bool().ok_or_else(bad)).transpose()
     }
 
     fn record(&self) -> Result<Line, String> {

@@ -136,20 +136,21 @@ impl Batch {
         suspension: &Arc<Suspension>,
         (now, doubt): (Timestamp, Option<Timestamp>),
     ) {
-        let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now));
-        if former.is_some_and(|former| former.term.until >= suspension.term.until) {
+        let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now)).cloned();
+        if former.as_ref().is_some_and(|former| former.term.until >= suspension.term.until) {
             return;
         }
         // A client that is suspended and continues to try may extend its suspension each time. Only the first
         // suspension gets an audit record.
-        let is_new = former.is_none_or(|former| former.term.by != suspension.term.by);
+        let is_new = former.as_ref().is_none_or(|former| former.term.by != suspension.term.by);
         if former.is_none() && !exceptions.has_room() {
             self.end_expired(exceptions, now, doubt);
             if !exceptions.has_room() {
                 return;
             }
         }
-        exceptions.suspend(suspension.clone());
+        let extended = former.map(|former| Arc::new(suspension.extending(&former)));
+        exceptions.suspend(extended.unwrap_or_else(|| suspension.clone()));
         self.add_suspension(suspension);
         if is_new {
             self.add_record(AuditRecord::of_suspension(Act::Suspended, suspension, now, None));

@@ -110,15 +110,25 @@ fn add_refusals(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 
 /// Migrates to version 7.
 fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-    add_refusal_evidence(transaction)?;
-    transaction.execute_batch(SCHEMA)
+    add_kinds_of_suspension(transaction)?;
+    add_refusal_evidence(transaction)
 }
 
-/// Adds the owners of refusals, the mark of shadow mode, and the sums over the table. If the file is older than version
-/// 6, the table is new and has the columns.
+/// Adds the columns that say which mail a suspension allows, and whether a new password ends it. Suspensions of before
+/// allow none, and no new password ends them.
+fn add_kinds_of_suspension(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    if has_column(transaction, "exception", "lenient")? {
+        return Ok(());
+    }
+    transaction.execute_batch(
+        "ALTER TABLE exception ADD COLUMN lenient INTEGER NOT NULL DEFAULT 0; \
+         ALTER TABLE exception ADD COLUMN password TEXT",
+    )
+}
+
+/// Adds the owners of refusals, the mark of shadow mode, and the sums over the table.
 fn add_refusal_evidence(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-    let has_columns = "SELECT count(*) FROM pragma_table_info('refusal') WHERE name = 'shadow'";
-    if transaction.query_row(has_columns, [], |row| row.get::<_, i64>(0))? == 0 {
+    if !has_column(transaction, "refusal", "shadow")? {
         // A tag of 2 digits is that of several owners.
         transaction.execute_batch(
             "ALTER TABLE refusal ADD COLUMN owner TEXT;
@@ -130,6 +140,13 @@ fn add_refusal_evidence(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(
         "UPDATE refusal_sum SET (records, octets) = (SELECT count(*), coalesce(sum(octets), 0) FROM refusal)",
     )
+}
+
+/// Returns whether a table has a column. An earlier step of the migration can have created the table with the columns of
+/// the present version.
+fn has_column(transaction: &Transaction<'_>, table: &str, column: &str) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
+    transaction.query_row(sql, params![table, column], |row| row.get::<_, i64>(0)).map(|count| count > 0)
 }
 
 fn for_each(

@@ -31,6 +31,9 @@ CREATE TABLE IF NOT EXISTS exception (
     until    INTEGER NOT NULL,
     author   TEXT NOT NULL,    -- name of an administrator, or "limit " and the name of the limit that began it
     reason   TEXT NOT NULL,
+    lenient  INTEGER NOT NULL DEFAULT 0, -- 1: a suspension that lets mail to the recipients of [suspensions] pass
+    password TEXT,             -- of a suspension that a new password of the user ends: fingerprint of the password hash
+                               -- at its beginning, or empty until it is known; NULL: no new password ends it
     PRIMARY KEY (of_limit, owner)
 ) STRICT, WITHOUT ROWID;
 

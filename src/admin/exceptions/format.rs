@@ -1,9 +1,10 @@
 //! Short texts about exceptions, for administrators: the result of a command, the exceptions in force, and the audit
 //! trail.
 
+use super::allowed_recipients;
 use crate::policy::Policy;
 use crate::policy::budgets::Owner;
-use crate::policy::exception::{Grant, Suspension, Term};
+use crate::policy::exception::{Grant, Suspension, SuspensionRules, Term};
 use crate::store::Kept;
 use crate::store::audit::{Act, AuditRecord};
 use crate::time::{Timestamp, format_duration, format_wait};
@@ -15,16 +16,42 @@ pub fn granted(grant: &Grant) -> String {
     format!("granted: {limit} for {owner}: {rate}, {}; then as before\n", span(term))
 }
 
-pub fn suspended(Suspension { owner, term }: &Suspension) -> String {
-    format!("suspended: {owner} sends nothing, {}\n", span(term))
+pub fn suspended(suspension: &Suspension, rules: &SuspensionRules) -> String {
+    let Suspension { owner, term, .. } = suspension;
+    let (sends, ends) = (sends(suspension, rules), ends(suspension, rules));
+    let ends = ends.map_or_else(String::new, |ends| format!("; {ends}"));
+    format!("suspended: {owner} {sends}, {}{ends}\n", span(term))
 }
+
+/// Returns what a suspended owner sends.
+fn sends(suspension: &Suspension, rules: &SuspensionRules) -> String {
+    let allowed: Vec<&str> = allowed_recipients(suspension, rules).collect();
+    if allowed.is_empty() { "sends nothing".to_owned() } else { format!("sends only to {}", first_few(&allowed)) }
+}
+
+/// Returns the first patterns, and the number of the others.
+fn first_few(patterns: &[&str]) -> String {
+    match patterns.split_at_checked(MAX_PATTERNS) {
+        Some((first, others)) if !others.is_empty() => format!("{} and {} more", first.join(", "), others.len()),
+        _ => patterns.join(", "),
+    }
+}
+
+/// Returns the event before the end of the term that ends a suspension, if there is one.
+fn ends(suspension: &Suspension, rules: &SuspensionRules) -> Option<&'static str> {
+    let ends = rules.ends_on_new_password && suspension.ends_on_new_password();
+    ends.then_some("a new password ends it")
+}
+
+/// Maximum number of patterns in a line.
+const MAX_PATTERNS: usize = 5;
 
 pub fn revoked(grant: &Grant, now: Timestamp) -> String {
     let Grant { limit, owner, rate, term } = grant;
     format!("revoked: {limit} for {owner}: {rate}, by {}, {}; from now on as before\n", term.by, left(term, now))
 }
 
-pub fn released(Suspension { owner, term }: &Suspension, now: Timestamp) -> String {
+pub fn released(Suspension { owner, term, .. }: &Suspension, now: Timestamp) -> String {
     let why = because(&term.reason);
     format!("released: {owner} may send again; it was by {}, {}{why}\n", term.by, left(term, now))
 }
@@ -53,8 +80,15 @@ pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Sus
     if !suspensions.is_empty() {
         let _ = writeln!(text, "suspended: {}", suspensions.len());
     }
-    for Suspension { owner, term } in suspensions.iter().map(|suspension| &***suspension) {
+    let rules = &policy.suspensions;
+    for suspension in suspensions {
+        let Suspension { owner, term, .. } = &***suspension;
         let _ = writeln!(text, "  {owner}  {}\n{}", left(term, now), origin(term));
+        let (sends, ends) = (sends(suspension, rules), ends(suspension, rules));
+        if !suspension.is_strict && !rules.allowed.is_empty() || ends.is_some() {
+            let ends = ends.map_or_else(String::new, |ends| format!("; {ends}"));
+            let _ = writeln!(text, "    {sends}{ends}");
+        }
     }
     if !grants.is_empty() {
         let _ = writeln!(text, "granted: {}", grants.len());

@@ -13,12 +13,13 @@ pub mod suspensions;
 pub use applicability::{Applicability, applicability};
 pub use format::trail;
 pub use names::Account;
+pub use release::end_on_new_password;
 pub use request::{checked_reason, parse_term};
 
 use super::{Api, ApiError, Caller, Errors, Json};
 use crate::clock;
 use crate::policy::budgets::Owner;
-use crate::policy::exception::{By, Grant, Suspension, Term};
+use crate::policy::exception::{By, Grant, Suspension, SuspensionRules, Term};
 use crate::store::Kept;
 use crate::time::Timestamp;
 use axum::extract::State;
@@ -50,6 +51,16 @@ pub struct Exception {
     /// The administrator, `token:NAME`, or `limit NAME`.
     pub by: String,
     pub reason: String,
+    /// For a suspension: true if it refuses mail to all recipients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
+    /// Recipients to which a suspended owner may write under the present configuration: patterns as in
+    /// `allow-recipients` of `[suspensions]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_recipients: Vec<String>,
+    /// True if a new password of the suspended user ends the suspension.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends_on_new_password: bool,
     /// Reason why a grant has no effect under the present configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_effect: Option<String>,
@@ -109,6 +120,9 @@ impl Exception {
             until: term.until.rfc3339_exact(),
             by: term.by.to_string(),
             reason: term.reason.to_string(),
+            strict: None,
+            allowed_recipients: Vec::new(),
+            ends_on_new_password: false,
             without_effect: None,
         }
     }
@@ -121,10 +135,22 @@ impl From<&Grant> for Exception {
     }
 }
 
-impl From<&Suspension> for Exception {
-    fn from(Suspension { owner, term }: &Suspension) -> Self {
-        Self::of_term(ExceptionKind::Suspension, owner, term)
+impl Exception {
+    /// Describes a suspension under these rules.
+    pub fn of_suspension(suspension: &Suspension, rules: &SuspensionRules) -> Self {
+        let Suspension { owner, term, is_strict, .. } = suspension;
+        Self {
+            strict: Some(*is_strict),
+            allowed_recipients: allowed_recipients(suspension, rules).map(str::to_owned).collect(),
+            ends_on_new_password: rules.ends_on_new_password && suspension.ends_on_new_password(),
+            ..Self::of_term(ExceptionKind::Suspension, owner, term)
+        }
     }
+}
+
+/// Returns the recipients to which a suspended owner may write: patterns as in the configuration.
+fn allowed_recipients<'a>(suspension: &Suspension, rules: &'a SuspensionRules) -> impl Iterator<Item = &'a str> {
+    rules.allowed.patterns().take(if suspension.is_strict { 0 } else { usize::MAX })
 }
 
 /// Returns the fields of an owner.
@@ -174,7 +200,7 @@ pub async fn list(State(api): State<Api>) -> Result<Json<ExceptionsAnswer>, ApiE
         let without_effect = policy.why_inert(grant).map(str::to_owned);
         Exception { without_effect, ..Exception::from(&***grant) }
     };
-    let of_suspension = |suspension: &&Arc<Suspension>| Exception::from(&***suspension);
+    let of_suspension = |suspension: &&Arc<Suspension>| Exception::of_suspension(suspension, &policy.suspensions);
     let exceptions = grants.iter().map(of_grant).chain(suspensions.iter().map(of_suspension)).collect();
     Ok(Json(ExceptionsAnswer { exceptions, message }))
 }

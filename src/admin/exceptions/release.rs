@@ -6,6 +6,7 @@ use crate::policy::Policy;
 use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Suspension};
 use crate::policy::limit::{Action, Limit, Mode};
+use crate::store::audit::Act;
 use crate::store::{Kept, Store};
 use crate::terminal::shell_word;
 use crate::time::Timestamp;
@@ -34,9 +35,21 @@ pub async fn release(
     Some((format::released(&suspension, now) + &resets, suspension, kept))
 }
 
+/// Ends the suspension of a user who has a new password, in the same way.
+pub async fn end_on_new_password(store: &Store, suspension: &Suspension, now: Timestamp) {
+    let (policy, reason) = (store.policy(), Arc::<str>::from("the password has changed"));
+    let (owner, by) = (&suspension.owner, &suspension.term.by);
+    for name in names_to_reset(store, &policy, suspension, now).await {
+        reset(store, &name, owner, (by.clone(), reason.clone()), now).await;
+    }
+    // An administrator has perhaps replaced the suspension in the meantime.
+    let is_meant = |one: &Suspension| one == suspension;
+    store.end_suspension_if(owner, is_meant, (Act::Ended, by.clone(), reason), now).await;
+}
+
 /// Returns the names of the limits whose budgets are to be reset.
 async fn names_to_reset(store: &Store, policy: &Policy, suspension: &Suspension, now: Timestamp) -> Vec<Arc<str>> {
-    let Suspension { owner, term } = suspension;
+    let Suspension { owner, term, .. } = suspension;
     let mut names = Vec::new();
     for limit in policy.limits.iter().filter(|limit| limit.mode == Mode::Enforce) {
         let Some(at) = suspends_from(limit) else { continue };
@@ -56,7 +69,7 @@ async fn names_to_reset(store: &Store, policy: &Policy, suspension: &Suspension,
 /// Returns the lowest level of a budget at which the limit suspends the owner. The level is a multiple of the limit.
 fn suspends_from(limit: &Limit) -> Option<f64> {
     let rungs = limit.ladder.rungs().iter();
-    rungs.filter(|rung| matches!(rung.action, Action::Suspend(_))).map(|rung| rung.at).reduce(f64::min)
+    rungs.filter(|rung| matches!(rung.action, Action::Suspend { .. })).map(|rung| rung.at).reduce(f64::min)
 }
 
 /// Returns whether one more event would raise a budget of the owner to the level `at`, which is a multiple of the

@@ -4,7 +4,6 @@ use super::{ActAnswer, Exception, because, format, names, release, remarks, term
 use crate::admin::{Api, ApiError, Caller, Errors, ErrorsOrDoubts, Json, Query};
 use crate::clock;
 use crate::policy::budgets::Owner;
-use crate::policy::exception::Suspension;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -22,6 +21,12 @@ pub struct SuspendRequest {
     /// For the audit trail. Not empty.
     #[schema(min_length = 1, max_length = 500)]
     pub reason: String,
+    /// Refuse mail to all recipients, also to those that `[suspensions]` allows. No new password ends the suspension.
+    #[serde(default)]
+    pub strict: bool,
+    /// Stay suspended although the user gets a new password.
+    #[serde(default)]
+    pub keep: bool,
     /// Suspend also if this looks like a mistake.
     #[serde(default)]
     pub force: bool,
@@ -40,7 +45,8 @@ pub struct ReleaseQuery {
 
 /// Suspends a user, client, sender or domain.
 ///
-/// Weir refuses all its mail for a limited time.
+/// Weir refuses its mail for a limited time, except to the recipients that `[suspensions]` allows. The reply states the
+/// reason and the end.
 #[utoipa::path(post, path = "/v1/suspensions", request_body = SuspendRequest,
     responses((status = 200, description = "Suspended", body = ActAnswer), ErrorsOrDoubts))]
 pub async fn suspend(
@@ -49,17 +55,19 @@ pub async fn suspend(
     Json(request): Json<SuspendRequest>,
 ) -> Result<Json<ActAnswer>, ApiError> {
     let (server, now) = (api.server()?, clock::now());
-    let owner = Owner::of_sender(&request.owner, &server.store.policy().normalizer)?;
-    let suspension = Suspension { owner, term: term(&caller, request.for_seconds, &request.reason, now)? };
+    let policy = server.store.policy();
+    let (owner, rules) = (Owner::of_sender(&request.owner, &policy.normalizer)?, &policy.suspensions);
+    let term = term(&caller, request.for_seconds, &request.reason, now)?;
+    let suspension = rules.suspension(owner, term, request.strict, request.keep);
     let accounts = names::all_accounts(server.accounts.as_ref()).await;
     let is_known = names::check(&server.store, &suspension.owner, &accounts, now).await;
-    let mut message = format::suspended(&suspension) + &remarks([is_known], request.force)?;
-    let exception = Some(Exception::from(&suspension));
+    let mut message = format::suspended(&suspension, rules) + &remarks([is_known], request.force)?;
+    let exception = Some(Exception::of_suspension(&suspension, rules));
     let (former, kept) = server.store.suspend(suspension).await;
     if let Some(former) = &former {
         let _ = writeln!(message, "before that it was until {}, by {}", former.term.until.rfc3339(), former.term.by);
     }
-    let replaced = former.as_deref().map(Exception::from);
+    let replaced = former.as_deref().map(|former| Exception::of_suspension(former, rules));
     Ok(Json(ActAnswer { exception, replaced, ..ActAnswer::new(message, &kept) }))
 }
 
@@ -85,6 +93,6 @@ pub async fn release(
         let why = format!("{whom} is not suspended: weir exceptions lists the suspensions");
         return Err(ApiError::refused(why));
     };
-    let exception = Some(Exception::from(&*suspension));
+    let exception = Some(Exception::of_suspension(&suspension, &policy.suspensions));
     Ok(Json(ActAnswer { exception, ..ActAnswer::new(message, &kept) }))
 }

@@ -121,11 +121,12 @@ fn exceptions(decision: &DecisionRecord, text: &mut Text) {
 }
 
 fn exception(exception: &ExceptionRecord) -> String {
-    let ExceptionRecord { owner, rate, until, by, reason, .. } = exception;
+    let ExceptionRecord { owner, rate, until, by, reason, strict, .. } = exception;
     let owner = if owner.is_empty() { "all".to_owned() } else { owner.join(", ") };
     let rate = rate.as_ref().map(|rate| format!("{rate} for ")).unwrap_or_default();
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-    format!("{rate}{owner} until {} by {by}{reason}", until.rfc3339())
+    let strict = if *strict == Some(true) { " (strict)" } else { "" };
+    format!("{rate}{owner}{strict} until {} by {by}{reason}", until.rfc3339())
 }
 
 /// Writes each limit that was measured then, with its numbers then and now, and each limit that would measure the event

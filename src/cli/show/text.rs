@@ -43,8 +43,10 @@ const REFUSALS: [Column; 6] = [
 pub fn text(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     let mut text = paint.paint(Tone::Heading, &cut(&harmless(&title(answer)), width)) + "\n";
     for suspension in &answer.suspensions {
-        let sentence =
-            format!("suspended: {} sends nothing, {}", owner_text(&suspension.owner), term(suspension, answer));
+        let (owner, allowed) = (owner_text(&suspension.owner), &suspension.allowed_recipients);
+        let sends = if allowed.is_empty() { "nothing".to_owned() } else { format!("only to {}", allowed.join(", ")) };
+        let ends = if suspension.ends_on_new_password { "; a new password ends it" } else { "" };
+        let sentence = format!("suspended: {owner} sends {sends}, {}{ends}", term(suspension, answer));
         text += &coloured(&harmless(&sentence), Tone::Bad, 0, width, paint);
     }
     text += &answer.activity.as_ref().map_or_else(String::new, |sender| activity(sender, &answer.time, width));
@@ -318,6 +320,9 @@ mod tests {
             until: "2026-11-24T01:00:00Z".into(),
             by: "root".into(),
             reason: reason.into(),
+            strict: None,
+            allowed_recipients: Vec::new(),
+            ends_on_new_password: false,
             without_effect: None,
         }
     }

@@ -64,7 +64,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
         s.warn(&read.span, message, None);
     }
     add(route.map(|read| section::Placed { value: Action::Route(read.value.name.clone()), span: read.span }));
-    add(s.optional("suspend", |value| period(&text(value)?).map(Action::Suspend)));
+    add(suspension(&mut s));
     add(named(&mut s, "notify", "notify", |name| cx.notifications.get(name).map(Action::Notify)));
     if !s.has_any(&VERBS) {
         let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify";
@@ -72,6 +72,16 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
     }
     s.finish();
     (level, actions.into_iter().map(|(action, span)| (Rung { at, action }, span)).collect())
+}
+
+/// Reads `suspend`, and `strict`, which says that the suspension allows no mail at all.
+fn suspension(s: &mut Section<'_>) -> Option<section::Placed<Action>> {
+    let strict = s.optional("strict", flag);
+    let is_strict = strict.as_ref().is_some_and(|strict| strict.value);
+    if let Some(strict) = strict.filter(|_| !s.has("suspend")) {
+        s.error(&strict.span, "strict works only with suspend", Some("add suspend = \"1d\", or leave strict out"));
+    }
+    s.optional("suspend", |value| Ok(Action::Suspend { time: period(&text(value)?)?, is_strict }))
 }
 
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
@@ -270,7 +280,7 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
 }
 
 fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
-    let Some((_, span)) = rungs.iter().find(|(rung, _)| matches!(rung.action, Action::Suspend(_))) else { return };
+    let Some((_, span)) = rungs.iter().find(|(rung, _)| matches!(rung.action, Action::Suspend { .. })) else { return };
     let is_one = matches!(limit.per[..], [Field::User | Field::Client(_) | Field::Sender | Field::UserDomain]);
     if !is_one {
         let names: Vec<_> = limit.per.iter().map(|field| field.name()).collect();

@@ -10,7 +10,7 @@ use crate::config::overrides as table;
 use crate::config::section::{Placed, Section};
 use crate::config::values::{any_network, flag, text};
 use crate::policy::limit::{Overrides, Quota, RateTerms};
-use crate::policy::matching::{AllOf, Comparison, Condition, Hours, Matcher, Networks, PatternTable, Shape};
+use crate::policy::matching::{AllOf, Comparison, Condition, Field, Hours, Matcher, Networks, PatternTable, Shape};
 use crate::policy::request::LoginTrait;
 use std::ops::Range;
 use std::sync::Arc;
@@ -160,6 +160,20 @@ pub fn pattern_tables(
     match values_of(s, Key::named(name)?, &value, &span, cx) {
         Condition::Field(_, tables) | Condition::Group(tables) => Some(tables),
         _ => None,
+    }
+}
+
+/// Makes tables of patterns of recipients, outside of limits. `name` is the key whose value the patterns are.
+pub fn recipient_tables(
+    s: &Section<'_>,
+    name: &'static str,
+    patterns: &[String],
+    span: &Range<usize>,
+    cx: &mut Context<'_>,
+) -> Vec<Arc<PatternTable<()>>> {
+    match values_of(s, Key::Field(Field::Recipient, name), patterns, span, cx) {
+        Condition::Field(_, tables) => tables,
+        _ => Vec::new(),
     }
 }
 

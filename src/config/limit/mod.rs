@@ -21,7 +21,7 @@ use crate::policy::request::Stage;
 use crate::time::{Units, parse_amount};
 use check::Draft;
 pub use context::{Compiled, Context, Exceedable};
-pub use matching::pattern_tables;
+pub use matching::{pattern_tables, recipient_tables};
 pub use references::{Reference, References};
 use std::collections::HashSet;
 use std::ops::Range;

@@ -17,7 +17,8 @@ pub struct Reached {
     /// Delay of the reply.
     pub delay: Duration,
     pub route: Option<Arc<str>>,
-    pub suspends: Option<Duration>,
+    /// Length of the suspension that begins, and whether it is strict.
+    pub suspends: Option<(Duration, bool)>,
     pub notice: Option<Arc<Notification>>,
 }
 
@@ -34,8 +35,22 @@ impl Reached {
         let ReachedRungs { mut reached, strongest, lowest, delay, denial } = rungs;
         let refusal = |verb, at, (level, wait), text| {
             let (name, thing, also, indices) = (limit.name.clone(), limit.thing(), Vec::new(), Vec::new());
-            let (suspends, is_late) = (None, false);
-            Refusal { limit: name, thing, quota, at, verb, level, wait, suspends, is_late, also, indices, text }
+            let (suspends, suspension, is_late) = (None, None, false);
+            Refusal {
+                limit: name,
+                thing,
+                quota,
+                at,
+                verb,
+                level,
+                wait,
+                suspends,
+                suspension,
+                is_late,
+                also,
+                indices,
+                text,
+            }
         };
         if let (Some((at, delay)), Some(room)) = (delay, room) {
             match reply_delay(delay, at, over, &room) {
@@ -50,7 +65,7 @@ impl Reached {
             let (level, wait) = (over.refused)(at);
             // A suspended sender has to wait until the suspension ends. The text is the text of the highest `deny` that
             // the event reaches, if the event reaches a `deny`.
-            let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
+            let suspends = reached.suspends.map(|(time, _)| time).filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
             reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
@@ -72,7 +87,7 @@ impl Reached {
 
     /// Returns a text for each action. If the texts must include the refusal, `verb` is the verb of the refusal.
     pub fn actions(&self, verb: Option<Verb>) -> Vec<String> {
-        let suspends = self.suspends.filter(|_| verb == Some(Verb::Suspend));
+        let suspends = self.suspends.map(|(time, _)| time).filter(|_| verb == Some(Verb::Suspend));
         let verb = verb.map(|verb| match suspends {
             Some(time) => format!("{} {}", verb.name(), format_duration(time)),
             None => verb.name().to_owned(),
@@ -108,9 +123,9 @@ impl ReachedRungs {
                 }
                 self.refuse(rung.at, *verb, text.clone());
             }
-            Action::Suspend(_) if !may_suspend => self.refuse(rung.at, Verb::Deny, self.denial.clone()),
-            Action::Suspend(time) => {
-                self.reached.suspends = Some(*time);
+            Action::Suspend { .. } if !may_suspend => self.refuse(rung.at, Verb::Deny, self.denial.clone()),
+            Action::Suspend { time, is_strict } => {
+                self.reached.suspends = Some((*time, *is_strict));
                 self.refuse(rung.at, Verb::Suspend, None);
             }
             Action::Warn => self.reached.warns = true,

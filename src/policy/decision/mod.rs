@@ -78,6 +78,8 @@ struct Decision<'a> {
     counters: &'a mut SessionCounters,
     /// Suspension that applies to this session. An earlier event of this run may have started it.
     suspension: Option<Arc<Suspension>>,
+    /// Suspensions that earlier events of this run have started.
+    begun: Vec<Arc<Suspension>>,
     /// Sum of the delays of the replies so far to this run of pipelined commands.
     waits: Duration,
 }
@@ -117,7 +119,7 @@ impl<'a> Decision<'a> {
         let mut own: Loaded = plan.own.iter().map(|key| counters.budget(key)).collect();
         own.0.iter_mut().for_each(|slot| slot.heal(now));
         let suspension = plan.suspension.clone();
-        Self { policy, now, request, plan, loaded, own, counters, suspension, waits: Duration::ZERO }
+        Self { policy, now, request, plan, loaded, own, counters, suspension, begun: Vec::new(), waits: Duration::ZERO }
     }
 
     fn decide(&mut self, event: &Event, checks: &'a [Check]) -> Verdict {
@@ -192,6 +194,7 @@ impl<'a> Decision<'a> {
         let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
         match *planned.quota {
             _ if is_counted && limit.charge != Charge::Attempts => None,
+            _ if !self.begun.is_empty() && self.is_of_begun(limit, planned) => None,
             Quota::Unlimited => None,
             // A past event cannot be refused.
             Quota::Never if effect == Effect::Record => None,
@@ -250,5 +253,7 @@ impl Step<'_> {
 mod evaluation_tests;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod suspension_tests;
 #[cfg(test)]
 mod tests;

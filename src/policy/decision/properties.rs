@@ -63,7 +63,8 @@ fn any_limit() -> impl Strategy<Value = Limit> {
             6 => limit.ladder = Ladder::new(vec![rung(0.5, delay), rung(1.5, Action::Refuse(Verb::Defer, None))]),
             7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::For(Duration::from_secs(16))))]),
             8 if limit.per == [Field::User] => {
-                limit.ladder = Ladder::new(vec![rung(1.0, Action::Suspend(Duration::from_secs(600)))]);
+                limit.ladder =
+                    Ladder::new(vec![rung(1.0, Action::Suspend { time: Duration::from_secs(600), is_strict: false })]);
             }
             _ => {}
         }

@@ -4,22 +4,49 @@ use super::delay::{Overage, Room};
 use super::ladder::Reached;
 use super::{Decision, Step};
 use crate::engine::Wait;
-use crate::policy::Lateness;
 use crate::policy::exception::{By, Suspension, Term};
-use crate::policy::limit::{Count, Effect, Mode};
+use crate::policy::limit::{Count, Effect, Limit, Mode, Verb};
+use crate::policy::plan::PlannedBudget;
 use crate::policy::request::Event;
-use crate::policy::verdict::{Notice, Suspended, Verdict};
+use crate::policy::verdict::{Notice, Suspended, SuspensionNotice, Verdict};
+use crate::policy::{Lateness, Policy};
 use std::sync::Arc;
 
 impl Decision<'_> {
     /// Returns the suspension that refuses this event, if there is one. A suspension refuses only events that send
-    /// mail: MAIL, RCPT, DATA and the end of the message.
+    /// mail: MAIL, RCPT, DATA and the end of the message. It lets mail to the recipients that `[suspensions]` allows
+    /// pass.
     pub(super) fn suspended(&self, event: &Event) -> Option<Suspended> {
         let suspension = self.suspension.as_ref()?;
         let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
-        let left = suspension.term.until.since(self.now);
-        let (suspension, help_url) = (suspension.clone(), self.policy.help_url.clone());
-        sends.then_some(Suspended { suspension, left, help_url })
+        if !sends || self.is_allowed(suspension, event) {
+            return None;
+        }
+        Some(Suspended {
+            suspension: suspension.clone(),
+            left: suspension.term.until.since(self.now),
+            notice: self.notice_of(suspension),
+            help_url: self.policy.help_url.clone(),
+        })
+    }
+
+    /// Returns whether the owner of this budget was suspended earlier in this run. The plan does not have the new budget
+    /// for the mail that the suspension allows. So this mail is not counted until the run ends.
+    pub(super) fn is_of_begun(&self, limit: &Limit, planned: &PlannedBudget<'_>) -> bool {
+        let Some(key) = self.plan.key(planned.slot).filter(|_| limit.count.is_of_mail()) else { return false };
+        let owner = key.ungranted().map_or(key, |(own, _)| own).owner();
+        self.begun.iter().any(|suspension| suspension.owner == owner)
+    }
+
+    fn is_allowed(&self, suspension: &Suspension, event: &Event) -> bool {
+        let Policy { suspensions, normalizer, .. } = self.policy;
+        suspensions.allow(suspension, event, &self.request.facts.recipients, normalizer)
+    }
+
+    /// Returns what the reply says about a suspension.
+    fn notice_of(&self, suspension: &Suspension) -> SuspensionNotice {
+        let (until, contact) = (suspension.term.until, self.policy.suspensions.contact.clone());
+        SuspensionNotice { until: self.policy.zone.minute(until).into(), contact }
     }
 
     /// Evaluates the limit's ladder for a step.
@@ -48,17 +75,23 @@ impl Decision<'_> {
     }
 
     /// Suspends the owner of the budget, if a rung that suspends is reached.
-    pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
+    pub(super) fn suspend(&mut self, step: &mut Step<'_>, verdict: &mut Verdict) {
         let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
-        let (Some(time), Some(key)) = (suspends, self.plan.key(step.planned.slot)) else { return };
+        let (Some((time, is_strict)), Some(key)) = (suspends, self.plan.key(step.planned.slot)) else { return };
         let owner = key.ungranted().map_or(key, |(own, _)| own).owner();
         let by = By::Limit(step.limit.name.clone());
         let reason = format!("{} of {}", step.planned.quota.level(step.level), step.planned.quota.most());
         let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
-        let suspension = Arc::new(Suspension { owner, term });
-        let ends_later = |former: &Arc<Suspension>| former.term.until >= suspension.term.until;
-        if !self.suspension.as_ref().is_some_and(ends_later) {
+        let suspension = Arc::new(self.policy.suspensions.suspension(owner, term, is_strict, false));
+        let rank = |one: &Arc<Suspension>| (one.is_strict, one.term.until);
+        if self.suspension.as_ref().is_none_or(|former| rank(former) < rank(&suspension)) {
             self.suspension = Some(suspension.clone());
+        }
+        self.begun.push(suspension.clone());
+        let notice = self.notice_of(&suspension);
+        let refusal = step.reached.as_mut().and_then(|reached| reached.refusal.as_mut());
+        if let Some(refusal) = refusal.filter(|refusal| refusal.verb == Verb::Suspend) {
+            refusal.suspension = Some(notice);
         }
         verdict.suspensions.push(suspension);
     }
@@ -91,10 +124,12 @@ impl Decision<'_> {
     }
 
     /// Returns whether the owner of a step's budget can be suspended. The null sender cannot be suspended, because
-    /// everybody uses it.
+    /// everybody uses it. Neither can a suspended owner for mail that the suspension allows: each new suspension would
+    /// begin with empty budgets.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
-        let key = self.plan.key(step.planned.slot);
-        key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
+        let Some(key) = self.plan.key(step.planned.slot) else { return false };
+        let exceptions = &self.policy.exceptions;
+        !key.is_of_bounces() && !exceptions.is_of_suspension(key, self.now) && exceptions.has_room()
     }
 }
 

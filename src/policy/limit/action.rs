@@ -34,8 +34,8 @@ pub enum Action {
     Delay(Delay),
     /// Routes the mail to this upstream, from the next MAIL on.
     Route(Arc<str>),
-    /// Suspends the owner of the budget for this time.
-    Suspend(Duration),
+    /// Suspends the owner of the budget for this time. If the suspension is strict, no mail of the owner passes.
+    Suspend { time: Duration, is_strict: bool },
     /// Sends a notification.
     Notify(Arc<Notification>),
 }
@@ -127,7 +127,7 @@ impl Action {
             Self::Refuse(verb, _) => ActionKind::Refuse(*verb),
             Self::Delay(_) => ActionKind::Delay,
             Self::Route(_) => ActionKind::Route,
-            Self::Suspend(_) => ActionKind::Refuse(Verb::Suspend),
+            Self::Suspend { .. } => ActionKind::Refuse(Verb::Suspend),
             Self::Notify(_) => ActionKind::Notify,
         }
     }
@@ -139,7 +139,7 @@ impl Action {
 
     /// Returns whether the action refuses the event.
     pub fn refuses(&self) -> bool {
-        matches!(self, Self::Refuse(..) | Self::Suspend(_))
+        matches!(self, Self::Refuse(..) | Self::Suspend { .. })
     }
 }
 
@@ -162,7 +162,7 @@ impl Ladder {
 
     /// Returns whether a rung suspends the owner of the budget.
     pub fn suspends(&self) -> bool {
-        self.rungs.iter().any(|rung| matches!(rung.action, Action::Suspend(_)))
+        self.rungs.iter().any(|rung| matches!(rung.action, Action::Suspend { .. }))
     }
 
     /// Returns the level of the first rung.

@@ -31,6 +31,11 @@ impl Count {
         Self::Rejections,
     ];
 
+    /// Returns whether mail is counted, and not connections, commands or logins.
+    pub fn is_of_mail(self) -> bool {
+        matches!(self, Self::Messages | Self::Recipients | Self::Bytes | Self::Rejections)
+    }
+
     /// Returns the word in the configuration and in texts.
     pub fn name(self) -> &'static str {
         match self {

@@ -16,7 +16,11 @@ pub struct ResetTarget {
     limit: Limit,
     /// The budget counts the total of a share, and not the rejected part.
     is_total: bool,
+    /// Says to which exception the budget belongs; empty for the owner's usual budget.
+    note: &'static str,
 }
+
+const SUSPENDED: &str = " (while suspended)";
 
 impl Policy {
     /// Returns the limit of this name. If the limit has several rates, returns the limit of the first rate. Returns an
@@ -38,7 +42,8 @@ impl Policy {
         }
     }
 
-    /// Returns the stored budgets of an owner for all rates of this limit, including the budgets of a valid grant.
+    /// Returns the stored budgets of an owner for all rates of this limit, including the budgets of a valid grant
+    /// or suspension.
     /// Returns an error with the reason if the limit has no stored budgets.
     pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
         let mut budgets = Vec::new();
@@ -53,8 +58,11 @@ impl Policy {
             }
             let grant = self.exceptions.granted(limit, owner.as_str(), now);
             let granted = grant.and_then(|grant| Some((own.granted(grant.term.since), grant.quota(limit)?)));
-            for (key, quota) in [(own, limit.quota)].into_iter().chain(granted) {
-                let budget = |key, is_total| ResetTarget { key, quota, limit: limit.clone(), is_total };
+            let suspended = self.exceptions.lenient(owner.as_str(), now);
+            let suspended = suspended.map(|suspension| (own.granted(suspension.term.since), limit.quota, SUSPENDED));
+            let granted = granted.map(|(key, quota)| (key, quota, " (granted)"));
+            for (key, quota, note) in [(own, limit.quota, "")].into_iter().chain(granted).chain(suspended) {
+                let budget = |key, is_total| ResetTarget { key, quota, limit: limit.clone(), is_total, note };
                 if matches!(limit.quota, Quota::Share(_)) {
                     budgets.push(budget(key.of_total(limit.prefix()), true));
                 }
@@ -90,6 +98,6 @@ impl ResetTarget {
             Quota::Never | Quota::Unlimited => format!("{amount} {count}"),
             _ => format!("{amount} of {} {count} per {period}", self.quota.most()),
         };
-        Some(if self.key.ungranted().is_some() { format!("{text} (granted)") } else { text })
+        Some(text + self.note)
     }
 }

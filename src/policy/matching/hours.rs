@@ -67,6 +67,13 @@ impl Zone {
         instant.display_with_offset(self.0.to_offset(instant)).to_string()
     }
 
+    /// Formats a point in time for people, in this zone, rounded up to the minute: `2026-11-21 11:00 CET`.
+    pub fn minute(&self, at: Timestamp) -> String {
+        let second = at.micros().div_euclid(60_000_000) * 60 + if at.micros() % 60_000_000 == 0 { 0 } else { 60 };
+        let instant = jiff::Timestamp::from_second(second).unwrap_or_default();
+        instant.to_zoned(self.0.clone()).strftime("%Y-%m-%d %H:%M %Z").to_string()
+    }
+
     /// Returns the name: `Europe/Vienna`.
     pub fn name(&self) -> &str {
         self.0.iana_name().unwrap_or("the time zone of the system")

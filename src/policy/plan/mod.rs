@@ -245,6 +245,7 @@ impl<'a> Plan<'a> {
         let charging = limit.watch.map_or(limit, |watched| &planner.policy.limits[watched]);
         let owners = planner.cache.owners(charging.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
         let granted = planner.policy.exceptions.granted(charging, Owner::text(owners), planner.facts.now());
+        let suspended = planner.suspended_since(charging, owners);
         let (quota, row, since) = match granted.and_then(|grant| Some((grant.quota(charging)?, grant.clone()))) {
             Some(granted) => {
                 let since = granted.1.term.since;
@@ -255,6 +256,7 @@ impl<'a> Plan<'a> {
                 (Allowed::Written(quota), row, None)
             }
         };
+        let since = suspended.or(since);
         let mut buffer = planner.buffer.borrow_mut();
         let has_account = planner.request.facts.has_account;
         let has_chosen_key =

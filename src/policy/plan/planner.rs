@@ -3,7 +3,7 @@
 use super::Values;
 use super::match_cache::MatchCache;
 use crate::policy::Policy;
-use crate::policy::budgets::{Key, KeyRef};
+use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota};
 use crate::policy::matching::{NormalizedFacts, SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
@@ -50,6 +50,18 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         }
         let shared = limit.shared_owners(owners, self.request.facts.has_account);
         (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, buffer))).then_some(shared)
+    }
+
+    /// Returns the time when the valid suspension of the budget's owner began, if the suspension allows some mail. The
+    /// budget that led to the suspension is full, so mail that is allowed is charged to a new one, which is as large. So
+    /// the suspended owner can write to the help desk, but not flood it.
+    pub fn suspended_since(&self, limit: &Limit, owners: &str) -> Option<Timestamp> {
+        let Policy { exceptions, suspensions, .. } = self.policy;
+        if !exceptions.has_suspensions() || !limit.count.is_of_mail() || suspensions.allowed.is_empty() {
+            return None;
+        }
+        let suspension = exceptions.lenient(Owner::text(owners), self.facts.now())?;
+        Some(suspension.term.since)
     }
 
     /// Returns the effect of an event on the limit. A wrong password that the client repeats is one guess, so a limit on

@@ -5,7 +5,7 @@ mod refusal;
 
 pub use super::limit::{Code, Mode, Verb};
 pub use evaluation::Evaluation;
-pub use refusal::{Meaning, Refusal, Suspended};
+pub use refusal::{Meaning, Refusal, Suspended, SuspensionNotice};
 
 use super::budgets::{Key, RefundableCharge};
 use super::exception::Suspension;

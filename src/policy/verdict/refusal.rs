@@ -1,7 +1,7 @@
 //! Refusals, with their meaning and their texts for the client.
 
 use crate::engine::{Rule, Wait};
-use crate::policy::exception::{By, Suspension};
+use crate::policy::exception::{By, Suspension, Term};
 use crate::policy::limit::{Code, Count, Quota, Scope, Template, Thing, Verb, Words, plain_period};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
@@ -24,6 +24,8 @@ pub struct Refusal {
     pub wait: Wait,
     /// Length of the suspension that the refusal starts: the longest suspension among all limits that suspend.
     pub suspends: Option<Duration>,
+    /// What the reply says about this suspension.
+    pub suspension: Option<SuspensionNotice>,
     /// The event is refused because its delay, together with the earlier delays, would be too long.
     pub is_late: bool,
     /// Names of other limits that refuse too.
@@ -40,8 +42,18 @@ pub struct Suspended {
     pub suspension: Arc<Suspension>,
     /// Remaining time of the suspension.
     pub left: Duration,
+    pub notice: SuspensionNotice,
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
+}
+
+/// Facts about a suspension, for the reply to the suspended client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspensionNotice {
+    /// Time when the suspension ends, in the time zone of the policy: `2026-11-26 08:24 CET`.
+    pub until: Arc<str>,
+    /// Person or place that helps.
+    pub contact: Option<Arc<str>>,
 }
 
 /// Meaning of a refusal for the client.
@@ -130,7 +142,11 @@ impl Refusal {
                 let most = self.thing.plain_amount(most);
                 return format!("This is more than the limit {} ever allows: {most} at once", self.limit);
             }
-            (_, Some(time)) if self.verb == Verb::Suspend => format!("; suspended for {}", format_wait(time)),
+            (_, Some(time)) if self.verb == Verb::Suspend => {
+                let notice = self.suspension.as_ref();
+                let ends = notice.map_or_else(String::new, |notice| notice.until_text() + &notice.contact_text());
+                format!("; suspended for {}{ends}", format_wait(time))
+            }
             (Meaning::TooMuchForMessage, _) if self.thing.count == Count::Recipients => {
                 "; send the rest in another".to_owned()
             }
@@ -206,16 +222,30 @@ impl Refusal {
 impl Suspended {
     /// Returns the text for the client, with a reference to the details in the log.
     pub fn text(&self, reference: &str) -> String {
-        let why = match &self.suspension.term.by {
+        let Term { by, reason, .. } = &self.suspension.term;
+        let by = match by {
             By::Limit(limit) => format!("by the limit {limit}"),
             By::Administrator(_) => "by the administrator".to_owned(),
         };
-        let left = format_wait(self.left);
+        let why = if reason.is_empty() { by } else { format!("{by}: {reason}") };
+        let (left, ends) = (format_wait(self.left), self.notice.until_text());
         let owner = match self.suspension.owner.fields().flatten().next() {
             Some(Field::UserDomain) => "All users of this domain are".to_owned(),
             field => format!("This {} is", field.map_or("user", Field::word)),
         };
         let help = self.help_url.as_ref().map_or_else(String::new, |url| format!("; see {url}"));
-        format!("{owner} suspended for another {left}, {why}{help} ({reference})")
+        let contact = self.notice.contact_text();
+        format!("{owner} suspended for another {left}{ends}, {why}{contact}{help} ({reference})")
+    }
+}
+
+impl SuspensionNotice {
+    fn until_text(&self) -> String {
+        format!(", until {}", self.until)
+    }
+
+    /// Returns the contact; an empty text if none is configured.
+    fn contact_text(&self) -> String {
+        self.contact.as_ref().map_or_else(String::new, |contact| format!("; contact: {contact}"))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::File;
 use crate::policy::budgets::Owner;
-use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
+use crate::policy::exception::{By, Exceptions, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::store::audit::{Act, AuditRecord};
 use crate::store::pending_exceptions::Batch;
 use crate::time::Timestamp;
@@ -16,7 +16,8 @@ impl File {
     /// Reads all exceptions, expired ones included.
     pub fn exceptions(&self) -> rusqlite::Result<(Vec<Grant>, Vec<Suspension>)> {
         let mut statement = self.connection.prepare(
-            "SELECT of_limit, owner, rate, since, until, author, reason FROM exception ORDER BY of_limit, owner",
+            "SELECT of_limit, owner, rate, since, until, author, reason, lenient, password FROM exception \
+             ORDER BY of_limit, owner",
         )?;
         let (mut grants, mut suspensions) = (Vec::new(), Vec::new());
         let mut rows = statement.query([])?;
@@ -30,7 +31,10 @@ impl File {
             let owner = owner(row, 1)?;
             match row.get(2)? {
                 Some(rate) => grants.push(Grant { limit: row.get(0)?, owner, rate, term }),
-                None => suspensions.push(Suspension { owner, term }),
+                None => {
+                    let (is_strict, new_password) = (!row.get::<_, bool>(7)?, new_password(row, 8)?);
+                    suspensions.push(Suspension { owner, term, is_strict, new_password });
+                }
             }
         }
         Ok((grants, suspensions))
@@ -91,12 +95,16 @@ impl File {
 
 /// Writes a grant. Replaces a grant of the same limit and owner.
 pub fn put_grant(connection: &Connection, grant: &Grant) -> rusqlite::Result<()> {
-    put(connection, (&grant.limit, Some(&grant.rate)), &grant.owner, &grant.term)
+    put(connection, (&grant.limit, Some(&grant.rate)), &grant.owner, &grant.term, (false, None))
 }
 
 /// Writes a suspension. Replaces a suspension of the same owner.
 pub fn put_suspension(connection: &Connection, suspension: &Suspension) -> rusqlite::Result<()> {
-    put(connection, ("", None), &suspension.owner, &suspension.term)
+    let password = match suspension.new_password {
+        NewPassword::Keeps => None,
+        NewPassword::Ends(fingerprint) => Some(fingerprint.as_ref().map_or_else(String::new, ToString::to_string)),
+    };
+    put(connection, ("", None), &suspension.owner, &suspension.term, (!suspension.is_strict, password.as_deref()))
 }
 
 fn put(
@@ -104,10 +112,14 @@ fn put(
     (limit, rate): (&str, Option<&str>),
     owner: &Owner,
     term: &Term,
+    (is_lenient, password): (bool, Option<&str>),
 ) -> rusqlite::Result<()> {
     let Term { since, until, by, reason } = term;
-    let sql = "INSERT OR REPLACE INTO exception VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    let row = params![limit, owner.as_str(), rate, since.micros(), until.micros(), by.to_string(), &**reason];
+    let sql = "INSERT OR REPLACE INTO exception \
+               (of_limit, owner, rate, since, until, author, reason, lenient, password) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let (since, until) = (since.micros(), until.micros());
+    let row = params![limit, owner.as_str(), rate, since, until, by.to_string(), &**reason, is_lenient, password];
     connection.prepare_cached(sql)?.execute(row).map(|_| ())
 }
 
@@ -133,6 +145,11 @@ pub fn put_record(connection: &Connection, record: &AuditRecord) -> rusqlite::Re
 
 fn owner(row: &Row<'_>, at: usize) -> rusqlite::Result<Owner> {
     Ok(Owner::from_stored(row.get_ref(at)?.as_str()?))
+}
+
+fn new_password(row: &Row<'_>, at: usize) -> rusqlite::Result<NewPassword> {
+    let stored = row.get_ref(at)?.as_str_or_null()?;
+    Ok(stored.map_or(NewPassword::Keeps, |text| NewPassword::Ends(PasswordFingerprint::parse(text))))
 }
 
 fn by(row: &Row<'_>, at: usize) -> rusqlite::Result<By> {

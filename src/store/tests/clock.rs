@@ -53,7 +53,7 @@ fn term(until: i64) -> Term {
 async fn make_exceptions(store: &Store, until: i64) {
     let grant = Grant { limit: "l".into(), owner: owner("alice"), rate: "200 / 1d".into(), term: term(until) };
     store.grant(grant).await;
-    store.suspend(Suspension { owner: owner("bob"), term: term(until) }).await;
+    store.suspend(Suspension::strict(owner("bob"), term(until))).await;
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn exceptions_that_expired_while_weir_was_stopped_end_after_some_minutes()
     let mut machine = Machine::new(open(&path).unwrap());
     // A suspension that begins in this process is removed as soon as it has expired.
     let term = Term { since: at(10), ..term(20) };
-    machine.store.suspend(Suspension { owner: owner("dave"), term }).await;
+    machine.store.suspend(Suspension::strict(owner("dave"), term)).await;
     let now = machine.pass(60, 0);
     assert_eq!(machine.passed(now, "bob", 1).await, 1, "what is over holds no more");
     assert_eq!(machine.store.core.metrics.limits.suspensions_in_force.get(), 0);

@@ -21,7 +21,7 @@ pub fn grant(user: &str, rate: &str, since: i64, until: i64) -> Grant {
 }
 
 fn suspension(user: &str, since: i64, until: i64) -> Suspension {
-    Suspension { owner: owner(user), term: term(since, until) }
+    Suspension::strict(owner(user), term(since, until))
 }
 
 fn because() -> (By, Arc<str>) {
@@ -93,7 +93,7 @@ async fn a_limit_shortens_no_suspension_and_repeats_make_one_audit_record() {
     store.suspend(suspension("alice", 0, 1_000)).await;
     let by_limit = |since, until| {
         let term = Term { by: By::Limit("l".into()), ..term(since, until) };
-        Arc::new(Suspension { owner: owner("alice"), term })
+        Arc::new(Suspension::strict(owner("alice"), term))
     };
     let until = || store.policy().exceptions.suspension_of(&owner("alice")).unwrap().term.until;
     assert!(store.core.suspend(&[by_limit(10, 500)], at(10)).await);
@@ -169,7 +169,10 @@ async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let mut one = limit("l", Field::User, "2 / 1d");
-    one.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend(Duration::from_secs(3_600)) }]);
+    one.ladder = Ladder::new(vec![Rung {
+        at: 1.0,
+        action: Action::Suspend { time: Duration::from_secs(3_600), is_strict: false },
+    }]);
     let options = Options {
         path: path.clone(),
         durability: Durability::Process,
@@ -224,7 +227,7 @@ async fn owners_in_a_former_spelling_stay_suspended_and_can_be_released() {
     let store = open(&path).unwrap();
     let former = Owner::from_stored("sender=bob@bücher.example");
     let normal = Owner::from_stored("sender=bob@xn--bcher-kva.example");
-    store.suspend(Suspension { owner: former.clone(), term: term(0, 1_000) }).await;
+    store.suspend(Suspension::strict(former.clone(), term(0, 1_000))).await;
     store.close().await;
     let store = open(&path).unwrap();
     assert!(store.policy().exceptions.suspension_of(&normal).is_some());

@@ -152,3 +152,25 @@ async fn a_file_of_version_6_is_migrated() {
     let sums: (i64, i64) = sums.query_row("SELECT records, octets FROM refusal_sum", [], |row| row.try_into()).unwrap();
     assert_eq!(sums, (2, 150));
 }
+
+#[tokio::test]
+async fn a_suspension_of_version_6_is_strict() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.grant(exceptions::grant("alice", "200 / 1d", 0, 100)).await;
+    store.close().await;
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "ALTER TABLE exception DROP COLUMN lenient; ALTER TABLE exception DROP COLUMN password; \
+         INSERT INTO exception VALUES ('', 'user=bob', NULL, 0, 9000000000000000, 'limit l', '9 of 9'); \
+         PRAGMA user_version = 6",
+    )
+    .unwrap();
+    drop(old);
+    let store = open(&path).unwrap();
+    let policy = store.policy();
+    assert_eq!(policy.exceptions.grants().count(), 1);
+    let suspension = policy.exceptions.suspensions().next().unwrap();
+    assert!(suspension.is_strict && !suspension.ends_on_new_password());
+}

@@ -1,0 +1,176 @@
+//! Suspensions: which mail of a suspended owner still passes, what the owner is told, and what ends the suspension.
+
+use super::address::AddressNormalizer;
+use super::budgets::Owner;
+use super::matching::PatternTable;
+use super::request::Event;
+use super::term::Term;
+use std::fmt;
+use std::sync::Arc;
+
+/// Suspension: refuses the mail of an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspension {
+    /// One user, user-domain, client or sender.
+    pub owner: Owner,
+    pub term: Term,
+    /// True if all mail is refused, also to the recipients that `[suspensions]` allows.
+    pub is_strict: bool,
+    pub new_password: NewPassword,
+}
+
+/// Effect of a new password of the suspended user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewPassword {
+    /// The suspension stays in force.
+    Keeps,
+    /// The suspension ends. The fingerprint is that of the password at the beginning of the suspension; `None` until
+    /// the users file has been asked.
+    Ends(Option<PasswordFingerprint>),
+}
+
+/// Short digest of a stored password hash, by which a later change is found. It has 16 bits only: if another person
+/// reads the state file, so short a digest confirms no guess at a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PasswordFingerprint(pub u16);
+
+impl fmt::Display for PasswordFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}", self.0)
+    }
+}
+
+impl PasswordFingerprint {
+    /// Parses the displayed form: four hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_digits = text.len() == 4 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        is_digits.then(|| u16::from_str_radix(text, 16).ok().map(Self))?
+    }
+}
+
+/// `[suspensions]`: rules for all suspensions.
+#[derive(Clone, Debug, Default)]
+pub struct SuspensionRules {
+    /// Recipients to which suspended owners may write, unless the suspension is strict.
+    pub allowed: AllowedRecipients,
+    /// Person or place that helps suspended users, as the reply names it.
+    pub contact: Option<Arc<str>>,
+    /// Whether a suspension of a user ends when the user has a new password.
+    pub ends_on_new_password: bool,
+}
+
+/// Recipients to which suspended owners may write.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedRecipients {
+    tables: Vec<Arc<PatternTable<()>>>,
+    /// Patterns as in the configuration.
+    patterns: Arc<[Box<str>]>,
+}
+
+impl Suspension {
+    /// Creates a suspension that allows no mail, and that no new password ends.
+    pub fn strict(owner: Owner, term: Term) -> Self {
+        Self { owner, term, is_strict: true, new_password: NewPassword::Keeps }
+    }
+
+    /// Returns whether the owner is a single user, whose password may end the suspension.
+    pub fn is_of_user(&self) -> bool {
+        self.user().is_some()
+    }
+
+    /// Returns the normalized name of the suspended user; `None` if the owner is not a single user.
+    pub fn user(&self) -> Option<&str> {
+        let mut parts = self.owner.parts();
+        match (parts.next(), parts.next()) {
+            (Some(("user", name)), None) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Returns this suspension as the extension of a former one of the same owner. It began with the former one, and
+    /// allows and ends no more than the former one, so that no client gets around an administrator's suspension.
+    pub fn extending(&self, former: &Self) -> Self {
+        let new_password = match (former.new_password, self.new_password) {
+            (NewPassword::Keeps, _) | (_, NewPassword::Keeps) => NewPassword::Keeps,
+            (NewPassword::Ends(None), own) => own,
+            (former @ NewPassword::Ends(Some(_)), _) => former,
+        };
+        let term = Term { since: former.term.since, ..self.term.clone() };
+        Self { owner: self.owner.clone(), term, is_strict: self.is_strict || former.is_strict, new_password }
+    }
+
+    /// Returns whether a new password of the user ends this suspension.
+    pub fn ends_on_new_password(&self) -> bool {
+        self.new_password != NewPassword::Keeps
+    }
+}
+
+impl SuspensionRules {
+    /// Returns a suspension under these rules. A strict suspension ends only by its term or by a release, and so does a
+    /// suspension that `is_kept`.
+    pub fn suspension(&self, owner: Owner, term: Term, is_strict: bool, is_kept: bool) -> Suspension {
+        let suspension = Suspension { is_strict, ..Suspension::strict(owner, term) };
+        match self.ends_on_new_password && !is_strict && !is_kept && suspension.is_of_user() {
+            true => Suspension { new_password: NewPassword::Ends(None), ..suspension },
+            false => suspension,
+        }
+    }
+
+    /// Returns whether a suspension lets this event of a transaction pass. `recipients` are the accepted recipients of
+    /// the message, which count at DATA and at the end of the message.
+    pub(super) fn allow(
+        &self,
+        suspension: &Suspension,
+        event: &Event,
+        recipients: &[Arc<str>],
+        normalizer: &AddressNormalizer,
+    ) -> bool {
+        if suspension.is_strict || self.allowed.is_empty() {
+            return false;
+        }
+        let is_allowed = |recipient: &Arc<str>| self.allowed.contains(&normalizer.address(recipient));
+        match event {
+            Event::Recipient(recipient) => is_allowed(recipient),
+            // Recipients that were accepted before the suspension began are perhaps not allowed now.
+            Event::Message | Event::End { .. } => recipients.iter().all(is_allowed),
+            _ => true,
+        }
+    }
+}
+
+impl AllowedRecipients {
+    /// `tables` are the compiled `patterns`.
+    pub fn new(tables: Vec<Arc<PatternTable<()>>>, patterns: impl IntoIterator<Item = String>) -> Self {
+        Self { tables, patterns: patterns.into_iter().map(String::into_boxed_str).collect() }
+    }
+
+    /// Returns whether suspended owners may write to this normalized address.
+    pub fn contains(&self, address: &str) -> bool {
+        self.tables.iter().any(|table| table.find(address).is_some())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// Returns the patterns as in the configuration.
+    pub fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.patterns.iter().map(AsRef::as_ref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_is_parsed_as_it_is_displayed() {
+        for number in [0, 0xa, 0xbeef, u16::MAX] {
+            let fingerprint = PasswordFingerprint(number);
+            assert_eq!(PasswordFingerprint::parse(&fingerprint.to_string()), Some(fingerprint));
+        }
+        for text in ["", "123", "12345", "+123", "wxyz"] {
+            assert_eq!(PasswordFingerprint::parse(text), None, "{text}");
+        }
+    }
+}
