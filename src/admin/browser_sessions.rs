@@ -187,7 +187,9 @@ mod tests {
         let id = SessionId::random().unwrap();
         assert_eq!(SessionId::parse(id.cookie().as_bytes()).unwrap().0, id.0);
         let cookie = id.cookie();
-        for wrong in ["", "a", &cookie[1..], &format!("{cookie}="), &format!("{cookie}A"), &cookie.replace(|_| true, "é")] {
+        for wrong in
+            ["", "a", &cookie[1..], &format!("{cookie}="), &format!("{cookie}A"), &cookie.replace(|_| true, "é")]
+        {
             assert!(SessionId::parse(wrong.as_bytes()).is_none(), "{wrong}");
         }
         assert!(SessionId::parse(&[0xff; 43]).is_none());

@@ -18,11 +18,7 @@ pub enum Readers {
 
 macro_rules! asset {
     ($readers:ident, $name:literal) => {
-        Asset {
-            name: $name,
-            readers: Readers::$readers,
-            content: include_bytes!(concat!("assets/", $name)),
-        }
+        Asset { name: $name, readers: Readers::$readers, content: include_bytes!(concat!("assets/", $name)) }
     };
 }
 
