@@ -444,7 +444,7 @@ fn the_event_stream_needs_the_cookie_alone() {
     let browser = Browser::log_in(&weir, &add_token(&site, &["wall"]));
     let mut stream = TcpStream::connect(weir.address("admin")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    write!(stream, "GET /v1/events?kind=act HTTP/1.1\r\n{}\r\n", browser.headers()).unwrap();
+    write!(stream, "GET /v1/events?kind=act HTTP/1.1\r\nConnection: close\r\n{}\r\n", browser.headers()).unwrap();
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     while !line.starts_with(": open") {
