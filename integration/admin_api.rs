@@ -1,12 +1,12 @@
 //! Tests of the admin API: tokens, hosts and origins, malformed and oversized requests.
 
+use crate::harness::http::{ask, ask_head, raw, read};
 use crate::harness::{Outcome, Process, Site, run, wait_for, weir};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 const ADMIN: &str = "admin = { address = \"127.0.0.1:0\" }";
 
@@ -31,64 +31,6 @@ fn add_token(site: &Site, arguments: &[&str]) -> String {
     out.trim().to_owned()
 }
 
-/// Answer to a request.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    /// Returns the code of the error.
-    fn code(&self) -> String {
-        let body: Value = serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"));
-        let message = body["error"]["message"].as_str();
-        assert!(message.is_some_and(|message| !message.is_empty()), "{self:?}");
-        assert!(self.head.to_lowercase().contains("\r\ncontent-type: application/json"), "{self:?}");
-        body["error"]["code"].as_str().unwrap().to_owned()
-    }
-}
-
-/// Reads an answer, after which Weir closes the connection.
-fn read(mut stream: impl std::io::Read) -> Answer {
-    let mut text = Vec::new();
-    let _ = stream.read_to_end(&mut text);
-    let text = String::from_utf8_lossy(&text);
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
-    Answer { status: head[9..12].parse().unwrap(), head: head.to_owned(), body: body.to_owned() }
-}
-
-/// Sends raw octets over TCP.
-fn raw(weir: &Process, request: impl AsRef<[u8]>) -> Answer {
-    let mut stream = TcpStream::connect(weir.address("admin")).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // Weir may close before it has read everything.
-    let _ = stream.write_all(request.as_ref());
-    read(stream)
-}
-
-/// Sends a request with these further headers, each with its line end, and this body.
-fn ask(weir: &Process, request: &str, headers: &str, body: &str) -> Answer {
-    let length = body.len();
-    let head = format!("{request} HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}");
-    raw(weir, format!("{head}\r\n{body}"))
-}
-
-/// Sends a request, and reads only the head of the answer.
-fn head(weir: &Process, request: &str, headers: &str) -> Answer {
-    let mut stream = TcpStream::connect(weir.address("admin")).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\n{headers}\r\n").unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut octet = [0];
-        stream.read_exact(&mut octet).unwrap();
-        head.extend(octet);
-    }
-    read(&*head)
-}
-
 const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
 
 fn bearer(token: &str) -> String {
@@ -96,7 +38,7 @@ fn bearer(token: &str) -> String {
 }
 
 /// Each act, with a body that succeeds.
-const ACTS: [(&str, &str); 6] = [
+pub const ACTS: [(&str, &str); 6] = [
     ("POST /v1/reload", "{}"),
     (
         "POST /v1/grants",
@@ -119,7 +61,7 @@ fn routes() -> Vec<String> {
 }
 
 /// Returns a request to each route that reads, with the status of the answer to a token that may read.
-fn reads() -> Vec<(String, u16)> {
+pub fn reads() -> Vec<(String, u16)> {
     let routes = routes();
     let reads = routes.iter().filter(|route| route.starts_with("GET "));
     let reads: Vec<_> = reads
@@ -128,7 +70,7 @@ fn reads() -> Vec<(String, u16)> {
                 route.replace("{user}", "alice").replace("{name}", "ten").replace("{reference}", "mp3x9abc-k3f7q-1");
             assert!(!request.contains('{'), "this test has no value for the path of {route}");
             match &*request {
-                "GET /v1/budgets" => ("GET /v1/budgets?owner=alice".to_owned(), 200),
+                "GET /v1/budgets" | "GET /v1/history" => (format!("{request}?owner=alice"), 200),
                 // No refusal has this reference.
                 "GET /v1/refusals/mp3x9abc-k3f7q-1" => (request, 404),
                 _ => (request, 200),
@@ -188,11 +130,7 @@ fn no_act_succeeds_without_a_token_that_may_act() {
             let answer = ask(&weir, request, &headers, "");
             assert_eq!((answer.status, &*answer.code()), (401, "unauthorized"), "{request} {headers}");
         }
-        // The stream does not end.
-        let answer = match request.starts_with("GET /v1/events") {
-            true => head(&weir, request, &bearer(&reader)),
-            false => ask(&weir, request, &bearer(&reader), ""),
-        };
+        let answer = ask_head(&weir, request, &bearer(&reader));
         assert_eq!(answer.status, *status, "{request}: {answer:?}");
     }
     let trail = ask(&weir, "GET /v1/audit", &bearer(&reader), "");

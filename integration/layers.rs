@@ -110,6 +110,9 @@ const ROOMS: [(&str, &[&str], Kind); 29] = [
         "daemon",
         &[
             "config",
+            // The API shows the explanation of each limit. The daemon makes it from the configuration, which the
+            // administration does not see.
+            "explain",
             "reference",
             "decisions",
             "server",

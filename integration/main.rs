@@ -10,6 +10,8 @@ mod announced_client;
 mod bad_config;
 mod certificates;
 mod command_line;
+mod dashboard_api;
+mod dashboard_http;
 mod decision_log;
 mod dialogue;
 mod differential;

@@ -359,7 +359,7 @@ fn the_reference_of_a_refused_message_has_the_time_of_its_end() {
     let limit = "[[limit]]\nname = \"octets\"\ncount = \"bytes\"\nper = [\"client\"]\nrate = \"10 / 1h\"\n";
     let site = Site::builder().open_listener().upstream(upstream.address(), "").more(limit).build();
     let weir = site.start();
-    let mut client = Client::logged_in(weir.address("s"), "alice");
+    let mut client = Client::greeted(weir.address("s"));
     client.begin_transaction();
     client.say("DATA", "354");
     let data = millis();

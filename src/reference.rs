@@ -105,7 +105,11 @@ impl FromStr for Reference {
             return Err(MalformedReference);
         };
         let tag: Tag = tag.parse()?;
-        let number = if tag.is_short { from_decimal(number)? } else { from_base_36(number)? };
+        let number = match tag.is_short {
+            true => from_decimal(number)?,
+            false if number.len() > SESSION_DIGITS => from_base_36(number)?,
+            false => return Err(MalformedReference),
+        };
         Ok(Self { millis: from_base_36(time)?, tag, number })
     }
 }
@@ -252,6 +256,8 @@ mod tests {
             "loyw3v5n-abcde--1",
             "loyw3v5n-abcde-+1",
             "loyw3v5n-abcdef-+1",
+            "loyw3v5n-abcdef-1x7",
+            "whoever-logged-in",
             "loyw3v5n-abcde-x1",
             "loyw3v5n-abcde-1-1",
             "loyw3v5n-abcde-4294967296",

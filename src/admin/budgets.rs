@@ -4,6 +4,7 @@ pub use super::budget_row::Applies;
 use super::budget_row::{self, BudgetRow};
 use super::exceptions::{Exception, OwnerFields, applicability, owner_fields};
 use super::logins::LoginLine;
+use super::owner_keys::Wanted;
 use super::refusals::{self, StoredRefusal};
 use super::top::SenderRow;
 use super::{Api, ApiError, Errors, Json, Query};
@@ -13,7 +14,6 @@ use crate::engine::State;
 use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::Limit;
-use crate::policy::matching::Field;
 use crate::policy::{BudgetViews, Policy, UserFilter, has_part};
 use crate::server::Server;
 use crate::store::{FoundBudgets, RefusalFilter, Store};
@@ -80,17 +80,6 @@ pub struct AccountRow {
     pub groups: Vec<String>,
 }
 
-/// Owner as a search finds it: one field with its value.
-#[derive(Clone)]
-struct Wanted {
-    owner: Owner,
-    /// Name of the field, without the widths of networks.
-    field: String,
-    value: String,
-    /// Domain of the wanted user or sender, with the field whose budgets the domain shares: `user-domain`.
-    domain: Option<(&'static str, String)>,
-}
-
 /// Returns all budgets of a user, client, sender or domain of users, and what else Weir knows about it.
 #[utoipa::path(get, path = "/v1/budgets", params(BudgetsQuery),
     responses((status = 200, description = "The budgets", body = BudgetsAnswer), Errors))]
@@ -133,55 +122,6 @@ pub async fn of_owner(
     }))
 }
 
-impl Wanted {
-    fn new(owner: &Owner) -> Option<Self> {
-        let (field, value) = owner.parts().next()?;
-        let field = field.split('/').next().unwrap_or_default().to_owned();
-        let domain_field = match &*field {
-            "user" => Some("user-domain"),
-            "sender" => Some("sender-domain"),
-            _ => None,
-        };
-        let domain = value.rsplit_once('@').map(|(_, domain)| domain.to_owned());
-        Some(Self { owner: owner.clone(), field, value: value.to_owned(), domain: domain_field.zip(domain) })
-    }
-
-    /// Returns whether the budget of a key counts mail of the wanted owner: its own budget, or one that it shares with its
-    /// domain.
-    fn is_counted_in(&self, key: KeyRef<'_>) -> bool {
-        let parts = || key.owners().filter_map(|part| part.split_once('='));
-        let has_field = parts().any(|(name, _)| name.split('/').next() == Some(&*self.field));
-        match &self.domain {
-            _ if has_field => has_part(parts(), &self.field, &self.value),
-            Some((field, domain)) => has_part(parts(), field, domain),
-            None => false,
-        }
-    }
-
-    /// Returns the names that decide whether a limit applies to the budget of an owner.
-    fn subject<'a>(&'a self, owner: &Owner) -> Option<&'a Owner> {
-        let has_field = owner.parts().any(|(name, _)| name.split('/').next() == Some(&*self.field));
-        (!has_field).then_some(&self.owner)
-    }
-
-    fn is_part_of(&self, owner: &Owner) -> bool {
-        has_part(owner.parts(), &self.field, &self.value)
-    }
-
-    /// Returns whether a suspension of this owner refuses the wanted owner's mail. The suspension of a domain refuses the
-    /// mail of all its users.
-    fn is_refused_by(&self, owner: &Owner) -> bool {
-        let domain = self.domain.as_ref().filter(|(field, _)| *field == "user-domain");
-        self.is_part_of(owner) || domain.is_some_and(|(field, domain)| has_part(owner.parts(), field, domain))
-    }
-
-    /// Returns whether budgets of a limit have the wanted field, or the field of its domain, in their owner.
-    fn is_counted_by(&self, limit: &Limit) -> bool {
-        let is_of = |word: &str| word == self.field || self.domain.as_ref().is_some_and(|(field, _)| word == *field);
-        limit.watch.is_none() && limit.per.iter().any(|field| is_of(field.word()))
-    }
-}
-
 /// Returns the account of a user, and its groups if they are known. The users file can have another spelling of the name.
 async fn account(
     accounts: Option<&Accounts>,
@@ -209,7 +149,7 @@ async fn budgets(
 ) -> (Vec<BudgetRow>, Option<String>) {
     let FoundBudgets { budgets: found, mut incomplete } = search(store, policy, wanted).await;
     let mut states: BTreeMap<Key, Option<State>> = found.into_iter().map(|(key, state)| (key, Some(state))).collect();
-    let own = own_keys(policy, wanted, now);
+    let own = wanted.own_keys(policy, now);
     let missing: Vec<Key> = own.into_iter().filter(|key| !states.contains_key(key)).collect();
     match store.look(&missing).await {
         Ok(read) => {
@@ -246,38 +186,6 @@ async fn search(store: &Store, policy: &Policy, wanted: &Wanted) -> FoundBudgets
     store.find_budgets(is_wanted, MAX_FOUND).await
 }
 
-/// Returns the keys of the budgets whose owner is the wanted field alone, or its domain, or all, charged or not: also
-/// those of grants.
-fn own_keys(policy: &Policy, wanted: &Wanted, now: Timestamp) -> Vec<Key> {
-    let mut keys = Vec::new();
-    for limit in policy.limits.iter().filter(|limit| limit.is_stored() && limit.per.len() <= 1) {
-        // A network that is wider than the networks which the limit counts has many budgets: the search finds them.
-        let Some(owner) = own_owner(policy, limit, wanted) else { continue };
-        let own = Key::of_owner(limit.prefix(), &owner);
-        let grant = policy
-            .exceptions
-            .grant_of(&limit.name, &owner)
-            .filter(|grant| grant.term.holds(now) && grant.quota(limit).is_some());
-        let key = grant.map_or_else(|| own.clone(), |grant| own.granted(grant.term.since));
-        keys.extend(BudgetViews::new(policy, now).of(key.borrowed(), None).and_then(|view| view.total_key(&key)));
-        keys.push(key);
-    }
-    keys
-}
-
-/// Returns the owner of the budget that a limit with at most one field has for the wanted owner.
-fn own_owner(policy: &Policy, limit: &Limit, wanted: &Wanted) -> Option<Owner> {
-    let text = match (&limit.per[..], &wanted.domain) {
-        _ if limit.watch.is_some() => return None,
-        ([], _) => "all".to_owned(),
-        ([Field::Client(_)], _) if wanted.field == "client" => wanted.value.split('/').next()?.to_owned(),
-        ([field], _) if field.word() == wanted.field => format!("{}={}", wanted.field, wanted.value),
-        ([one], Some((field, domain))) if one.word() == *field => format!("{field}={domain}"),
-        _ => return None,
-    };
-    limit.owner(&text, &policy.normalizer).ok()
-}
-
 /// Returns the limits that count the wanted field within each message or connection, and keep nothing beyond that.
 fn within_session<'a>(
     policy: &'a Policy,
@@ -289,7 +197,7 @@ fn within_session<'a>(
     limits.filter(|limit| limit.watch.is_none() && !limit.is_stored()).filter_map(move |limit| {
         // Of an owner with further fields, only the wanted one is known.
         let known = || wanted.is_counted_by(limit).then(|| wanted.owner.clone());
-        let owner = own_owner(policy, limit, wanted).or_else(known)?;
+        let owner = wanted.own_owner(policy, limit).or_else(known)?;
         let applies = applicability(limit, wanted.subject(&owner).unwrap_or(&owner), groups).into();
         let (quota, source) = views.quota_within_session(limit, &owner, groups);
         let row = BudgetRow::of_limit(limit, (quota, &source), &owner, applies);

@@ -1,12 +1,14 @@
 //! Stream of decisions and acts, as server-sent events.
 
 use super::audit::AuditLine;
+use super::credentials::Admission;
 use super::readers::Place;
 use super::{Api, ApiError, Caller, Errors, Query};
 use crate::decisions::{DecisionRecord, Outcome, Reader, Received};
 use crate::policy::address::AddressNormalizer;
 use crate::policy::{ClientFilter, UserFilter};
 use crate::store::audit::AuditRecord;
+use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -14,11 +16,15 @@ use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::{Interval, interval};
 use utoipa::{IntoParams, ToSchema};
 
 /// Interval of comments on a stream without events, so that proxies keep the connection open, and Weir notices that a
 /// reader is gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Interval at which a stream checks that its token or session is still valid.
+const CREDENTIAL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Filter of a stream. A record must pass all given conditions.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -76,12 +82,14 @@ pub struct Missed {
 
 /// Streams decisions and acts, from now on.
 ///
-/// Each event has a name (`decision`, `act`, `missed`) and data in JSON. The stream ends when Weir stops.
+/// Each event has a name (`decision`, `act`, `missed`) and data in JSON. The stream ends when Weir stops, or within
+/// seconds when the token or the session ends.
 #[utoipa::path(get, path = "/v1/events", params(EventsQuery),
     responses((status = 200, description = "The stream", content_type = "text/event-stream", body = StreamItem), Errors))]
 pub async fn events(
     State(api): State<Api>,
     caller: Caller,
+    admission: Option<Extension<Admission>>,
     Query(query): Query<EventsQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
     let source = {
@@ -91,7 +99,8 @@ pub async fn events(
         let decisions = (filter.kind != EventKind::Act).then(|| server.decisions.read(filter.kind.has_accepted()));
         let acts = filter.kind.has_acts().then(|| server.store.acts());
         let place = api.readers().enter(&caller, &server.metrics.admin.event_readers)?;
-        Source { decisions, acts, filter, api, _place: place }
+        let (admission, checks) = (admission.map(|Extension(admission)| admission), interval(CREDENTIAL_INTERVAL));
+        Source { decisions, acts, filter, admission, checks, api, _place: place }
     };
     // The first comment tells the reader that from now on it gets all records.
     let begin = stream::iter([Ok(Event::default().comment("open"))]);
@@ -128,12 +137,17 @@ struct Source {
     decisions: Option<Reader>,
     acts: Option<broadcast::Receiver<AuditRecord>>,
     filter: Filter,
+    /// `None` at the control socket.
+    admission: Option<Admission>,
+    /// Times at which the admission is checked.
+    checks: Interval,
     api: Api,
     _place: Place,
 }
 
 impl Source {
-    /// Waits for the next record that passes the filter. Returns `None` when Weir stops.
+    /// Waits for the next record that passes the filter. Returns `None` when Weir stops, or when the token or the session
+    /// has ended.
     async fn next(&mut self) -> Option<Result<Event, axum::Error>> {
         loop {
             let item = tokio::select! {
@@ -145,6 +159,10 @@ impl Source {
                     Ok(act) => self.filter.passes_act(&act).then(|| event("act", &AuditLine::from(&act))),
                     Err(RecvError::Lagged(records)) => Some(event("missed", &Missed { records })),
                     Err(RecvError::Closed) => return None,
+                },
+                _ = self.checks.tick(), if self.admission.is_some() => match &self.admission {
+                    Some(admission) if !admission.holds().await => return None,
+                    _ => None,
                 },
                 () = self.api.stopped() => return None,
             };

@@ -1,12 +1,18 @@
 //! HTTP server for administrators and monitoring. It serves `/metrics`, `/healthz` and `/readyz` to everyone, and the
 //! API, whose routes are in [`routes`], to callers whom the [`gate`] admits: at the Unix socket everyone, and over TCP
-//! the holders of [`tokens`].
+//! the holders of [`tokens`], and browsers that have logged in with a token ([`browser_sessions`]). The pages for these
+//! browsers are in [`dashboard`].
 
+mod activity;
 mod api;
 mod audit;
+mod browser_request;
+mod browser_sessions;
 mod budget_row;
 pub mod budgets;
 mod caller;
+mod credentials;
+mod dashboard;
 mod error;
 mod events;
 mod evidence;
@@ -15,12 +21,19 @@ mod extract;
 mod gate;
 mod head_errors;
 mod hosts;
+mod level_chart;
+mod level_sampler;
+mod limit_counts;
+mod limit_texts;
+mod limits;
 pub mod logins;
+mod owner_keys;
 mod public;
 mod readers;
 pub mod refusals;
 mod rehearsal;
 mod reload;
+mod response_headers;
 mod routes;
 mod serve;
 mod sessions;
@@ -35,12 +48,16 @@ pub use api::{Api, Parts, ReloadFuture, ReloadOutcome, Reloaded};
 pub use audit::{AuditAnswer, AuditLine, MAX_RECORDS};
 pub use budget_row::{BudgetRow, OverrideSource};
 pub use caller::{ADMINISTRATOR_HEADER, Caller};
+pub use credentials::Credentials;
+pub use dashboard::dashboard_router;
 pub use error::{ApiError, ErrorAnswer, ErrorCode, ErrorDetails, Errors, ErrorsOrDoubts};
 pub use events::{EventKind, Missed};
 pub use evidence::{EvidenceAnswer, EvidenceCounts, SenderEvidence};
 pub use extract::{Json, Path, Query};
 pub use gate::Gate;
 pub use hosts::Hosts;
+pub use level_sampler::sample_levels;
+pub use limit_texts::{CurrentLimitTexts, LimitText, LimitTexts};
 pub use public::{Readiness, public_router};
 pub use readers::Readers;
 pub use rehearsal::{MAX_TESTS, TestAnswer, TestRequest};

@@ -1,6 +1,7 @@
 //! Fullness of the budgets of one limit, for scans of all budgets in memory. A scan sees each budget for well below a
 //! microsecond, because no decision on the scanned part of the budgets can be made meanwhile.
 
+use super::budget_view::level_of;
 use super::budgets::{KeyRef, Owner, SEPARATOR};
 use super::limit::{Limit, Quota};
 use super::{BudgetViews, Policy};
@@ -90,13 +91,6 @@ impl<'a> RateScan<'a> {
 /// Returns whether the rest of a key after its prefix is an owner, and not a part of a longer prefix.
 fn is_owner(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with(SEPARATOR)
-}
-
-/// Returns the level divided by the burst; 0 without a rule. If the quota is a share, returns the rejected part.
-fn level_of(rule: Option<Rule>, quota: &Quota, state: State, now: Timestamp) -> f64 {
-    let Some(rule) = rule else { return 0.0 };
-    let level = rule.step(Some(state), now, 0.0).1.level;
-    if matches!(quota, Quota::Share(_)) { level } else { level / rule.burst() }
 }
 
 #[cfg(test)]

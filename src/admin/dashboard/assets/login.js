@@ -1,0 +1,4 @@
+"use strict";
+document.querySelector("form").addEventListener("submit", (event) => {
+  event.currentTarget.querySelector("button").disabled = true;
+});
