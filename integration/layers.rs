@@ -7,8 +7,9 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 28] = [
+const ROOMS: [(&str, &[&str], Kind); 30] = [
     ("time", &[], Kind::Pure),
+    ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
     ("reference", &["time"], Kind::Pure),
@@ -38,7 +39,24 @@ const ROOMS: [(&str, &[&str], Kind); 28] = [
     ),
     ("store", &["policy", "engine", "reference", "time", "metrics", "log", "bounded_map"], Kind::Free),
     ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
-    ("relay", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
+    ("relay", &["smtp", "time", "clock", "metrics", "log", "back_off", "bounded_map", "certificate_pin"], Kind::Free),
+    (
+        "notify",
+        &[
+            "policy::budgets::Budget",
+            "policy::limit",
+            "policy::verdict",
+            "store",
+            "smtp::envelope::Rcpt",
+            "engine",
+            "metrics",
+            "log",
+            "time",
+            "clock",
+            "back_off",
+        ],
+        Kind::Free,
+    ),
     (
         "server",
         &[
@@ -49,6 +67,7 @@ const ROOMS: [(&str, &[&str], Kind); 28] = [
             "store",
             "accounts",
             "relay",
+            "notify",
             "metrics",
             "log",
             "time",
@@ -91,6 +110,7 @@ const ROOMS: [(&str, &[&str], Kind); 28] = [
             "store",
             "accounts",
             "relay",
+            "notify",
             "server",
             "admin",
             "metrics",
@@ -116,6 +136,8 @@ const ROOMS: [(&str, &[&str], Kind); 28] = [
             "store",
             "accounts",
             "relay",
+            "notify",
+            "smtp",
             "admin",
             "policy",
             "metrics",

@@ -5,6 +5,7 @@ mod control;
 mod core_dumps;
 mod error;
 mod limit_metrics;
+mod notices;
 mod open_files;
 mod refusal_sink;
 mod reloader;
@@ -20,9 +21,10 @@ use crate::clock;
 use crate::config::Config;
 use crate::decisions::{self, DecisionLog, Hub};
 use crate::metrics::Metrics;
+use crate::notify::Notifier;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
+use crate::server::{self, AcceptErrors, Bound, LogThrottle, Server};
 use crate::store::{Health, Store};
 use crate::top::TopSenders;
 use administration::Administration;
@@ -76,6 +78,8 @@ pub struct Daemon {
     administration: Administration,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    /// Task that delivers notices.
+    delivering: JoinHandle<()>,
     /// Tasks that check the upstreams and end exceptions.
     background_tasks: JoinSet<()>,
     reload_handle: ReloadHandle,
@@ -108,9 +112,20 @@ impl Daemon {
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
+        let delivering = notices::start(&server).await;
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         log_start(limits, &listeners);
-        Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })
+        Ok(Self {
+            server,
+            listeners,
+            administration,
+            stop,
+            serving,
+            delivering,
+            background_tasks,
+            reload_handle,
+            reloading,
+        })
     }
 
     /// Returns the bound address of the read-only HTTP routes.
@@ -129,6 +144,9 @@ impl Daemon {
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
+        // Sessions that ended during the stop can have made notices. They are stored, and delivered after the next start.
+        self.server.notifier.stop();
+        let _ = self.delivering.await;
         drop(self.background_tasks);
         self.administration.stop().await;
         let _ = self.reloading.await;
@@ -157,6 +175,7 @@ fn open(config: Config) -> Result<Server, StartError> {
     store.set_clock_doubt(clock::status().doubt);
     let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
     let relay = Relay::new(&config.relay, &metrics).map_err(StartError::config)?;
+    let notifier = Arc::new(Notifier::new(config.notify, store.notice_recorder(), metrics.clone()));
     let decision_log = config.decision_log.map(|options| start_decision_log(&options, &metrics)).transpose()?;
     Ok(Server {
         decisions: hub(&store, decision_log.as_ref()),
@@ -166,7 +185,7 @@ fn open(config: Config) -> Result<Server, StartError> {
         store,
         relay,
         metrics: metrics.clone(),
-        notification_throttle: NotificationThrottle::default(),
+        notifier,
         accept_errors: AcceptErrors::default(),
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         top: TopSenders::default(),

@@ -165,10 +165,11 @@ impl Reloader {
     /// Puts the new configuration in force, except for settings that need a restart. `problems`: diagnostics of the
     /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
-        let Config { policy, relay, settings, watched, databases, .. } = config;
+        let Config { policy, notify, relay, settings, watched, databases, .. } = config;
         let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
+        self.server.notifier.set_options(notify);
         self.former.push(former);
         (self.watched, self.databases) = (watched, databases);
         self.error.changes_to(None);

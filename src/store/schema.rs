@@ -9,14 +9,14 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// Version of the schema. A change of the schema must increment the version and add a migration.
-pub const VERSION: i64 = 6;
+pub const VERSION: i64 = 7;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
-    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals];
+    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7];
 
 /// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
@@ -105,6 +105,16 @@ fn add_logins(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 
 /// Migrates to version 6, which adds the records of refusals.
 fn add_refusals(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)
+}
+
+/// Migrates to version 7.
+fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    add_notices(transaction)
+}
+
+/// Adds the notices that are to be delivered, and the episodes of notifications.
+fn add_notices(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(SCHEMA)
 }
 

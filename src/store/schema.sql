@@ -1,4 +1,4 @@
--- The state file, version 6. Weir's writer thread is its only writer; open it read-only to read it by hand.
+-- The state file, version 7. Weir's writer thread is its only writer; open it read-only to read it by hand.
 
 -- The last state of each budget, without the changes in the journal.
 CREATE TABLE IF NOT EXISTS budget (
@@ -81,3 +81,19 @@ CREATE TABLE IF NOT EXISTS refusal (
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS refusal_at ON refusal (at);
+
+-- Notices that have not been delivered yet: one row for each notice and target.
+CREATE TABLE IF NOT EXISTS notice (
+    id     TEXT NOT NULL,    -- of the notice
+    target TEXT NOT NULL,    -- webhook, command, mail and an address, or user and an address
+    notify TEXT NOT NULL,    -- name of the notification in the configuration
+    at     INTEGER NOT NULL, -- microseconds since 1970
+    body   TEXT NOT NULL,    -- the notice, as JSON
+    PRIMARY KEY (id, target)
+) STRICT, WITHOUT ROWID;
+
+-- Open episodes of notifications: the limit is exceeded, and the notice of it has been made.
+CREATE TABLE IF NOT EXISTS episode (
+    name TEXT PRIMARY KEY,   -- notification, limit and key of the budget, separated by U+001E
+    body TEXT NOT NULL       -- the episode, as JSON
+) STRICT, WITHOUT ROWID;
