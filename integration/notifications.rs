@@ -1,10 +1,15 @@
 //! Tests of notifications: a real Weir, receivers of webhooks on this machine, commands, and a real Postfix.
 
 use crate::harness::{
-    Behaviour, Client, Fault, Process, Received, Receiver, Site, SiteBuilder, Stage, Upstream, wait_for,
+    Behaviour, Client, Fault, Outcome, PASSWORD, PATIENCE, Postfix, Process, Received, Receiver, Site, SiteBuilder,
+    Stage, Upstream, succeed, wait_for,
 };
 use ring::hmac;
 use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::{Arc, mpsc};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -225,4 +230,190 @@ fn an_upstream_that_is_away_delays_the_mail_of_a_notice_and_a_refused_recipient_
     other.say("RCPT TO:<c@example.net>", "4");
     let line = weir.logged("a notice is lost");
     assert!(line.contains("554 no"), "{line}");
+}
+
+#[test]
+fn a_full_spool_drops_the_oldest_notices_and_takes_no_room_from_other_targets() {
+    let (upstream, down) = (Upstream::start(), Receiver::start(Behaviour::Hang));
+    let keys = format!("webhook = \"{}\", mail = [\"ops@example.org\"]", down.url());
+    let site = site(&upstream, "1h", &keys);
+    site.edit("per = [\"client\"]", "per = [\"recipient\"]");
+    site.edit("at = 1, notify", "at = 0.01, notify");
+    let weir = site.start();
+    for transaction in 0..21 {
+        let mut client = Client::greeted_by(&weir);
+        client.say("MAIL FROM:<a@example.org>", "250");
+        for n in 0..100 {
+            client.say(&format!("RCPT TO:<b{transaction}-{n}@example.net>"), "250");
+        }
+    }
+    weir.logged("too many notices wait");
+    wait_for("mails", || {
+        (deliveries(&weir, "mail", "delivered") + deliveries(&weir, "mail", "dropped") >= 2_100.0).then_some(())
+    });
+    assert_eq!(deliveries(&weir, "mail", "dropped"), 0.0);
+    assert!(deliveries(&weir, "webhook", "dropped") >= 100.0);
+    assert!(weir.metric("weir_notices_waiting") <= 2_000.0);
+    // A restart keeps what waits.
+    let waiting = weir.metric("weir_notices_waiting");
+    assert_eq!(weir.terminate(), Some(0));
+    let weir = site.start();
+    assert_eq!(weir.metric("weir_notices_waiting"), waiting);
+}
+
+#[test]
+fn a_webhook_needs_a_certificate_that_the_system_trusts() {
+    let (upstream, receiver) = (Upstream::start(), SecureReceiver::start());
+    let site = site(&upstream, "1h", &format!("webhook = \"https://localhost:{}/hook\"", receiver.port));
+    let weir = Process::start(site.serve().env("SSL_CERT_FILE", site.path("certificate.pem")));
+    flood(&weir, 1);
+    let line = weir.logged("a notice is not delivered");
+    assert!(line.contains("TLS with localhost"), "{line}");
+    drop(weir);
+    std::fs::write(site.path("trusted.pem"), &receiver.certificate).unwrap();
+    let weir = Process::start(site.serve().env("SSL_CERT_FILE", site.path("trusted.pem")));
+    wait_until_delivered(&weir);
+    assert_eq!(deliveries(&weir, "webhook", "delivered"), 1.0);
+    assert!(receiver.requests.recv_timeout(PATIENCE).unwrap().starts_with("POST /hook HTTP/1.1\r\n"));
+}
+
+/// A server with TLS that answers each request with 200.
+struct SecureReceiver {
+    port: u16,
+    certificate: String,
+    requests: mpsc::Receiver<String>,
+}
+
+impl SecureReceiver {
+    fn start() -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (sender, requests) = mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let connection = rustls::ServerConnection::new(config.clone()).unwrap();
+                let mut stream = rustls::StreamOwned::new(connection, stream);
+                let mut space = [0; 8192];
+                // A client that refuses the certificate ends the handshake.
+                let Ok(octets) = stream.read(&mut space) else { continue };
+                let _ = sender.send(String::from_utf8_lossy(&space[..octets]).into_owned());
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").and_then(|()| stream.flush());
+            }
+        });
+        Self { port, certificate: made.cert.pem(), requests }
+    }
+}
+
+#[test]
+fn the_status_names_a_target_that_fails() {
+    let (upstream, receiver) = (Upstream::start(), Receiver::start(Behaviour::Answer(503)));
+    let site = site(&upstream, "1h", &hook(&receiver));
+    let weir = site.start();
+    assert_eq!(site.run(&["status"], "").code, Some(0));
+    flood(&weir, 1);
+    weir.logged("a notice is not delivered");
+    let Outcome { code, out, .. } = site.run(&["status"], "");
+    assert!(code == Some(1) && out.contains("webhook of [notify.ops] fails: 503"), "{out}");
+}
+
+#[test]
+fn a_notification_can_be_tested_without_a_running_weir() {
+    let (upstream, receiver) = (Upstream::start(), Receiver::start(Behaviour::Accept));
+    let more = "mail = [\"ops@example.org\", \"user\"], command = [\"/bin/false\"]";
+    let site = site(&upstream, "1h", &format!("{}, {more}, user-address = \"{{user}}@example.net\"", hook(&receiver)));
+    let Outcome { code, out, .. } = site.run(&["notify", "test", "ops"], "");
+    let lines = [
+        "webhook: delivered\n",
+        "command: /bin/false: exit status: 1\n",
+        "mail ops@example.org: delivered\n",
+        "user: not tested: name a user with --user\n",
+    ];
+    assert_eq!((code, out.as_str()), (Some(1), lines.concat().as_str()));
+    assert_eq!(json(&receiver.accepted()[0])["event"], "test");
+    verify(&receiver.accepted()[0]);
+    let Outcome { out, .. } = site.run(&["notify", "test", "ops", "--user", "alice"], "");
+    assert!(out.contains("user alice@example.net: delivered\n"), "{out}");
+    let Outcome { code, err, .. } = site.run(&["notify", "test", "op"], "");
+    assert!(code == Some(67) && err.contains("there is no [notify.op]; known: ops"), "{err}");
+}
+
+#[test]
+fn a_reload_changes_the_targets_of_notices_that_wait() {
+    let (upstream, receiver) = (Upstream::start(), Receiver::start(Behaviour::Accept));
+    let site = site(&upstream, "1h", "webhook = \"http://127.0.0.1:1/hook\"");
+    let weir = site.start();
+    flood(&weir, 1);
+    weir.logged("a notice is not delivered");
+    site.reload(&weir, "http://127.0.0.1:1/hook", &receiver.url(), "limits read again");
+    receiver.wait_for_accepted(1);
+    wait_until_delivered(&weir);
+}
+
+/// Returns the subject, the text and some headers of a mail, as Python's parser reads them.
+fn python_reads(mail: &[u8]) -> Value {
+    let script = "import email, email.policy, json, sys\n\
+        m = email.message_from_bytes(sys.stdin.buffer.read(), policy=email.policy.default)\n\
+        print(json.dumps({'text': m.get_content(), 'defects': len(m.defects), **{k: str(m[k]) for k in ('From', 'To', 'Subject', 'Auto-Submitted', 'Return-Path')}}))";
+    let mut python = Command::new("python3");
+    let Outcome { out, .. } = succeed(python.arg("-c").arg(script), mail);
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn a_postfix_takes_mails_that_people_can_read() {
+    let postfix = Postfix::start();
+    let notify = "mail = [\"ops@example.net\", \"user\"], user-address = \"{user}@example.net\", from = \"postmaster@example.net\"";
+    let site = Site::builder()
+        .listener("s", "tls = \"none\", auth = \"required\"")
+        .upstream(postfix.address(), "")
+        .users(&[("alice", PASSWORD, ""), ("b\u{fc}rgermeister", PASSWORD, "")])
+        .more(&format!(
+            "notify.ops = {{ {notify} }}\n\
+             [[limit]]\nname = \"user-recipients\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"5 / 1d\"\n\
+             algorithm = \"token-bucket\"\naction = [{{ at = 1, notify = \"ops\" }}, {{ at = 1, defer = true }}]\n"
+        ))
+        .build();
+    let weir = site.start();
+    let exceed = |user: &str| {
+        let mut client = Client::logged_in(weir.address("s"), user);
+        client.say("MAIL FROM:<alice@example.net>", "250");
+        for n in 0..5 {
+            client.say(&format!("RCPT TO:<c{n}@example.net>"), "250");
+        }
+        client.say("RCPT TO:<last@example.net>", "4");
+    };
+    exceed("alice");
+    let mail = python_reads(&postfix.message_for("alice@example.net"));
+    assert_eq!(mail["Subject"], "Your account alice exceeds its limit: was it you?");
+    for (header, value) in
+        [("From", "Weir <postmaster@example.net>"), ("To", "<alice@example.net>"), ("Auto-Submitted", "auto-generated")]
+    {
+        assert_eq!(mail[header], value);
+    }
+    let text = mail["text"].as_str().unwrap();
+    for line in [
+        "Counted: 6 recipients",
+        "Allowed: 5 recipients per day",
+        "from the network 127.0.0.0/24",
+        "postmaster@example.net",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    assert_eq!((&mail["defects"], &mail["Return-Path"]), (&0.into(), &"<>".into()));
+    let mail = python_reads(&postfix.message_for("ops@example.net"));
+    assert_eq!(mail["Subject"], "Weir: alice exceeds the limit user-recipients");
+    assert!(mail["text"].as_str().unwrap().contains("weir show user=alice"));
+    // A login that makes no mail address gets no mail, and the administrator's mail names it.
+    exceed("b\u{fc}rgermeister");
+    weir.logged("no notice to the user");
+    wait_for("mails", || (deliveries(&weir, "mail", "delivered") == 2.0).then_some(()));
+    // Mails of notices are no mail of users.
+    assert_eq!(weir.metric("weir_messages_total{result=\"delivered\"}"), 0.0);
 }

@@ -13,6 +13,7 @@ mod signals;
 mod systemd;
 
 pub use error::StartError;
+pub use notices::send as send_notice;
 pub use signals::Signals;
 
 use crate::accounts::Accounts;

@@ -125,7 +125,7 @@ mod tests {
                 assert!(!line.contains(['\r', '\n']), "{line:?}");
             }
             let parsed = MessageParser::default().parse(message.as_bytes()).unwrap();
-            assert_eq!(parsed.subject().unwrap_or_default(), subject.trim_end());
+            assert_eq!(parsed.subject().unwrap_or_default().trim_end(), subject.trim_end());
             assert_eq!(parsed.body_text(0).unwrap().replace("\r\n", "\n").trim_end(), text);
         }
     }

@@ -4,6 +4,7 @@
 use crate::back_off::BackOff;
 use crate::store::{NoticeKey, NoticeRow};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Kind of a target.
@@ -27,6 +28,16 @@ impl Kind {
             Self::Command => "command",
             Self::Mail => "mail",
             Self::User => "user",
+        }
+    }
+
+    /// Returns the name for administrators.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Webhook => "webhook",
+            Self::Command => "command",
+            Self::Mail => "mail",
+            Self::User => "mail to users",
         }
     }
 
@@ -90,6 +101,15 @@ pub struct Failing {
     pub error: String,
     /// Deliveries that wait.
     pub waiting: usize,
+}
+
+/// Sentence for administrators: `webhook of [notify.ops] fails: 503 Service Unavailable; 2 notices wait`.
+impl fmt::Display for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { notify, kind, error, waiting } = self;
+        let noun = if *waiting == 1 { "notice waits" } else { "notices wait" };
+        write!(f, "{} of [notify.{notify}] fails: {error}; {waiting} {noun}", kind.text())
+    }
 }
 
 /// Maximum deliveries that wait, and their maximum octets. If there are more, the oldest delivery of the lane with the
