@@ -8,10 +8,11 @@ use super::spool::{Kind, LaneKey, MAX_COUNT, Waiting};
 use crate::clock;
 use crate::store::{NoticeKey, NoticeRow, StoredNotices};
 use crate::time::format_duration;
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 
 /// Interval at which episodes are examined.
 const TICK: Duration = Duration::from_secs(1);
@@ -30,24 +31,36 @@ pub type Reader = Arc<dyn Fn() -> Reading + Send + Sync>;
 /// Future of the notices and episodes in the state file.
 pub type Reading = Pin<Box<dyn Future<Output = Result<StoredNotices, String>> + Send>>;
 
-/// Delivery that has ended.
-struct Ended {
-    lane: LaneKey,
-    row: NoticeRow,
-    outcome: Result<(), Failure>,
+/// Deliveries under way.
+#[derive(Default)]
+struct Deliveries {
+    tasks: JoinSet<Result<(), Failure>>,
+    rows: HashMap<Id, (LaneKey, NoticeRow)>,
+}
+
+impl Deliveries {
+    /// Waits for the next delivery that ends. Returns `None` if none is under way.
+    async fn next(&mut self) -> Option<(LaneKey, NoticeRow, Result<(), Failure>)> {
+        let (id, outcome) = match self.tasks.join_next_with_id().await? {
+            Ok(ended) => ended,
+            // A panic must not keep the lane busy.
+            Err(error) => (error.id(), Err(Failure::of_target("a fault of Weir's own".to_owned()))),
+        };
+        self.rows.remove(&id).map(|(lane, row)| (lane, row, outcome))
+    }
 }
 
 impl Notifier {
     /// Delivers notices until [`Notifier::stop`] is called. `is_loaded`: the result of [`Notifier::load`].
     pub async fn run(self: Arc<Self>, mailer: Mailer, read: Reader, mut is_loaded: bool) {
-        let mut tasks: JoinSet<Ended> = JoinSet::new();
+        let mut deliveries = Deliveries::default();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             if self.lock().is_stopping {
                 break;
             }
-            self.begin_due(&mailer, &mut tasks);
+            self.begin_due(&mailer, &mut deliveries);
             let due = self.lock().spool.next_due().filter(|due| *due > Instant::now());
             let due = async {
                 match due {
@@ -58,7 +71,7 @@ impl Notifier {
             tokio::select! {
                 () = self.work.notified() => {}
                 () = due => {}
-                Some(Ok(ended)) = tasks.join_next() => self.end(ended),
+                Some((lane, row, outcome)) = deliveries.next() => self.end(lane, row, outcome),
                 _ = ticks.tick() => {
                     self.advance();
                     is_loaded = is_loaded || self.load(&read).await;
@@ -66,11 +79,13 @@ impl Notifier {
             }
         }
         let all = async {
-            while let Some(Ok(ended)) = tasks.join_next().await {
-                self.end(ended)
+            while let Some((lane, row, outcome)) = deliveries.next().await {
+                self.end(lane, row, outcome);
             }
         };
         let _ = tokio::time::timeout(STOP_TIMEOUT, all).await;
+        // The tasks use the server, which the daemon closes next.
+        deliveries.tasks.shutdown().await;
     }
 
     /// Adds the notices and episodes that the state file has. Returns false if the file cannot be read at present.
@@ -93,21 +108,16 @@ impl Notifier {
     }
 
     /// Begins the deliveries that are due.
-    fn begin_due(self: &Arc<Self>, mailer: &Mailer, tasks: &mut JoinSet<Ended>) {
+    fn begin_due(self: &Arc<Self>, mailer: &Mailer, deliveries: &mut Deliveries) {
         let (due, options) = {
             let mut inner = self.lock();
             (inner.spool.begin_due(Instant::now()), inner.options.clone())
         };
         for (lane, waiting) in due {
             let (notifier, mailer, options) = (self.clone(), mailer.clone(), options.clone());
-            tasks.spawn(async move {
-                let row = waiting.row.clone();
-                // A panic must not keep the lane busy.
-                let attempt = tokio::spawn(async move { notifier.attempt(&options, &mailer, waiting).await });
-                let outcome = attempt.await;
-                let outcome = outcome.unwrap_or_else(|_| Err(Failure::of_target("a fault of Weir's own".to_owned())));
-                Ended { lane, row, outcome }
-            });
+            let row = waiting.row.clone();
+            let task = deliveries.tasks.spawn(async move { notifier.attempt(&options, &mailer, waiting).await });
+            deliveries.rows.insert(task.id(), (lane, row));
         }
     }
 
@@ -124,7 +134,7 @@ impl Notifier {
     }
 
     /// Takes the outcome of a delivery.
-    fn end(&self, Ended { lane, row, outcome }: Ended) {
+    fn end(&self, lane: LaneKey, row: NoticeRow, outcome: Result<(), Failure>) {
         let mut inner = self.lock();
         let (notify, target, id) = (&*row.notify, &*row.key.target, &*row.key.id);
         match outcome {

@@ -101,7 +101,7 @@ impl Notice {
         Self { version: VERSION, id: new_id(now), event, time: now, host, notify, excess, text: String::new() }
     }
 
-    /// Returns a notice with invented values, which all documentation addresses are marked as.
+    /// Returns a notice with invented values. Its client has an address for documentation (RFC 5737).
     pub fn test(host: &str, notify: &str, user: &str, now: Timestamp) -> Self {
         let excess = Excess {
             limit: "test".to_owned(),
