@@ -418,3 +418,36 @@ fn a_postfix_takes_mails_that_people_can_read() {
     // Mails of notices are no mail of users.
     assert_eq!(weir.metric("weir_messages_total{result=\"delivered\"}"), 0.0);
 }
+
+#[test]
+fn without_a_state_file_notices_are_delivered_from_memory() {
+    let (upstream, receiver) = (Upstream::start(), Receiver::start(Behaviour::Answer(500)));
+    let site = site(&upstream, "1h", &hook(&receiver));
+    // Weir does not touch a file of another program, and counts in memory.
+    site.put("state.db", &"This is no database. ".repeat(100));
+    let weir = site.start();
+    flood(&weir, 20);
+    receiver.wait_for(1);
+    receiver.behave(Behaviour::Accept);
+    receiver.wait_for_accepted(1);
+    wait_until_delivered(&weir);
+    assert_eq!((receiver.accepted().len(), weir.times_logged("message=notice")), (1, 1));
+    assert_eq!(weir.metric("weir_state_degraded"), 1.0);
+}
+
+#[test]
+fn a_hostile_sender_adds_no_header_and_no_line_to_a_mail() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "1h", "mail = [\"ops@example.org\"]");
+    site.edit("per = [\"client\"]", "per = [\"sender\"]");
+    let weir = site.start();
+    let mut client = Client::greeted_by(&weir);
+    client.say("MAIL FROM:<\"=?utf-8?Q?=0D=0ABcc:_x@example.net?= <b>\"@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client.say("RCPT TO:<c@example.net>", "4");
+    wait_for("mail", || (deliveries(&weir, "mail", "delivered") == 1.0).then_some(()));
+    let mail = python_reads(&upstream.acknowledged()[0]);
+    let subject = mail["Subject"].as_str().unwrap();
+    assert!(subject.contains("=?utf-8?q?=0d=0abcc:_x@example.net?= <b>"), "{subject}");
+    assert_eq!((&mail["defects"], &mail["To"]), (&0.into(), &"ops@example.org".into()));
+}
