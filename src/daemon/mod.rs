@@ -109,11 +109,11 @@ impl Daemon {
             Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
         let api = control::api(&reload_handle, &server, sessions, listeners.clone(), stopping.clone());
+        let delivering = notices::start(&server).await;
         let administration = Administration::start(&admin_options, public, api, &server, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
-        let delivering = notices::start(&server).await;
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         log_start(limits, &listeners);
         Ok(Self {

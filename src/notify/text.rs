@@ -39,7 +39,9 @@ pub fn for_administrator(notice: &Notice) -> Letter {
             "\nThere is no other notice about this budget until its level has been lower for {}.\n",
             period.map_or_else(|| format_duration(REST), str::to_owned)
         );
-        if let [(field, value)] = &excess.owner.iter().collect::<Vec<_>>()[..] {
+        if let [(field, value)] = &excess.owner.iter().collect::<Vec<_>>()[..]
+            && is_plain(value)
+        {
             let _ = write!(
                 text,
                 "\nThe command \"weir show {field}={value}\" shows all budgets, \"weir suspend\" stops the mail.\n"
@@ -47,6 +49,12 @@ pub fn for_administrator(notice: &Notice) -> Letter {
         }
     }
     Letter { subject, text }
+}
+
+/// Returns whether a value can stand in a command: an administrator perhaps copies the command into a shell, and clients
+/// choose senders, recipients and EHLO names.
+fn is_plain(value: &str) -> bool {
+    !value.starts_with('-') && value.chars().all(|c| c.is_ascii_alphanumeric() || "@._-+/:".contains(c))
 }
 
 /// Time after which an episode of a limit without a period has ended.
@@ -116,4 +124,47 @@ pub fn for_user(notice: &Notice, contact: &str, help_url: Option<&str>) -> Lette
         notice.time.rfc3339()
     );
     Letter { subject, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+    use std::collections::BTreeMap;
+
+    fn notice(event: Event, field: &str, value: &str) -> Notice {
+        let notice = Notice::test("weir.example", "ops", "alice@example.org", Timestamp::from_micros(0));
+        let owner = BTreeMap::from([(field.to_owned(), value.to_owned())]);
+        Notice { event, excess: Excess { owner, ..notice.excess }, ..notice }
+    }
+
+    #[test]
+    fn the_text_names_a_command_only_with_a_value_that_no_shell_interprets() {
+        let text = |value| for_administrator(&notice(Event::Begin, "sender", value)).text;
+        assert!(text("bob+x@example.org").contains("weir show sender=bob+x@example.org"));
+        for hostile in
+            ["\"$(reboot)\"@example.org", "a;b@example.org", "`id`@example.org", "-rf", "b\u{fc}@example.org"]
+        {
+            assert!(!text(hostile).contains("weir show"), "{hostile}");
+        }
+    }
+
+    #[test]
+    fn the_user_reads_the_numbers_the_network_and_the_contact() {
+        let letter =
+            for_user(&notice(Event::Begin, "user", "alice@example.org"), "help@example.org", Some("https://h.example"));
+        assert_eq!(letter.subject, "Your account alice@example.org exceeds its limit: was it you?");
+        for words in [
+            "101 recipients",
+            "100 recipients per 5 minutes",
+            "203.0.113.0/24",
+            "help@example.org, or see https://h.example",
+        ] {
+            assert!(letter.text.contains(words), "{words} in {}", letter.text);
+        }
+        assert!(!letter.text.contains("test"));
+        let close = notice(Event::Begin, "user", "alice@example.org");
+        let close = Notice { excess: Excess { is_over: false, ..close.excess }, ..close };
+        assert!(for_user(&close, "help@example.org", None).subject.contains("is close to its limit"));
+    }
 }
