@@ -248,7 +248,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
 #[test]
 fn renewed_files_are_loaded_once_certificate_and_key_match() {
     use weir::server::tls::Certificates;
-    use weir::server::{AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server, serve};
+    use weir::server::{AcceptErrors, Bound, LogThrottle, Server, serve};
     let site = site_with_certificates(&[], "");
     let Ok(mut config) = weir::config::read(&site.path("weir.toml")) else { panic!("a good configuration") };
     config.server.certificate_pace = Duration::from_millis(10);
@@ -256,18 +256,20 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let certificates = Certificates::read(config.tls.unwrap(), metrics.service.certificate_expiry.clone()).unwrap();
+    let store = weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap();
+    let notifier = weir::notify::Notifier::new(config.notify, store.notice_recorder(), metrics.clone());
     let server = Server {
         decisions: weir::decisions::Hub::new(Vec::new()),
         decision_log: None,
         options: config.server,
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         accounts: None,
-        store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
+        store,
         relay: weir::relay::Relay::new(&config.relay, &metrics).unwrap(),
         top: weir::top::TopSenders::default(),
         certificates: Some(Arc::new(certificates)),
         metrics,
-        notification_throttle: NotificationThrottle::default(),
+        notifier: Arc::new(notifier),
         accept_errors: AcceptErrors::default(),
         sessions: Arc::default(),
     };

@@ -144,7 +144,9 @@ fn is_explained(kind: &str, key: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
     match kind {
         // The files of these keys do not exist on every machine.
-        "location" | "accounts" => text.lines().any(|line| line.starts_with(&format!("# Example: {key} = "))),
+        "location" | "accounts" | "notify.postmaster" => {
+            text.lines().any(|line| line.starts_with(&format!("# Example: {key} = ")))
+        }
         "limit" => comments.any(|comment| comment.starts_with(&format!("{key} = "))),
         "limit.match" | "limit.action" => {
             comments.any(|comment| comment.split(|c| !is_part(c)).any(|word| word == key))

@@ -7,8 +7,9 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 29] = [
+const ROOMS: [(&str, &[&str], Kind); 31] = [
     ("time", &[], Kind::Pure),
+    ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
     ("terminal", &[], Kind::Pure),
@@ -39,7 +40,24 @@ const ROOMS: [(&str, &[&str], Kind); 29] = [
     ),
     ("store", &["policy", "engine", "reference", "time", "metrics", "log", "bounded_map"], Kind::Free),
     ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
-    ("relay", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
+    ("relay", &["smtp", "time", "clock", "metrics", "log", "back_off", "bounded_map", "certificate_pin"], Kind::Free),
+    (
+        "notify",
+        &[
+            "policy::budgets::Budget",
+            "policy::limit",
+            "policy::verdict",
+            "store",
+            "smtp::envelope::Rcpt",
+            "engine",
+            "metrics",
+            "log",
+            "time",
+            "clock",
+            "back_off",
+        ],
+        Kind::Free,
+    ),
     (
         "server",
         &[
@@ -50,6 +68,7 @@ const ROOMS: [(&str, &[&str], Kind); 29] = [
             "store",
             "accounts",
             "relay",
+            "notify",
             "metrics",
             "log",
             "time",
@@ -93,6 +112,7 @@ const ROOMS: [(&str, &[&str], Kind); 29] = [
             "store",
             "accounts",
             "relay",
+            "notify",
             "server",
             "admin",
             "metrics",
@@ -121,6 +141,8 @@ const ROOMS: [(&str, &[&str], Kind); 29] = [
             "store",
             "accounts",
             "relay",
+            "notify",
+            "smtp",
             "admin",
             "policy",
             "metrics",

@@ -41,6 +41,7 @@ mod mechanisms;
 mod metrics;
 mod model;
 mod new_budgets;
+mod notifications;
 mod open_files;
 mod oracles;
 mod password_files;

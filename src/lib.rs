@@ -13,6 +13,7 @@
 //! | charge | Amount that an event adds to a budget. |
 //! | client | Host that has connected to Weir; one client network is an IPv4 address or an IPv6 /64. |
 //! | distinct | Property of a limit that counts different values only, with a Bloom filter. |
+//! | episode | Time in which a budget is above the level of an action `notify`: one notice is made of it. |
 //! | envelope | The MAIL and RCPT commands of a message: its sender and its recipients. |
 //! | event | Moment in a session that limits can count: connection, login, MAIL, RCPT, DATA, end of message, rejection. |
 //! | evidence | Numbers of what a limit has refused, or would have refused in shadow or soft mode, by sender. |
@@ -30,6 +31,8 @@
 //! | login networks | Networks from which a user is expected to log in. |
 //! | matcher | Conditions under which a limit applies: `match` and `except`. |
 //! | mode | `enforce`, `soft` (warns and notifies, never refuses) or `shadow` (counts; clients notice nothing). |
+//! | notice | Document about an exceeded limit, which the targets of a notification get. |
+//! | notification | Section `[notify.NAME]`: the targets of the notices that limits make with the action `notify`. |
 //! | novelty | Whether the network, country and EHLO name of a login are new for the user. |
 //! | origin | Network, country and EHLO name of a login. |
 //! | owner | Values of the fields in `per`: the user, client or sender whose budget it is. |
@@ -82,8 +85,11 @@
 //!   caller of a request is. `admin/refusals/` explains stored refusals, and `admin/evidence.rs` counts those of a limit.
 //!   `admin/exceptions/` checks and answers the commands about grants and suspensions, and `store/exceptions.rs` begins
 //!   and ends these exceptions.
+//! * [`notify`] makes one notice for each episode in which a limit is exceeded, and delivers it to webhooks, commands and
+//!   mail addresses. `store/notices/` keeps the notices that wait, so that a restart loses none.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged only when it changes
-//!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
+//!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry, and `back_off.rs` has the
+//!   pauses before a failed attempt is repeated.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
 //!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
@@ -98,6 +104,7 @@
 
 pub mod accounts;
 pub mod admin;
+mod back_off;
 mod bounded_map;
 mod certificate_pin;
 pub mod cli;
@@ -111,6 +118,7 @@ pub mod history;
 pub mod import;
 pub mod log;
 pub mod metrics;
+pub mod notify;
 pub mod policy;
 pub mod reference;
 pub mod rehearse;

@@ -124,6 +124,7 @@ fn problems(
     }
     let down = upstreams.iter().filter(|upstream| upstream.enabled && !upstream.up);
     problems.extend(down.map(|upstream| format!("upstream {} is down", upstream.name)));
+    problems.extend(server.notifier.failing().iter().map(ToString::to_string));
     if !upstreams.iter().any(|upstream| upstream.enabled) {
         problems.push("no upstream is enabled".to_owned());
     }

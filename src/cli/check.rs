@@ -33,9 +33,12 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     let limits = config.policy.limit_count();
     let listeners = config.listeners.len();
     let (listeners, limits) = (counted(listeners as u64, "listener"), counted(limits as u64, "limit"));
-    let notices = match config.has_notifications() {
-        true => "notifications have no recipient: they are log lines \"notice\", and no mail is sent\n",
-        false => "",
+    let bare: Vec<&str> = config.notifications_without_target().collect();
+    let notices = match &bare[..] {
+        [] => String::new(),
+        names => {
+            format!("without mail, webhook or command, these are only log lines \"notice\": {}\n", names.join(", "))
+        }
     };
     super::print(&format!("{}: good: {listeners}, {limits}\n{notices}", path.display()))
 }

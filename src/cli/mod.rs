@@ -10,6 +10,7 @@ mod import;
 mod log;
 mod logins;
 mod manual;
+mod notify;
 mod password;
 mod rehearse;
 mod reload;
@@ -171,6 +172,12 @@ enum Command {
         #[command(subcommand)]
         command: state::Command,
     },
+    /// Test the notifications of limits
+    #[command(after_help = "Example:\n  weir notify test postmaster")]
+    Notify {
+        #[command(subcommand)]
+        command: notify::Command,
+    },
     /// Print completions for a shell
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions {
@@ -313,6 +320,7 @@ pub fn run() -> ExitCode {
         Command::User { command } => user::run(&command),
         Command::Token { command } => token::run(&command),
         Command::State { command } => state::run(&command),
+        Command::Notify { command } => notify::run(&command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { reference: true, .. } => manual::print_reference(),
         Command::Man { openapi: true, .. } => print(&crate::admin::openapi()),

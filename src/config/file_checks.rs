@@ -8,11 +8,11 @@ use crate::accounts::certificate_users::CertificateUsers;
 use crate::accounts::users_file::{ScramUsers, Users};
 use crate::admin::tokens::{ReadError as TokensError, Tokens};
 use crate::time::Timestamp;
-use crate::{accounts, relay, server};
+use crate::{accounts, notify, relay, server};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read as _};
 use std::ops::Range;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,20 +33,41 @@ impl Config {
         self.check_secrets(found);
         self.check_service_user(found);
         self.warn_of_notifications(found);
+        self.check_notify_files(found);
         problems
     }
 
-    /// Returns whether any limit has the action `notify`.
-    pub fn has_notifications(&self) -> bool {
-        !self.places.notifications.is_empty()
+    /// Returns the names of the notifications that limits use and that have no target.
+    pub fn notifications_without_target(&self) -> impl Iterator<Item = &str> {
+        self.places.notifications.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Warns if the name of a notification looks like a mail address, because Weir sends no mail to this address.
+    /// Warns if the name of a notification without a target looks like a mail address, because Weir sends no mail to
+    /// this address.
     fn warn_of_notifications(&self, found: &mut Vec<Diagnostic>) {
         for (name, place) in self.places.notifications.iter().filter(|(name, _)| name.contains('@')) {
-            let message = format!("[notify.\"{name}\"] is a name and no recipient: Weir sends no mail yet");
-            let help = "watch the log for \"notice\", or the metric weir_notices_total";
-            found.push(problem(Severity::Warning, place, message, Some(help)));
+            let message = format!("[notify.\"{name}\"] is a name and no recipient");
+            let help = format!("add mail = [\"{name}\"]");
+            found.push(problem(Severity::Warning, place, message, Some(&help)));
+        }
+    }
+
+    /// Reads the secrets of webhooks, and checks that the commands of notifications can be executed.
+    fn check_notify_files(&self, found: &mut Vec<Diagnostic>) {
+        for file in &self.places.notify_files.secrets {
+            if let Err(why) = notify::read_secret(&file.value) {
+                found.push(problem(Severity::Error, &file.span, why, None));
+            }
+        }
+        for program in &self.places.notify_files.commands {
+            let path = program.value.display();
+            let why = match std::fs::metadata(&program.value) {
+                Err(error) => format!("command {path}: {error}"),
+                Ok(file) if !file.is_file() => format!("command {path}: it is no file"),
+                Ok(file) if file.mode() & 0o111 == 0 => format!("command {path}: it cannot be executed: chmod +x it"),
+                Ok(_) => continue,
+            };
+            found.push(problem(Severity::Error, &program.span, why, None));
         }
     }
 
@@ -233,7 +254,8 @@ impl Config {
         let secrets = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
         let tokens = self.admin.tokens.as_ref().filter(|path| path.exists()).map(|path| (path, &self.places.tokens));
-        keys.chain(users).chain(secrets).chain(shown).chain(tokens).collect()
+        let webhooks = self.places.notify_files.secrets.iter().map(|file| (&file.value, &file.span));
+        keys.chain(users).chain(secrets).chain(shown).chain(tokens).chain(webhooks).collect()
     }
 
     /// Returns the other files that Weir reads, with the positions of their names in the configuration. The position is

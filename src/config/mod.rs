@@ -64,6 +64,8 @@ pub struct Config {
     pub state: store::Options,
     pub admin: crate::admin::Options,
     pub policy: Policy,
+    /// Targets of notifications.
+    pub notify: crate::notify::Options,
     pub log: log::Format,
     /// `None`: Weir writes no decision log.
     pub decision_log: Option<decisions::Options>,
@@ -102,8 +104,10 @@ struct Places {
     socket: Range<usize>,
     /// Position of the key `tokens` of `[admin]`; empty if this key is missing.
     tokens: Range<usize>,
-    /// Names of the notifications that limits use, with the positions of these notifications.
+    /// Names of the notifications that limits use and that have no target, with the positions of these notifications.
     notifications: Vec<(String, Range<usize>)>,
+    /// Files with secrets, and programs, of notifications.
+    notify_files: notify::NotifyFiles,
 }
 
 /// Reason why no configuration could be read.
@@ -272,7 +276,7 @@ impl Reader {
         let lists = list::lists(root.named("list"), &mut files);
         let located = location::read(root.section("location"), &mut files, former);
         let lateness = delay::lateness(root.section("delay"));
-        let notifications = notify::notifications(root.named("notify"));
+        let notifications = notify::notifications(root.named("notify"), &mut files, &relay.hostname);
         let mut context = limit::Context {
             source: root.source(),
             lists: &lists,
@@ -305,7 +309,8 @@ impl Reader {
             references.users.clear();
         }
         notifications.warn_of_unused(&root);
-        places.notifications = notifications.used();
+        (places.notifications, places.notify_files) = (notifications.without_target(), notifications.files());
+        let notify = notifications.options(&relay.hostname, help_url.as_ref());
         let mut policy = Policy::new(limits, normalizer, zone);
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         (policy.locations, policy.login_networks) = (located.locations, login_networks.into());
@@ -325,6 +330,7 @@ impl Reader {
             state,
             admin,
             policy,
+            notify,
             log,
             decision_log,
             problems,

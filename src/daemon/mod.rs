@@ -7,6 +7,7 @@ mod error;
 mod limit_metrics;
 mod limit_texts;
 mod new_passwords;
+mod notices;
 mod open_files;
 mod refusal_sink;
 mod reloader;
@@ -14,6 +15,7 @@ mod signals;
 mod systemd;
 
 pub use error::StartError;
+pub use notices::send as send_notice;
 pub use signals::Signals;
 
 use crate::accounts::Accounts;
@@ -22,9 +24,10 @@ use crate::clock;
 use crate::config::Config;
 use crate::decisions::{self, DecisionLog, Hub};
 use crate::metrics::Metrics;
+use crate::notify::Notifier;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
+use crate::server::{self, AcceptErrors, Bound, LogThrottle, Server};
 use crate::store::{Health, Store};
 use crate::top::{LevelHistory, TopSenders};
 use administration::Administration;
@@ -78,6 +81,8 @@ pub struct Daemon {
     administration: Administration,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    /// Task that delivers notices.
+    delivering: JoinHandle<()>,
     /// Tasks that check the upstreams and the passwords of suspended users, and end exceptions.
     background_tasks: JoinSet<()>,
     reload_handle: ReloadHandle,
@@ -117,6 +122,7 @@ impl Daemon {
             (texts, levels.clone()),
             stopping.clone(),
         );
+        let delivering = notices::start(&server).await;
         let administration = Administration::start(&admin_options, public, api, &server, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
@@ -125,7 +131,17 @@ impl Daemon {
         background_tasks.spawn(admin::sample_levels(Arc::downgrade(&server), levels));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         log_start(limits, &listeners);
-        Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })
+        Ok(Self {
+            server,
+            listeners,
+            administration,
+            stop,
+            serving,
+            delivering,
+            background_tasks,
+            reload_handle,
+            reloading,
+        })
     }
 
     /// Returns the bound address of the read-only HTTP routes.
@@ -144,6 +160,9 @@ impl Daemon {
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
+        // Sessions that ended during the stop can have made notices. They are stored, and delivered after the next start.
+        self.server.notifier.stop();
+        let _ = self.delivering.await;
         // A task perhaps holds the server until it has ended.
         self.background_tasks.shutdown().await;
         let _ = tokio::time::timeout(ADMINISTRATION_TIMEOUT, self.administration.stop()).await;
@@ -199,6 +218,7 @@ fn open(config: Config) -> Result<Server, StartError> {
     store.set_clock_doubt(clock::status().doubt);
     let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
     let relay = Relay::new(&config.relay, &metrics).map_err(StartError::config)?;
+    let notifier = Arc::new(Notifier::new(config.notify, store.notice_recorder(), metrics.clone()));
     let decision_log = config.decision_log.map(|options| start_decision_log(&options, &metrics)).transpose()?;
     Ok(Server {
         decisions: hub(&store, decision_log.as_ref()),
@@ -208,7 +228,7 @@ fn open(config: Config) -> Result<Server, StartError> {
         store,
         relay,
         metrics: metrics.clone(),
-        notification_throttle: NotificationThrottle::default(),
+        notifier,
         accept_errors: AcceptErrors::default(),
         log_throttle: LogThrottle::new(metrics.service.log_lines_suppressed.clone()),
         top: TopSenders::default(),

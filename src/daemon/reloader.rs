@@ -169,11 +169,12 @@ impl Reloader {
     /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Result<Reloaded, ApiError> {
         let texts = limit_texts(&config);
-        let Config { policy, relay, settings, watched, databases, .. } = config;
+        let Config { policy, notify, relay, settings, watched, databases, .. } = config;
         let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
         self.limit_texts.set(texts);
+        self.server.notifier.set_options(notify);
         self.former.push(former);
         (self.watched, self.databases) = (watched, databases);
         self.error.changes_to(None);

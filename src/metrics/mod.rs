@@ -7,6 +7,7 @@ mod connections;
 mod gauge_guard;
 mod limits;
 mod mail;
+mod notices;
 mod password_checks;
 mod process;
 mod service;
@@ -18,6 +19,7 @@ pub use connections::ConnectionMetrics;
 pub use gauge_guard::GaugeGuard;
 pub use limits::{LimitLabels, LimitMetrics};
 pub use mail::MailMetrics;
+pub use notices::NoticeMetrics;
 pub use password_checks::{PasswordCheckMetrics, PasswordQueue};
 pub use service::ServiceMetrics;
 pub use state::StateMetrics;
@@ -39,6 +41,7 @@ pub struct Metrics {
     pub state: StateMetrics,
     pub service: ServiceMetrics,
     pub admin: AdminMetrics,
+    pub notices: NoticeMetrics,
 }
 
 impl Metrics {
@@ -55,6 +58,7 @@ impl Metrics {
             state: StateMetrics::new(&build)?,
             service: ServiceMetrics::new(&build)?,
             admin: AdminMetrics::new(&build)?,
+            notices: NoticeMetrics::new(&build)?,
             registry,
         })
     }

@@ -7,7 +7,6 @@
 //! the [`client`] is, if configured. A [`transaction`] is one message; it uses one [`connection`], which sends the
 //! commands. [`client_login`] checks a client's password at an upstream. [`error`] has the errors of an upstream, and [`config_error`] has the errors in its configuration.
 
-mod back_off;
 mod client;
 mod client_identity;
 mod client_login;
@@ -20,6 +19,7 @@ mod failover;
 pub mod login;
 mod login_secret;
 mod options;
+mod own_mail;
 mod selection;
 pub mod tls;
 mod transaction;

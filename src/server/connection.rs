@@ -305,7 +305,7 @@ impl Connection {
         sender_activity::count(&self.server.top, &records, normalized, client, clock::now());
         let log = SessionLog {
             metrics: &self.server.metrics,
-            notification_throttle: &self.server.notification_throttle,
+            notifier: &self.server.notifier,
             log_throttle: &self.server.log_throttle,
             is_stranger: user.is_none() && !self.listener.session.trusts(client),
             session: &self.id,

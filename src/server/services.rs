@@ -2,13 +2,13 @@
 
 use super::accept_errors::AcceptErrors;
 use super::log_throttle::LogThrottle;
-use super::notification_throttle::NotificationThrottle;
 use super::open_sessions::OpenSessions;
 use super::options::Options;
 use super::tls::Certificates;
 use crate::accounts::Accounts;
 use crate::decisions::{DecisionLog, Hub};
 use crate::metrics::Metrics;
+use crate::notify::Notifier;
 use crate::relay::Relay;
 use crate::store::Store;
 use crate::top::TopSenders;
@@ -24,7 +24,7 @@ pub struct Server {
     /// Hub that gives records of decisions to those who want them.
     pub decisions: Hub,
     pub decision_log: Option<Arc<DecisionLog>>,
-    pub notification_throttle: NotificationThrottle,
+    pub notifier: Arc<Notifier>,
     pub accept_errors: AcceptErrors,
     /// Throttle of the log lines that clients cause.
     pub log_throttle: LogThrottle,

@@ -1,9 +1,9 @@
 //! Log lines and metrics of a session's records.
 
 use super::log_throttle::{LogThrottle, Permit};
-use super::notification_throttle::NotificationThrottle;
 use crate::clock;
 use crate::metrics::Metrics;
+use crate::notify::{self, Notifier};
 use crate::policy::exception;
 use crate::policy::exception::{Suspension, Term};
 use crate::policy::limit::{Mode, Quota};
@@ -19,7 +19,7 @@ use tracing::Value;
 /// Writer of a session's records to the log and the metrics.
 pub struct SessionLog<'a> {
     pub metrics: &'a Metrics,
-    pub notification_throttle: &'a NotificationThrottle,
+    pub notifier: &'a Notifier,
     pub log_throttle: &'a LogThrottle,
     /// True if the client has not logged in and is not trusted.
     pub is_stranger: bool,
@@ -234,11 +234,12 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Logs a notification, if the throttle permits it. The log is the only way in which Weir sends notifications so
-    /// far.
+    /// Gives a notice to the notifier. Logs and counts the notice if an episode begins with it.
     fn noticed(&self, notice: &Notice) {
-        let Self { metrics, notification_throttle, session, client, user, .. } = self;
-        if !notification_throttle.permits(notice, clock::now()) {
+        let Self { metrics, notifier, session, client, user, .. } = self;
+        let (country, asn) = self.location();
+        let source = notify::Session { id: session, user: *user, client: *client, country, asn };
+        if !notifier.take(notice, &source, clock::now()) {
             return;
         }
         let (notify, limit) = (&*notice.notification.name, &*notice.limit);

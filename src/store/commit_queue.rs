@@ -109,6 +109,8 @@ pub enum WriterJob {
     WriteRefusals,
     /// Deletes records of refusals from before this time.
     PruneRefusals(Timestamp),
+    /// Writes changes of notices and of their episodes that are not in the file yet.
+    WriteNotices,
     /// Writes the changed exceptions and the audit records that are not in the file yet.
     WriteExceptions,
 }
@@ -126,6 +128,7 @@ impl WriterJob {
             Self::DeleteLogins(_) => "delete-logins",
             Self::WriteRefusals => "write-refusals",
             Self::PruneRefusals(_) => "delete-refusals",
+            Self::WriteNotices => "write-notices",
             Self::WriteExceptions => "write-exceptions",
         }
     }

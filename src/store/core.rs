@@ -6,6 +6,7 @@ use super::commit_queue::{Queue, WriterJob};
 use super::health::{Attempt, HealthMonitor};
 use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
+use super::notices::NoticeMemory;
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
 use super::refusals::RefusalMemory;
@@ -30,6 +31,7 @@ pub struct Core {
     pub new_budgets: NewBudgets,
     pub logins: LoginMemory,
     pub refusals: Arc<RefusalMemory>,
+    pub notices: NoticeMemory,
     /// Permits for reads of the login history.
     pub login_reads: Arc<Semaphore>,
     /// Permits for reads of the state file for administrators. They are separate, so that no administrator delays logins.
@@ -101,6 +103,7 @@ impl Core {
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),
             logins: LoginMemory::default(),
+            notices: NoticeMemory::default(),
             refusals: Arc::new(RefusalMemory::new(options.refusals, metrics.state.refusals_dropped.clone())),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             admin_reads: Arc::new(Semaphore::new(MAX_ADMIN_READS)),

@@ -4,6 +4,7 @@ mod error;
 mod exceptions;
 mod logins;
 mod names;
+mod notices;
 mod refusals;
 mod replace;
 

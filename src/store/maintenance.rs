@@ -104,6 +104,9 @@ impl Task {
             if self.core.refusals.is_due() {
                 self.core.queue.send_job(WriterJob::WriteRefusals);
             }
+            if self.core.notices.is_due() {
+                self.core.queue.send_job(WriterJob::WriteNotices);
+            }
             if self.core.is_open() {
                 self.check_identity();
                 self.maintain();

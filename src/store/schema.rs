@@ -111,7 +111,8 @@ fn add_refusals(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 /// Migrates to version 7.
 fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     add_kinds_of_suspension(transaction)?;
-    add_refusal_evidence(transaction)
+    add_refusal_evidence(transaction)?;
+    add_notices(transaction)
 }
 
 /// Adds the columns that say which mail a suspension allows, and whether a new password ends it. Suspensions of before
@@ -147,6 +148,11 @@ fn add_refusal_evidence(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 fn has_column(transaction: &Transaction<'_>, table: &str, column: &str) -> rusqlite::Result<bool> {
     let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
     transaction.query_row(sql, params![table, column], |row| row.get::<_, i64>(0)).map(|count| count > 0)
+}
+
+/// Adds the notices that are to be delivered, and the episodes of notifications.
+fn add_notices(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)
 }
 
 fn for_each(

@@ -106,3 +106,19 @@ END;
 CREATE TRIGGER IF NOT EXISTS refusal_deleted AFTER DELETE ON refusal BEGIN
     UPDATE refusal_sum SET records = records - (OLD.shadow = 0), octets = octets - OLD.octets;
 END;
+
+-- Notices that have not been delivered yet: one row for each notice and target.
+CREATE TABLE IF NOT EXISTS notice (
+    id     TEXT NOT NULL,    -- of the notice
+    target TEXT NOT NULL,    -- webhook, command, mail and an address, or user and an address
+    notify TEXT NOT NULL,    -- name of the notification in the configuration
+    at     INTEGER NOT NULL, -- microseconds since 1970
+    body   TEXT NOT NULL,    -- the notice, as JSON
+    PRIMARY KEY (id, target)
+) STRICT, WITHOUT ROWID;
+
+-- Open episodes of notifications: the limit is exceeded, and the notice of it has been made.
+CREATE TABLE IF NOT EXISTS episode (
+    name TEXT PRIMARY KEY,   -- notification, limit and key of the budget, separated by U+001E
+    body TEXT NOT NULL       -- the episode, as JSON
+) STRICT, WITHOUT ROWID;

@@ -2,6 +2,7 @@
 //! in one commit. Later it writes ("folds") the changed budgets into the table, a slice of the budgets at a time.
 
 mod folding;
+mod notices;
 mod pass;
 mod refusals;
 
@@ -324,6 +325,7 @@ impl Task {
                 WriterJob::DeleteLogins(rows) => file.delete_logins(&rows),
                 WriterJob::WriteRefusals => refusals::write(&self.core, file),
                 WriterJob::PruneRefusals(before) => refusals::prune(&self.core, file, before),
+                WriterJob::WriteNotices => notices::write(&self.core, file),
                 WriterJob::PruneAudit(before) => file.prune_audit(before),
                 // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),

@@ -19,7 +19,8 @@ pub struct Reached {
     pub route: Option<Arc<str>>,
     /// Length of the suspension that begins, and whether it is strict.
     pub suspends: Option<(Duration, bool)>,
-    pub notice: Option<Arc<Notification>>,
+    /// Notification, and the level of its rung.
+    pub notice: Option<(Arc<Notification>, f64)>,
 }
 
 impl Reached {
@@ -94,7 +95,7 @@ impl Reached {
         });
         let delay = (!self.delay.is_zero()).then(|| format!("delay {}", format_duration(self.delay)));
         let route = self.route.as_ref().map(|upstream| format!("route {upstream}"));
-        let notice = self.notice.as_ref().map(|notification| format!("notify {}", notification.name));
+        let notice = self.notice.as_ref().map(|(notification, _)| format!("notify {}", notification.name));
         let warning = self.warns.then(|| "warn".to_owned());
         [verb, warning, delay, route, notice].into_iter().flatten().collect()
     }
@@ -131,7 +132,7 @@ impl ReachedRungs {
             Action::Warn => self.reached.warns = true,
             Action::Delay(delay) => self.delay = Some((rung.at, *delay)),
             Action::Route(upstream) => self.reached.route = Some(upstream.clone()),
-            Action::Notify(notification) => self.reached.notice = Some(notification.clone()),
+            Action::Notify(notification) => self.reached.notice = Some((notification.clone(), rung.at)),
         }
     }
 

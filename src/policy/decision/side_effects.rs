@@ -98,11 +98,13 @@ impl Decision<'_> {
 
     pub(super) fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
         let notification = step.reached.as_ref().and_then(|reached| reached.notice.as_ref());
-        if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
+        if let Some((notification, at)) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
             verdict.notices.push(Notice {
                 notification: notification.clone(),
                 key: self.plan.key(step.planned.slot).map(|key| key.owned()),
                 limit: step.limit.name.clone(),
+                thing: step.limit.thing(),
+                at: *at,
                 mode: step.limit.mode,
                 level: step.level,
                 quota: *step.planned.quota,

@@ -40,13 +40,13 @@ pub enum Action {
     Notify(Arc<Notification>),
 }
 
-/// Notification: its name, and its highest rate.
+/// Notification: its name, and perhaps its highest rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notification {
     /// Name in the configuration.
     pub name: Arc<str>,
-    /// Highest rate of notifications about one budget.
-    pub at_most: Rule,
+    /// Highest rate of notifications about one budget; `None` if only episodes bound them.
+    pub at_most: Option<Rule>,
 }
 
 impl Notification {
@@ -56,7 +56,10 @@ impl Notification {
         // A wrong clock may have stored a time in the future. Without this correction, nothing would be sent until that
         // time.
         let former = former.map(|budget| State { at: budget.state.at.min(now), ..budget.state });
-        let (state, outcome) = self.at_most.step(former, now, 1.0);
+        let Some(at_most) = self.at_most else {
+            return Some(Budget { state: State { at: now, level: 0.0 }, seen: None });
+        };
+        let (state, outcome) = at_most.step(former, now, 1.0);
         (!outcome.over).then_some(Budget { state, seen: None })
     }
 }

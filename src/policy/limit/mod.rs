@@ -24,11 +24,10 @@ pub use rate_doubt::RateDoubt;
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
 pub use reset_target::ResetTarget;
 pub use template::{Code, Template};
-pub use wording::Thing;
+pub use wording::{Thing, plain_period};
 
 pub(super) use keys::OwnerFields;
 pub(super) use template::Words;
-pub(super) use wording::plain_period;
 
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::Stage;

@@ -9,7 +9,9 @@ pub use refusal::{Meaning, Refusal, Suspended, SuspensionNotice};
 
 use super::budgets::{Key, RefundableCharge};
 use super::exception::Suspension;
-use super::limit::{ActionKind, Notification, Quota};
+use super::limit::{ActionKind, Notification, Quota, Thing};
+use crate::engine::{State, Wait};
+use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,10 +63,26 @@ pub struct Notice {
     /// Key of the budget whose level causes the notification.
     pub key: Option<Key>,
     pub limit: Arc<str>,
+    pub thing: Thing,
+    /// Level of the rung that notifies, as a multiple of the limit.
+    pub at: f64,
     pub mode: Mode,
     /// Level of the budget.
     pub level: f64,
     pub quota: Quota,
+}
+
+impl Notice {
+    /// Returns the time from which the level is below the level of the rung, if no other event comes earlier. For a
+    /// quota without a rate, that is the present time: its level ends with the message or the session.
+    pub fn over_until(&self, now: Timestamp) -> Timestamp {
+        let Quota::Rate { rate, rule } = self.quota else { return now };
+        let state = State { at: now, level: self.level };
+        match rule.at(self.at).wait(Some(state), now, 0.0) {
+            Wait::For(wait) => now.after(wait),
+            Wait::Never => now.after(rate.period),
+        }
+    }
 }
 
 /// Limit hit, for the log.

@@ -1,7 +1,7 @@
 //! Back-off for refused logins: if Weir repeated a refused login for every message, the upstream might lock the account
 //! or block Weir.
 
-use crate::relay::back_off::BackOff;
+use crate::back_off::BackOff;
 use crate::relay::error::RelayError;
 use crate::relay::login_secret::Secret;
 use crate::smtp::reply::Reply;

@@ -1,6 +1,6 @@
 //! Health of an upstream, as its connections and transactions show it.
 
-use crate::relay::back_off::BackOff;
+use crate::back_off::BackOff;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;

@@ -6,6 +6,7 @@ mod forgetting;
 mod log;
 mod logins;
 mod new_budgets;
+mod notices;
 mod parallel;
 mod queue;
 mod refusals;
