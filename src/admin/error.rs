@@ -145,6 +145,11 @@ impl ApiError {
         Self { reason, ..self }
     }
 
+    /// Error: the token of a request or a login is wrong.
+    pub fn wrong_token() -> Self {
+        Self::new(ErrorCode::Unauthorized, "the token is wrong, or was removed").because("wrong-token")
+    }
+
     /// Error in a value of the request.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Refused, message)

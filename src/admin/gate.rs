@@ -1,11 +1,12 @@
 //! Gate of a listener: decides on the head of each request, before its body is read, who the caller is and how long
 //! the body may be.
 
+use super::browser_request::{Cookie, LoggedIn, check_csrf, check_site};
 use super::caller::{ADMINISTRATOR_HEADER, check_name};
+use super::credentials::Credentials;
 use super::error::Reason;
 use super::hosts::Hosts;
-use super::tokens::{Rights, WatchedTokens};
-use super::{ApiError, Caller, ControlPeer, ErrorCode};
+use super::{ApiError, Caller, ControlPeer, ErrorCode, dashboard};
 use crate::server::Server;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -27,7 +28,7 @@ pub struct Gate {
 /// Gate of the TCP address.
 struct TcpGate {
     /// `None` if no tokens file is configured.
-    tokens: Option<WatchedTokens>,
+    credentials: Option<Arc<Credentials>>,
     hosts: Hosts,
 }
 
@@ -47,26 +48,29 @@ impl Gate {
         Self { tcp: None, server: Arc::downgrade(server), refused: server.metrics.admin.refused.clone() }
     }
 
-    /// Gate of the TCP address, with the tokens of a file.
-    pub fn of_tcp(server: &Arc<Server>, tokens: Option<WatchedTokens>, hosts: Hosts) -> Self {
-        Self { tcp: Some(Arc::new(TcpGate { tokens, hosts })), ..Self::of_socket(server) }
+    /// Gate of the TCP address.
+    pub fn of_tcp(server: &Arc<Server>, credentials: Option<Arc<Credentials>>, hosts: Hosts) -> Self {
+        Self { tcp: Some(Arc::new(TcpGate { credentials, hosts })), ..Self::of_socket(server) }
     }
 
-    /// Decides on the head of a request, and adds the [`Caller`] to it. Returns the maximum length of the body in
-    /// octets.
+    /// Decides on the head of a request. Adds the [`Caller`] to a request for the API, and the session to a request for
+    /// the dashboard that has one. Returns the maximum length of the body in octets.
     pub async fn admit(&self, head: &mut Parts) -> Result<usize, ApiError> {
-        if !is_of_api(head.uri.path()) {
-            return Ok(MAX_OPEN_BODY);
+        if is_of_api(head.uri.path()) {
+            let caller = match &self.tcp {
+                None => administrator(head)?,
+                Some(gate) => gate.caller(head).await?,
+            };
+            head.extensions.insert(caller);
+            return Ok(MAX_BODY);
         }
-        let caller = match &self.tcp {
-            None => administrator(head)?,
-            Some(gate) => {
-                gate.hosts.check(head)?;
-                gate.clone().holder(bearer(head)).await?
+        if let Some(gate) = self.tcp.as_ref().filter(|_| dashboard::has_path(head.uri.path())) {
+            gate.hosts.check(head)?;
+            if let Some(session) = gate.session(head).await {
+                head.extensions.insert(session);
             }
-        };
-        head.extensions.insert(caller);
-        Ok(MAX_BODY)
+        }
+        Ok(MAX_OPEN_BODY)
     }
 
     /// Counts a refused request. Logs it if a stranger may be at work.
@@ -85,18 +89,38 @@ impl Gate {
 }
 
 impl TcpGate {
-    /// Returns the holder of a token.
-    async fn holder(self: Arc<Self>, token: Option<Vec<u8>>) -> Result<Caller, ApiError> {
-        let Some(token) = token else {
+    /// Returns the caller of a request for the API: the holder of its token, or of its session.
+    async fn caller(&self, head: &Parts) -> Result<Caller, ApiError> {
+        self.hosts.check(head)?;
+        if let Some(token) = bearer(head) {
+            return self.holder(&token).await;
+        }
+        if let Cookie::None = Cookie::of(&head.headers) {
             let why = "the API over TCP needs a token: Authorization: Bearer TOKEN";
             return Err(ApiError::new(ErrorCode::Unauthorized, why).because("no-token"));
+        }
+        check_site(head)?;
+        let Some(LoggedIn { id, caller }) = self.session(head).await else {
+            let why = "the session has ended: log in again at /login";
+            return Err(ApiError::new(ErrorCode::Unauthorized, why).because("no-session"));
         };
-        let find = move || self.tokens.as_ref().and_then(|tokens| tokens.find(&token));
-        let found = tokio::task::spawn_blocking(find).await.ok().flatten();
-        let (name, rights) = found.ok_or_else(|| {
-            ApiError::new(ErrorCode::Unauthorized, "the token is wrong, or was removed").because("wrong-token")
-        })?;
-        Ok(Caller { name: format!("token:{name}").into(), may_act: rights == Rights::Act })
+        check_csrf(head, &id)?;
+        Ok(caller)
+    }
+
+    async fn holder(&self, token: &[u8]) -> Result<Caller, ApiError> {
+        let found = match &self.credentials {
+            Some(credentials) => credentials.clone().holder_of_token(token).await,
+            None => None,
+        };
+        found.ok_or_else(ApiError::wrong_token)
+    }
+
+    /// Returns the session of the browser that makes a request, if it has not ended.
+    async fn session(&self, head: &Parts) -> Option<LoggedIn> {
+        let Cookie::Session(id) = Cookie::of(&head.headers) else { return None };
+        let caller = self.credentials.clone()?.holder_of_session(&id).await?;
+        Some(LoggedIn { id, caller })
     }
 }
 

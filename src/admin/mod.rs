@@ -1,12 +1,17 @@
 //! HTTP server for administrators and monitoring. It serves `/metrics`, `/healthz` and `/readyz` to everyone, and the
 //! API, whose routes are in [`routes`], to callers whom the [`gate`] admits: at the Unix socket everyone, and over TCP
-//! the holders of [`tokens`].
+//! the holders of [`tokens`], and browsers that have logged in with a token ([`browser_sessions`]). The pages for these
+//! browsers are in [`dashboard`].
 
 mod api;
 mod audit;
+mod browser_request;
+mod browser_sessions;
 mod budget_row;
 pub mod budgets;
 mod caller;
+mod credentials;
+mod dashboard;
 mod error;
 mod events;
 pub mod exceptions;
@@ -19,6 +24,7 @@ mod public;
 pub mod refusals;
 mod rehearsal;
 mod reload;
+mod response_headers;
 mod routes;
 mod serve;
 mod sessions;
@@ -33,6 +39,8 @@ pub use api::{Api, Parts, ReloadFuture, Reloaded};
 pub use audit::{AuditAnswer, AuditLine, MAX_RECORDS};
 pub use budget_row::{BudgetRow, OverrideSource};
 pub use caller::{ADMINISTRATOR_HEADER, Caller};
+pub use credentials::Credentials;
+pub use dashboard::dashboard_router;
 pub use error::{ApiError, ErrorAnswer, ErrorCode, ErrorDetails, Errors, ErrorsOrDoubts};
 pub use events::{EventKind, MAX_READERS, Missed};
 pub use extract::{Json, Path, Query};

@@ -2,6 +2,7 @@
 //! other clients or to fill the memory.
 
 use super::head_errors::WithHeadErrors;
+use super::response_headers::make_strict;
 use super::{ApiError, ControlPeer, ErrorCode, Gate};
 use crate::policy::matching::Widths;
 use axum::Router;
@@ -225,7 +226,7 @@ async fn serve_connection(
 impl<P: Peer> Requests<P> {
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         self.phase.wait(REQUEST_TIMEOUT);
-        let answer = match self.read(request).await {
+        let mut answer = match self.read(request).await {
             Ok(request) => {
                 self.phase.answer();
                 TowerToHyperService::new(self.router.clone()).call(request).await?
@@ -233,6 +234,7 @@ impl<P: Peer> Requests<P> {
             Err(error) => error.into_response(),
         };
         self.gate.observe(&answer, self.peer.address());
+        make_strict(answer.headers_mut());
         if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == EVENT_STREAM) {
             return Ok(answer.map(|body| Body::new(Streamed::new(body, self.phase.clone()))));
         }

@@ -2,7 +2,7 @@
 
 use super::error::StartError;
 use crate::admin::tokens::WatchedTokens;
-use crate::admin::{self, Api, ControlListener, Gate, Hosts, SocketFile};
+use crate::admin::{self, Api, ControlListener, Credentials, Gate, Hosts, SocketFile};
 use crate::server::Server;
 use axum::Router;
 use std::net::SocketAddr;
@@ -21,7 +21,8 @@ pub struct Administration {
 }
 
 impl Administration {
-    /// Serves the routes `public` and the API over the control socket and over the TCP address.
+    /// Serves the routes `public` and the API over the control socket and over the TCP address, and the dashboard over
+    /// the TCP address.
     pub async fn start(
         options: &admin::Options,
         public: Router,
@@ -30,16 +31,18 @@ impl Administration {
         stopping: &watch::Receiver<bool>,
     ) -> Result<Self, StartError> {
         let (mut tasks, mut socket, mut address) = (JoinSet::new(), None, None);
-        let router = admin::with_fallbacks(public.merge(admin::router(api)));
+        let router = public.merge(admin::router(api));
         if let Some((listener, file)) = bind_socket(options).await {
-            tasks.spawn(serve(listener, router.clone(), Gate::of_socket(server), stopping.clone()));
+            let router = admin::with_fallbacks(router.clone());
+            tasks.spawn(serve(listener, router, Gate::of_socket(server), stopping.clone()));
             socket = Some(file);
         }
         if let Some(wanted) = options.address {
             let listener = bind(wanted).await?;
             address = listener.local_addr().ok();
-            let tokens = options.tokens.clone().map(WatchedTokens::new);
-            let gate = Gate::of_tcp(server, tokens, Hosts::new(wanted, &options.hosts));
+            let credentials = options.tokens.clone().map(|path| Credentials::new(WatchedTokens::new(path)));
+            let router = admin::with_fallbacks(router.merge(admin::dashboard_router(credentials.clone())));
+            let gate = Gate::of_tcp(server, credentials, Hosts::new(wanted, &options.hosts));
             tasks.spawn(serve(listener, router, gate, stopping.clone()));
         }
         Ok(Self { tasks, socket, address })

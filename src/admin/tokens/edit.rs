@@ -1,11 +1,10 @@
 //! Edits of the tokens file by `weir token`. Each edit locks the file, reads it, and replaces it as a whole.
 
-use super::{PREFIX, ReadError, Rights, Token, Tokens, check_name};
+use super::{PREFIX, ReadError, Rights, Token, TokenHash, Tokens, check_name};
 use crate::accounts::locked_file;
 use crate::time::Timestamp;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use ring::digest::{SHA256, digest};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -47,9 +46,7 @@ impl Tokens {
         let mut random = [0; TOKEN_LENGTH];
         getrandom::fill(&mut random).map_err(EditError::Random)?;
         let token = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random));
-        let hash = digest(&SHA256, token.as_bytes());
-        let hash = hash.as_ref().try_into().map_err(|_| EditError::Name("the hash has another length"))?;
-        let line = Token { name: name.to_owned(), rights, created: Some(now), hash };
+        let line = Token { name: name.to_owned(), rights, created: Some(now), hash: TokenHash::of(token.as_bytes()) };
         edit(path, |text, tokens| match tokens.iter().any(|other| other.name == name) {
             true => Err(EditError::Exists(name.to_owned())),
             false => Ok(format!("{text}{line}\n")),

@@ -28,9 +28,12 @@ pub struct Token {
     pub name: String,
     pub rights: Rights,
     pub created: Option<Timestamp>,
-    /// SHA-256 of the token. The token has 256 random bits, so a slow hash is not needed.
-    hash: [u8; SHA256_OUTPUT_LEN],
+    hash: TokenHash,
 }
+
+/// SHA-256 of a token. The token has 256 random bits, so a slow hash is not needed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TokenHash([u8; SHA256_OUTPUT_LEN]);
 
 /// Tokens in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,10 +86,41 @@ impl Rights {
     }
 }
 
+impl TokenHash {
+    pub fn of(token: &[u8]) -> Self {
+        let mut hash = [0; SHA256_OUTPUT_LEN];
+        hash.copy_from_slice(digest(&SHA256, token).as_ref());
+        Self(hash)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.len() != 2 * SHA256_OUTPUT_LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        let mut hash = [0; SHA256_OUTPUT_LEN];
+        for (byte, at) in hash.iter_mut().zip((0..).step_by(2)) {
+            *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+        }
+        Some(Self(hash))
+    }
+}
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Hides the hash: debug output can get into the log.
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash")
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:", self.name, self.rights.name())?;
-        self.hash.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "{}:{}:{}", self.name, self.rights.name(), self.hash)?;
         self.created.map_or(Ok(()), |created| write!(f, ":{}", created.rfc3339()))
     }
 }
@@ -103,7 +137,7 @@ impl Token {
             "act" => Rights::Act,
             _ => return Err("after the name must stand read or act"),
         };
-        let hash = parse_hash(hash).ok_or("the third field must be a SHA-256 of 64 hexadecimal digits")?;
+        let hash = TokenHash::parse(hash).ok_or("the third field must be a SHA-256 of 64 hexadecimal digits")?;
         let created = match created {
             "" => None,
             text => Some(parse_time(text).map_err(|_| "the fourth field must be a time")?),
@@ -150,25 +184,18 @@ impl Tokens {
     /// Finds the line of a token. The work depends on the number of lines only: neither on the token nor on the line
     /// that has it.
     pub fn find(&self, token: &[u8]) -> Option<&Token> {
-        let hash = digest(&SHA256, token);
+        self.find_hash(&TokenHash::of(token))
+    }
+
+    /// Finds the line of the token with this hash, as [`Self::find`] does.
+    pub fn find_hash(&self, hash: &TokenHash) -> Option<&Token> {
         // 0 stands for no line.
         let found = (1_u32..).zip(&self.0).fold(0, |found, (number, line)| {
-            let is_equal: Choice = line.hash.ct_eq(hash.as_ref());
+            let is_equal: Choice = line.hash.0.ct_eq(&hash.0);
             u32::conditional_select(&found, &number, is_equal)
         });
         self.0.get(usize::try_from(found).ok()?.checked_sub(1)?)
     }
-}
-
-fn parse_hash(text: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
-    if text.len() != 2 * SHA256_OUTPUT_LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut hash = [0; SHA256_OUTPUT_LEN];
-    for (byte, at) in hash.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    Some(hash)
 }
 
 /// Checks the name of a token, which the audit trail shows.

@@ -1,6 +1,6 @@
 //! Tokens file of the running Weir: read again when it has changed.
 
-use super::{ReadError, Rights, Tokens};
+use super::{ReadError, Rights, TokenHash, Tokens};
 use crate::accounts::file_metadata::FileMetadata;
 use crate::log::LoggedState;
 use std::io::ErrorKind;
@@ -30,7 +30,12 @@ impl WatchedTokens {
 
     /// Finds the name and rights of a token. Reads the file again if it has changed. Blocks.
     pub fn find(&self, token: &[u8]) -> Option<(String, Rights)> {
-        self.current().find(token).map(|token| (token.name.clone(), token.rights))
+        self.find_hash(&TokenHash::of(token))
+    }
+
+    /// Finds the name and rights of the token with this hash, as [`Self::find`] does. Blocks.
+    pub fn find_hash(&self, hash: &TokenHash) -> Option<(String, Rights)> {
+        self.current().find_hash(hash).map(|token| (token.name.clone(), token.rights))
     }
 
     /// Returns the tokens that are accepted now. A missing file has no tokens. If the file is bad, no token is accepted:
