@@ -2,11 +2,13 @@
 
 /* global uPlot */
 
-const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [3, 6]];
+/** Borders of the marks in the legend that go with the dashes. */
+const BORDERS = ["solid", "dashed", "dotted", "dashed", "dotted"];
 
 /**
  * Draws lines into a container that `patch` keeps, or updates them. `series` is an array of
- * `{label, colour, dash, steps}`: the colour is the name of a CSS variable, `dash` is an index of a dash pattern.
+ * `{label, colour, dash}`: the colour is the name of a CSS variable, `dash` is an index of a dash pattern.
  * `data` has an array of Unix seconds, then an array of values for each series.
  */
 export function draw(container, series, data, { height = 220, format = String } = {}) {
@@ -41,12 +43,11 @@ function colour(name) {
 
 function options(container, series, height, format) {
     const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
-    const line = ({ label, colour: name, dash = 0, steps }) => ({
+    const line = ({ label, colour: name, dash = 0 }) => ({
         label,
         stroke: colour(name),
         width: 2,
         dash: DASHES[dash % DASHES.length],
-        paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
         points: { show: false },
         spanGaps: false,
         value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
@@ -56,7 +57,7 @@ function options(container, series, height, format) {
         height,
         padding: [8, 8, 0, 0],
         cursor: { points: { show: true }, drag: { x: false, y: false } },
-        legend: { live: true },
+        legend: { live: true, markers: { width: 2, dash: (_, n) => BORDERS[series[n - 1]?.dash ?? 0] } },
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? 1.1 * high : 1] } },
         axes: [
             { ...axis, values: [

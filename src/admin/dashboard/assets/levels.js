@@ -1,6 +1,7 @@
 // Levels of senders against their limits, for lists of senders: the fullest budgets of each limit.
 
 import { get } from "./api.js";
+import { hasLevel, share } from "./parts.js";
 
 /** Budgets asked of each limit. A sender that is not among them is less full than they are. */
 const BUDGETS = 200;
@@ -21,18 +22,13 @@ export async function fullest(signal) {
         get(`/v1/limits/${encodeURIComponent(name)}/top`, { rows: BUDGETS }, signal)));
     const levels = new Map();
     for (const row of answers.flatMap(({ budgets }) => budgets)) {
-        if (!(row.allowed >= 0) || row.level === null || row.level === undefined || row.applies?.applies === "no") continue;
+        if (!hasLevel(row)) continue;
         for (const field of ["user", "client"]) {
             if (row.owner[field] === undefined) continue;
             const key = `${field}=${row.owner[field]}`;
-            if (share(row) > share(levels.get(key))) levels.set(key, row);
+            if (!levels.has(key) || share(row) > share(levels.get(key))) levels.set(key, row);
         }
     }
     cached = { at: performance.now(), levels };
     return levels;
-}
-
-function share(row) {
-    if (!row) return -1;
-    return row.allowed > 0 ? row.level / row.allowed : row.level > 0 ? 1 : 0;
 }

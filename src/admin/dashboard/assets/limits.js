@@ -3,7 +3,7 @@
 import { get, getIfThere } from "./api.js";
 import { foreign, h } from "./dom.js";
 import { ago, count, limitLink, number, owner, ownerKey } from "./format.js";
-import { PAGE_ROWS, bar, budgetWords, facts, modeMark, more, refusals, section, table } from "./parts.js";
+import { PAGE_ROWS, bar, budgetWords, facts, hasLevel, modeMark, more, refusals, section, table } from "./parts.js";
 
 const WEEK = 7 * 86_400_000;
 
@@ -85,7 +85,7 @@ function actions({ actions: steps }) {
 function budgetTable(rows) {
     return table("Senders near the limit", [
         { title: "sender", heading: true, cell: (row) => owner(row.owner) },
-        { title: "level", cell: (row) => (row.allowed >= 0 && row.level !== null && row.level !== undefined ? bar(row.level, row.allowed, `Level of ${ownerKey(row.owner)}`) : "–") },
+        { title: "level", cell: (row) => (hasLevel(row) ? bar(row, `Level of ${ownerKey(row.owner)}`) : "–") },
         { title: "in words", kind: "wide", cell: budgetWords },
         { title: "changed", cell: (row) => ago(row.changed) },
     ], rows, { key: (row) => `${row.rate} ${ownerKey(row.owner)}`, empty: "No budget of this limit is in memory." });

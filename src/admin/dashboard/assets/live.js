@@ -2,7 +2,7 @@
 
 import { begin } from "./api.js";
 
-/** Minimum time from the beginning of a refresh to the next, in milliseconds. */
+/** Minimum time from the end of a refresh to the next, in milliseconds. */
 const MIN_INTERVAL = 1_000;
 /** Time after which a page refreshes without an event. */
 const IDLE_INTERVAL = 5_000;
@@ -94,10 +94,10 @@ export class Live {
     async run() {
         this.isRunning = true;
         this.isDirty = false;
-        this.last = performance.now();
         try {
             await this.refresh();
         } finally {
+            this.last = performance.now();
             this.isRunning = false;
             this.schedule();
         }

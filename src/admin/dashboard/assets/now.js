@@ -1,5 +1,6 @@
 // Now: what needs the administrator, what flows, who sends most, what was refused last.
 
+import { announce } from "./acts.js";
 import { get } from "./api.js";
 import { draw } from "./chart.js";
 import { foreign, h } from "./dom.js";
@@ -9,7 +10,7 @@ import { refusals, section, table } from "./parts.js";
 import { senderTable } from "./senders.js";
 
 const TOP = 5;
-const NEWEST = 8;
+const NEWEST = 6;
 
 const SERIES = [
     { label: "messages", colour: "series-1" },
@@ -47,13 +48,15 @@ export function render(_, data) {
             section("Top senders", senderTable("Top senders now", senders, levels), h("p", {}, h("a", { href: "#/senders" }, "All top senders"))),
             h("section", { "data-key": "chart" }, h("h2", {}, "Last hour"),
                 h("figure", {}, h("div", { class: "chart", "data-chart": true, "data-key": "hour", "data-keep": true }), h("figcaption", {}, chartWords(data)))),
-            section("Newest refusals", refusals("Newest refusals", newest, "No refusal is stored."), h("p", {}, h("a", { href: "#/refusals" }, "All refusals"))),
-            upstreams(status),
-            service(status)),
+            h("div", { "data-key": "side" }, upstreams(status), service(status)),
+            section("Newest refusals", refusals("Newest refusals", newest, "No refusal is stored."), h("p", {}, h("a", { href: "#/refusals" }, "All refusals")))),
     ];
 }
 
-export function drawn(_, { minutes }, main) {
+export function drawn(view, { minutes, status }, main) {
+    const fresh = status.problems.filter((problem) => !view.state.problems?.includes(problem));
+    if (fresh.length > 0 && view.state.problems) announce(`New problem: ${fresh.join("; ")}`);
+    view.state.problems = status.problems;
     const columns = ["messages", "refusals", "delays"].map((name) => minutes.map((minute) => minute[name]));
     draw(main.querySelector(".chart"), SERIES, [minutes.map((minute) => new Date(minute.time) / 1000), ...columns], { format: number });
 }
@@ -78,7 +81,7 @@ function health({ problems, version, "uptime-seconds": uptime }) {
         return h("p", { class: "good", "data-key": "health" }, h("span", { "aria-hidden": "true" }, "✓ "), `No problems. Weir ${version} has run for ${duration(uptime)}.`);
     }
     const remedy = (problem) => REMEDIES.find(([beginning]) => problem.startsWith(beginning))?.[1];
-    return h("section", { class: "problem", "data-key": "health", "aria-live": "polite" },
+    return h("section", { class: "problem", "data-key": "health" },
         h("h2", {}, h("span", { "aria-hidden": "true" }, "⚠ "), `${count(problems.length, "problem")}: ${problems.length === 1 ? "this needs" : "these need"} you`),
         h("ul", {}, problems.map((problem) => h("li", {}, h("strong", {}, foreign(problem)), h("br"), remedy(problem)))));
 }

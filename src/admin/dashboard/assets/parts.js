@@ -10,17 +10,19 @@ export const PAGE_ROWS = 100;
  * Returns a table in a region that scrolls sideways. `columns` are `{title, cell(row), kind, sort, sorted}`: `kind`
  * `number` aligns right, `sort` is called when the title is chosen. `key(row)` identifies a row over updates.
  */
-export function table(name, columns, rows, { key, empty = "None.", rowClass } = {}) {
+export function table(name, columns, rows, { key, empty = "None." } = {}) {
     if (rows.length === 0) return h("p", { class: "empty" }, empty);
     const head = columns.map(({ title, kind, sort, sorted }) =>
-        h("th", { scope: "col", class: kind, "aria-sort": sorted ? "descending" : null },
+        h("th", { role: "columnheader", scope: "col", class: kind, "aria-sort": sorted ? "descending" : null },
             sort ? h("button", { type: "button", class: "sort", onclick: sort }, title, h("span", { "aria-hidden": "true" }, sorted ? " ▼" : "")) : title));
     const body = rows.map((row, n) =>
-        h("tr", { "data-key": key ? `row ${key(row)}` : `row ${n}`, class: rowClass?.(row) },
+        h("tr", { role: "row", "data-key": key ? `row ${key(row)}` : `row ${n}` },
             columns.map(({ title, kind, cell, heading }) =>
-                h(heading ? "th" : "td", { class: kind, "data-title": title, scope: heading ? "row" : null }, cell(row)))));
+                h(heading ? "th" : "td", { role: heading ? "rowheader" : "cell", class: kind, "data-title": title, scope: heading ? "row" : null }, h("div", {}, cell(row))))));
+    // The roles are stated, because on phones the style makes a card of each row, and browsers then drop them.
     return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
-        h("table", {}, h("caption", { class: "unseen" }, name), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+        h("table", { role: "table", "aria-label": name },
+            h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)), h("tbody", { role: "rowgroup" }, body)));
 }
 
 /** Returns a button for more rows, or null if `shown` are all. */
@@ -30,15 +32,26 @@ export function more(shown, total, show) {
     return h("p", {}, h("button", { type: "button", class: "more", onclick: show }, `Show ${next} more`), ` ${number(shown)} of ${number(total)} are shown.`);
 }
 
-/** Returns a bar for a level under a limit, with its share in per cent. */
-export function bar(level, allowed, label) {
-    const share = allowed > 0 ? level / allowed : level > 0 ? 1 : 0;
-    const percent = Math.floor(100 * share);
-    const state = share >= 0.999 ? "full" : share >= 0.8 ? "near" : "low";
+/** Returns whether a budget has a level, and a maximum with which to compare it. */
+export function hasLevel({ level, allowed, applies }) {
+    return typeof level === "number" && typeof allowed === "number" && applies?.applies !== "no";
+}
+
+/** Returns the level of a budget as a share of what is allowed. A budget that lets nothing more pass is full. */
+export function share({ level, allowed, "wait-seconds": wait }) {
+    if (wait !== 0) return Math.max(1, allowed > 0 ? level / allowed : 1);
+    return allowed > 0 ? level / allowed : 0;
+}
+
+/** Returns a bar for the level of a budget, with its share in per cent. */
+export function bar(row, label) {
+    const part = share(row);
+    const percent = Math.floor(100 * part);
+    const state = part >= 1 ? "full" : part >= 0.8 ? "near" : "low";
     return h("span", { class: `bar ${state}` },
         h("span", { class: "track", role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.min(percent, 100), "aria-valuetext": `${percent} %` },
-            h("span", { class: "fill", width: Math.min(1, share) })),
-        h("span", { class: "percent" }, `${percent} %`));
+            h("span", { class: "fill", width: Math.min(1, part) })),
+        h("span", { class: "percent" }, part >= 1 ? "full" : `${percent} %`));
 }
 
 /** Returns a sentence about a budget: how full it is, and when more passes. */
@@ -76,10 +89,11 @@ function cause(decision) {
 }
 
 /** Returns a table of stored refusals, each with its cause and a link to its explanation. */
-export function refusals(name, rows, empty) {
+export function refusals(name, rows, empty, { ofOneSender } = {}) {
+    const sender = { title: "sender", heading: true, cell: ({ decision }) => senderOf(decision) };
     return table(name, [
-        { title: "time", cell: ({ decision }) => ago(decision.time) },
-        { title: "sender", cell: ({ decision }) => senderOf(decision) },
+        { title: "time", cell: ({ decision, coalesced }) => ago(coalesced?.last ?? decision.time) },
+        ...(ofOneSender ? [] : [sender]),
         { title: "because", cell: ({ decision }) => cause(decision) },
         { title: "from, to", cell: ({ decision }) => [decision.from ? foreign(decision.from) : "–", decision.to ? [" → ", foreign(decision.to)] : null] },
         { title: "reply", kind: "wide", cell: ({ decision, coalesced }) => [

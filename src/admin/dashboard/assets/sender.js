@@ -3,12 +3,11 @@
 import { get, getIfThere } from "./api.js";
 import { grantButton, releaseButton, resetButton, revokeButton, suspendButton } from "./acts.js";
 import { draw } from "./chart.js";
-import { foreign, h } from "./dom.js";
+import { foreign, h, visible } from "./dom.js";
 import { ago, limitLink, number, octets, ownerKey, owner as ownerLinks, time, zoneName } from "./format.js";
-import { bar, budgetWords, facts, modeMark, refusals, section, table } from "./parts.js";
+import { bar, budgetWords, facts, hasLevel, modeMark, refusals, section, table } from "./parts.js";
 
-/** Maximum number of lines of the chart. */
-const MAX_LINES = 4;
+/** Colours of the lines of the chart: one for each limit that is shown. */
 const COLOURS = ["series-1", "series-2", "series-3", "series-4"];
 
 export function title({ part }) {
@@ -28,7 +27,7 @@ export async function load(view) {
         get("/v1/budgets", { owner: part }, signal),
         // Samples are ten seconds apart at least, so they are not asked for at each refresh.
         recentHistory(view, span, signal),
-        ["user", "client"].includes(field) && !part.includes("/") ? getIfThere("/v1/refusals", { [field]: name.join("="), count: 20 }, signal) : undefined,
+        ["user", "client"].includes(field) && !part.includes("/") ? getIfThere("/v1/refusals", { [field]: name.join("="), count: 10 }, signal) : undefined,
     ]);
     return { budgets, history, span, refusals: refused?.refusals ?? budgets.refusals };
 }
@@ -50,7 +49,7 @@ export function render(view, { budgets, history, span, refusals: refused }) {
         levels(view, history, span),
         section("Budgets", budgetTable(budgets.budgets)),
         section("Refusals", budgets["refusals-unknown"] ? h("p", { class: "problem" }, foreign(budgets["refusals-unknown"])) : null,
-            refusals("Refusals of this sender", refused, "No refusal of this sender is stored."), allRefusals(view, refused)),
+            refusals("Refusals of this sender", refused, "No refusal of this sender is stored.", { ofOneSender: true }), allRefusals(view, refused)),
         grants.length > 0 && section("Grants", grantTable(grants)),
         budgets.owner.user !== undefined && section("Logins by network",
             budgets["logins-unknown"] ? h("p", { class: "problem" }, foreign(budgets["logins-unknown"])) : null, loginTable(logins)),
@@ -61,7 +60,7 @@ export function drawn(_, { history, budgets }, main) {
     const container = main.querySelector("#levels");
     if (!container || !history?.limits.length) return;
     const { series, data } = lines(history, budgets.budgets);
-    draw(container, series, data, { format: number, height: 240 });
+    draw(container, series, data, { format: (value) => `${number(value)} %`, height: 240 });
 }
 
 function acts({ owner, suspensions }) {
@@ -70,7 +69,7 @@ function acts({ owner, suspensions }) {
 }
 
 function suspended(suspension) {
-    return h("div", { class: "problem", "data-key": `suspension ${ownerKey(suspension.owner)}` },
+    return h("div", { class: "note", "data-key": `suspension ${ownerKey(suspension.owner)}` },
         h("p", {}, h("strong", {}, "Suspended"), " until ", time(suspension.until), ", by ", foreign(suspension.by), ": ", foreign(suspension.reason)));
 }
 
@@ -93,27 +92,28 @@ function levels({ part }, history, span) {
         h("p", { class: "filters" }, link("hour", "Last hour"), " ", link("day", "Last day")),
         has
             ? h("figure", { "data-key": "figure" }, h("div", { id: "levels", class: "chart", "data-chart": true, "data-key": `levels ${span}`, "data-keep": true }),
-                h("figcaption", {}, `Solid or dashed: level. Steps of the same colour: what the limit allows. Times in ${zoneName()}.`))
+                h("figcaption", {}, `Level in per cent of what each limit allows, of the fullest limits. Times in ${zoneName()}.`))
             : h("p", { class: "empty", "data-key": "none" }, "No levels are stored: Weir stores the levels of the senders that send most."));
 }
 
-/** Returns the series and the data of the fullest limits, with the present level as the last point. */
+/**
+ * Returns the series and the data of the fullest limits: levels in per cent of what the limit allowed at that time, so
+ * that limits of all sizes are comparable. The present level is the last point.
+ */
 function lines({ limits }, budgets) {
-    const share = ({ levels: values, allowed }) => Math.max(...values.map((value, n) => (value ?? 0) / (allowed[n] || 1)));
-    const chosen = [...limits].sort((a, b) => share(b) - share(a)).slice(0, MAX_LINES);
+    const percent = (level, allowed) => (typeof level === "number" && allowed > 0 ? (100 * level) / allowed : null);
+    const rows = limits.map((line) => ({ ...line, values: line.levels.map((level, n) => percent(level, line.allowed[n])) }));
+    const highest = ({ values }) => values.reduce((high, value) => Math.max(high, value ?? 0), 0);
+    const chosen = rows.sort((a, b) => highest(b) - highest(a)).slice(0, COLOURS.length);
     const now = Date.now() / 1000;
-    const times = [...new Set([...chosen.flatMap((line) => line.times), now])].sort((a, b) => a - b);
-    const series = [];
-    const data = [times];
-    chosen.forEach((line, n) => {
-        const present = budgets.find((row) => row.limit === line.limit && row.rate === line.rate && ownerKey(row.owner) === ownerKey(line.owner));
-        const at = new Map(line.times.map((time, index) => [time, index]));
-        const column = (values, last) => times.map((time) => (time === now ? last ?? undefined : at.has(time) ? values[at.get(time)] : undefined));
-        const label = `${line.limit} (${line.rate})`;
-        series.push({ label, colour: COLOURS[n], dash: 0 }, { label: `${label} allows`, colour: COLOURS[n], dash: 1, steps: true });
-        data.push(column(line.levels, present?.level), column(line.allowed, present?.allowed));
-    });
-    return { series, data };
+    const times = [...new Set(chosen.flatMap((line) => line.times)), now].sort((a, b) => a - b);
+    const column = (line) => {
+        const present = budgets.find((row) => row.limit === line.limit && ownerKey(row.owner) === ownerKey(line.owner) && (row.rate === line.rate || row.grant));
+        const at = new Map(line.times.map((time, index) => [time, line.values[index]]));
+        return times.map((time) => (time === now ? percent(present?.level, present?.allowed) ?? undefined : at.get(time)));
+    };
+    const series = chosen.map(({ limit, rate }, n) => ({ label: visible(`${limit} (${rate})`), colour: COLOURS[n], dash: n }));
+    return { series: [...series, { label: "full", colour: "muted", dash: 4 }], data: [times, ...chosen.map(column), times.map(() => 100)] };
 }
 
 function budgetTable(rows) {
@@ -121,7 +121,7 @@ function budgetTable(rows) {
         { title: "limit", heading: true, cell: (row) => [limitLink(row.limit), " ", modeMark(row.mode)] },
         { title: "rate", cell: (row) => [foreign(row.rate), row.grant ? h("span", { class: "mark" }, "grant") : row.override ? overrideMark(row.override) : null] },
         { title: "counted per", cell: (row) => ownerLinks(row.owner) },
-        { title: "level", cell: (row) => (row.level !== null && row.level !== undefined && row.allowed >= 0 && row.applies.applies !== "no" ? bar(row.level, row.allowed, `Level of ${row.limit}`) : "–") },
+        { title: "level", cell: (row) => (hasLevel(row) ? bar(row, `Level of ${row.limit}`) : "–") },
         { title: "in words", kind: "wide", cell: budgetWords },
         { title: "acts", cell: (row) => (row.applies.applies === "no" ? "" : h("span", { class: "buttons" }, grantButton(row), row.level > 0 ? resetButton(row) : null)) },
     ], rows, { key: (row) => `${row.limit} ${row.rate} ${ownerKey(row.owner)}`, empty: "No limit counts this sender." });
