@@ -1,12 +1,12 @@
 //! Tests of the admin API: tokens, hosts and origins, malformed and oversized requests.
 
+use crate::harness::http::{ask, raw, read};
 use crate::harness::{Outcome, Process, Site, run, wait_for, weir};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 const ADMIN: &str = "admin = { address = \"127.0.0.1:0\" }";
 
@@ -31,50 +31,6 @@ fn add_token(site: &Site, arguments: &[&str]) -> String {
     out.trim().to_owned()
 }
 
-/// Answer to a request.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    /// Returns the code of the error.
-    fn code(&self) -> String {
-        let body: Value = serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"));
-        let message = body["error"]["message"].as_str();
-        assert!(message.is_some_and(|message| !message.is_empty()), "{self:?}");
-        assert!(self.head.to_lowercase().contains("\r\ncontent-type: application/json"), "{self:?}");
-        body["error"]["code"].as_str().unwrap().to_owned()
-    }
-}
-
-/// Reads an answer, after which Weir closes the connection.
-fn read(mut stream: impl std::io::Read) -> Answer {
-    let mut text = Vec::new();
-    let _ = stream.read_to_end(&mut text);
-    let text = String::from_utf8_lossy(&text);
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
-    Answer { status: head[9..12].parse().unwrap(), head: head.to_owned(), body: body.to_owned() }
-}
-
-/// Sends raw octets over TCP.
-fn raw(weir: &Process, request: impl AsRef<[u8]>) -> Answer {
-    let mut stream = TcpStream::connect(weir.address("admin")).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // Weir may close before it has read everything.
-    let _ = stream.write_all(request.as_ref());
-    read(stream)
-}
-
-/// Sends a request with these further headers, each with its line end, and this body.
-fn ask(weir: &Process, request: &str, headers: &str, body: &str) -> Answer {
-    let length = body.len();
-    let head = format!("{request} HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}");
-    raw(weir, format!("{head}\r\n{body}"))
-}
-
 const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
 
 fn bearer(token: &str) -> String {
@@ -82,7 +38,7 @@ fn bearer(token: &str) -> String {
 }
 
 /// Each act, with a body that succeeds.
-const ACTS: [(&str, &str); 6] = [
+pub const ACTS: [(&str, &str); 6] = [
     ("POST /v1/reload", "{}"),
     (
         "POST /v1/grants",
@@ -95,7 +51,7 @@ const ACTS: [(&str, &str); 6] = [
 ];
 
 /// Each route that reads.
-const READS: [&str; 6] = [
+pub const READS: [&str; 6] = [
     "GET /v1/exceptions",
     "GET /v1/audit?last=1000",
     "GET /v1/logins/alice",

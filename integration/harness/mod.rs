@@ -7,6 +7,7 @@ mod command;
 mod disk;
 mod dovecot;
 mod dovecot_auth;
+pub mod http;
 mod mmdb;
 mod name_server;
 mod postfix;

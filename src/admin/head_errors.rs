@@ -70,7 +70,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WithHeadErrors<T> {
 }
 
 /// Finds an answer of hyper at the end of the octets that hyper writes: a head with one of these status codes, and no
-/// body. The answers of Weir have bodies, and no body contains CR LF, since JSON escapes both.
+/// body. Weir's own answers with these codes have bodies. No body contains CR LF: JSON escapes both, and the files of the
+/// dashboard have lines that end with LF.
 fn find_own_answer(octets: &[u8]) -> Option<(usize, ErrorCode)> {
     if !octets.ends_with(b"\r\n\r\n") {
         return None;

@@ -68,6 +68,14 @@ mod tests {
     }
 
     #[test]
+    fn no_text_has_a_carriage_return() {
+        let is_text = |asset: &&Asset| !asset.name.ends_with(".png");
+        for asset in ASSETS.iter().filter(is_text) {
+            assert!(!asset.content.contains(&b'\r') && std::str::from_utf8(asset.content).is_ok(), "{}", asset.name);
+        }
+    }
+
+    #[test]
     fn only_the_login_form_is_open() {
         let open = ASSETS.iter().filter(|asset| asset.readers == Readers::All).map(|asset| asset.name);
         assert!(open.into_iter().all(|name| name.starts_with("login.") || name == "favicon.svg"));
