@@ -34,12 +34,12 @@ export function remove(path, parameters) {
     return request("DELETE", path + query(parameters));
 }
 
-/** Returns the answer; undefined if Weir does not have this route or thing. */
+/** Returns the answer; undefined if Weir does not have this route or thing, or keeps no records for it. */
 export async function getIfThere(path, parameters, signal) {
     try {
         return await get(path, parameters, signal);
     } catch (error) {
-        if (error instanceof ApiError && (error.status === 404 || error.status === 405)) return undefined;
+        if (error instanceof ApiError && [404, 405, 503].includes(error.status)) return undefined;
         throw error;
     }
 }

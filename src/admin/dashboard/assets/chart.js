@@ -6,6 +6,9 @@ const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [3, 6]];
 /** Borders of the marks in the legend that go with the dashes. */
 const BORDERS = ["solid", "dashed", "dotted", "dashed", "dotted"];
 
+/** Minimum time from the left to the right of a chart, in seconds. */
+const MIN_SPAN = 600;
+
 /**
  * Draws lines into a container that `patch` keeps, or updates them. `series` is an array of
  * `{label, colour, dash}`: the colour is the name of a CSS variable, `dash` is an index of a dash pattern.
@@ -58,9 +61,9 @@ function options(container, series, height, format) {
         padding: [8, 8, 0, 0],
         cursor: { points: { show: true }, drag: { x: false, y: false } },
         legend: { live: true, markers: { width: 2, dash: (_, n) => BORDERS[series[n - 1]?.dash ?? 0] } },
-        scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? 1.1 * high : 1] } },
+        scales: { x: { range: (_, low, high) => [Math.min(low, high - MIN_SPAN), high] }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? 1.1 * high : 1] } },
         axes: [
-            { ...axis, values: [
+            { ...axis, space: 70, values: [
                 [86400, "{D} {MMM}", null, null, null, null, null, null, 1],
                 [3600, "{HH}:{mm}", null, null, null, null, null, null, 1],
                 [60, "{HH}:{mm}", null, null, null, null, null, null, 1],

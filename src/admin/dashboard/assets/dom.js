@@ -51,9 +51,9 @@ export function foreign(text) {
 }
 
 /** Returns a message of several lines, aligned by spaces. */
-export function lines(text) {
+export function lines(text, label = "Explanation") {
     const safe = String(text).split("\n").map(visible).join("\n");
-    return h("pre", { class: "lines", tabindex: "0", role: "region", "aria-label": "Explanation" }, safe);
+    return h("pre", { class: "lines", tabindex: "0", role: "region", "aria-label": label }, safe);
 }
 
 /**

@@ -17,7 +17,7 @@ export async function fullest(signal) {
     if (performance.now() - cached.at < AGE) return cached.levels;
     const { limits } = await get("/v1/limits", {}, signal);
     const counted = limits.filter(({ per, budgets }) => budgets && per.some((field) => /^(user|client)\b/.test(field)));
-    counted.sort((a, b) => b.budgets.full - a.budgets.full || b.budgets.near - a.budgets.near);
+    counted.sort((a, b) => (b.budgets.full ?? 0) - (a.budgets.full ?? 0) || (b.budgets.near ?? 0) - (a.budgets.near ?? 0));
     const answers = await Promise.all(counted.slice(0, MAX_LIMITS).map(({ name }) =>
         get(`/v1/limits/${encodeURIComponent(name)}/top`, { rows: BUDGETS }, signal)));
     const levels = new Map();

@@ -1,8 +1,8 @@
 // Limits: each in a sentence, with the senders near it, and the evidence for limits in shadow mode.
 
 import { get, getIfThere } from "./api.js";
-import { foreign, h } from "./dom.js";
-import { ago, count, limitLink, number, owner, ownerKey } from "./format.js";
+import { foreign, h, lines } from "./dom.js";
+import { ago, count, limitLink, number, owner, ownerKey, senderLink, time } from "./format.js";
 import { PAGE_ROWS, bar, budgetWords, facts, hasLevel, modeMark, more, refusals, section, table } from "./parts.js";
 
 const WEEK = 7 * 86_400_000;
@@ -17,11 +17,11 @@ export function heading({ part }) {
 
 export async function load(view) {
     const { part, state, abort: { signal } } = view;
-    const { limits } = await get("/v1/limits", {}, signal);
-    if (!part) return { limits };
-    const mine = limits.filter(({ name }) => name === part);
-    if (mine.length === 0) throw new Error(`There is no limit ${part}: it was perhaps renamed or removed.`);
-    const isWatched = mine.some(({ mode }) => mode !== "enforce");
+    const { limits, file } = await get("/v1/limits", {}, signal);
+    if (!part) return { limits, file };
+    const limit = limits.find(({ name }) => name === part);
+    if (!limit) return { gone: true };
+    const isWatched = limit.mode !== "enforce";
     const path = `/v1/limits/${encodeURIComponent(part)}`;
     const since = new Date(Date.now() - WEEK).toISOString();
     const isOld = !(performance.now() - state.asked < 30_000);
@@ -33,23 +33,28 @@ export async function load(view) {
         get(`${path}/top`, { rows: (state.rows ?? PAGE_ROWS) + 1 }, signal),
         get("/v1/refusals", { limit: part, count: 10 }, signal),
     ]);
-    return { limits: mine, top, refused: refused.refusals, isWatched, evidence: state.evidence };
+    return { limit, file, top, refused: refused.refusals, isWatched, evidence: state.evidence };
 }
 
 export function render(view, data) {
+    if (data.gone) return h("p", { class: "empty" }, "There is no such limit now: it was perhaps renamed or removed.");
     return view.part ? renderOne(view, data) : renderAll(data);
 }
 
-function renderAll({ limits }) {
+function renderAll({ limits, file }) {
     if (limits.length === 0) return h("p", { class: "empty" }, "No limit is configured.");
     return h("ul", { class: "limits", "data-key": "limits" }, limits.map((limit) =>
-        h("li", { "data-key": `${limit.name} ${limit.rate}` },
+        h("li", { "data-key": limit.name },
             h("h2", {}, limitLink(limit.name), " ", modeMark(limit.mode)),
-            h("p", {}, foreign(limit.sentence)),
-            h("p", { class: "relative" }, place(limit), " · ", near(limit)))));
+            h("p", {}, sentence(limit)),
+            h("p", { class: "relative" }, place(limit, file), " · ", near(limit)))));
 }
 
-function place({ file, line, per }) {
+function sentence({ sentence: words }) {
+    return foreign(words.charAt(0).toUpperCase() + words.slice(1));
+}
+
+function place({ line, per }, file) {
     const key = per.length > 0 ? `per ${per.join(" + ")}` : "one budget for all";
     return [foreign(key), line ? [" · ", h("code", {}, foreign(`${file}:${line}`))] : null];
 }
@@ -57,15 +62,16 @@ function place({ file, line, per }) {
 function near({ name, budgets }) {
     if (!budgets) return "counts anew within each message or connection";
     const { "in-memory": all, near: close, full } = budgets;
-    return h("a", { href: `#/limits/${encodeURIComponent(name)}` }, `${count(all, "budget")}: ${number(close)} at 80 % or more, ${number(full)} full`);
+    return h("a", { href: `#/limits/${encodeURIComponent(name)}` }, typeof close === "number" ? `${count(all, "budget")}: ${number(close)} at 80 % or more, ${number(full)} full` : count(all, "budget"));
 }
 
-function renderOne(view, { limits, top, refused, isWatched, evidence }) {
+function renderOne(view, { limit, file, top, refused, isWatched, evidence }) {
     const rows = view.state.rows ?? PAGE_ROWS;
     const total = top["budgets-in-memory"];
     return [
-        h("ul", { class: "limits", "data-key": "sentences" }, limits.map((limit) => h("li", { "data-key": limit.rate },
-            h("p", {}, foreign(limit.sentence), " ", modeMark(limit.mode)), h("p", { class: "relative" }, place(limit)), actions(limit)))),
+        h("section", { "data-key": "sentence" }, h("h2", {}, "In words"),
+            h("p", {}, sentence(limit)), h("p", { class: "relative" }, place(limit, file)), actions(limit),
+            limit.details?.length > 0 && h("details", {}, h("summary", {}, "How much gets through"), lines(limit.details.join("\n"), "How much gets through"))),
         isWatched && evidenceSection(view.part, evidence),
         section("Senders near it", h("p", {}, `${count(total, "budget")} in memory, the fullest first.`), budgetTable(top.budgets.slice(0, rows)),
             more(rows, Math.min(total, 9_999), () => {
@@ -79,7 +85,7 @@ function renderOne(view, { limits, top, refused, isWatched, evidence }) {
 
 function actions({ actions: steps }) {
     if (!steps?.length) return null;
-    return facts(steps.map(({ at, does }) => [`At ${at}`, foreign(does)]));
+    return facts(steps.map(({ at, action, value }) => [`At ${Math.round(100 * at)} %`, foreign(value ? `${action} ${value}` : action)]));
 }
 
 function budgetTable(rows) {
@@ -94,15 +100,25 @@ function budgetTable(rows) {
 function evidenceSection(name, evidence) {
     const heading = "Would it be right to enforce it?";
     if (!evidence) {
-        return section(heading, h("p", { class: "empty" }, "This Weir stores no refusals that a limit in shadow mode would have made. The log and the metric weir_shadow_refusals_total count them."));
+        return section(heading, h("p", { class: "empty" }, "This Weir keeps no record of what a limit in shadow mode would have refused. The log and the metric weir_shadow_refusals_total count it."));
     }
-    const owners = evidence.owners ?? [];
-    const senders = evidence["owner-count"] ?? owners.length;
-    return section(heading, h("p", {}, h("strong", {}, `Would have refused ${count(senders, "sender")} in the last seven days`), senders > 0 ? ":" : "."),
-        table(`Senders that ${name} would have refused`, [
-            { title: "sender", heading: true, cell: (row) => owner(row.owner) },
-            { title: "refusals", kind: "number", cell: (row) => number(row.refusals ?? row.times) },
-            { title: "first", cell: (row) => ago(row.first) },
-            { title: "last", cell: (row) => ago(row.last) },
-        ], owners, { key: (row) => ownerKey(row.owner), empty: "None." }));
+    const { senders, "more-senders": others, "would-refuse": events, "oldest-record": oldest, since } = evidence;
+    const all = senders.length + others;
+    const isShort = oldest && new Date(oldest) > new Date(since);
+    const words = all > 0 ? `Would have refused ${count(all, "sender")} this week, ${count(events, "time")}:` : "Would have refused none this week.";
+    return section(heading,
+        h("p", {}, h("strong", {}, words), isShort ? [" The records begin ", time(oldest), "."] : null),
+        all > 0 && table(`Senders that ${name} would have refused`, [
+            { title: "sender", heading: true, cell: ({ sender }) => textLink(sender) },
+            { title: "would have been refused", kind: "number", cell: (row) => number(row["would-refuse"]) },
+            { title: "first", cell: ({ first }) => ago(first) },
+            { title: "last", cell: ({ last }) => ago(last) },
+        ], senders, { key: ({ sender }) => sender }),
+        others > 0 && h("p", {}, `And ${count(others, "sender")} more.`),
+        all > 0 && h("p", {}, h("a", { href: `#/refusals?limit=${encodeURIComponent(name)}&shadow=true` }, "Each of these events")));
+}
+
+function textLink(owner) {
+    const [field, ...value] = owner.split("=");
+    return senderLink(field, value.join("="));
 }

@@ -86,6 +86,8 @@ function draw(mine) {
     if (!mine.isLoaded) return patch(main, [title, problem]);
     patch(main, [title, problem, mine.page.render(mine, mine.data)]);
     mine.page.drawn?.(mine, mine.data, main);
+    if (!mine.isMeasured) performance.mark("weir-drawn");
+    mine.isMeasured = true;
 }
 
 /** Shows that the connection is lost, with the seconds to the next attempt, or hides that. */

@@ -95,7 +95,7 @@ export function refusals(name, rows, empty, { ofOneSender } = {}) {
         { title: "time", cell: ({ decision, coalesced }) => ago(coalesced?.last ?? decision.time) },
         ...(ofOneSender ? [] : [sender]),
         { title: "because", cell: ({ decision }) => cause(decision) },
-        { title: "from, to", cell: ({ decision }) => [decision.from ? foreign(decision.from) : "–", decision.to ? [" → ", foreign(decision.to)] : null] },
+        { title: "from, to", kind: "aside", cell: ({ decision }) => [decision.from ? foreign(decision.from) : "–", decision.to ? [" → ", foreign(decision.to)] : null] },
         { title: "reply", kind: "wide", cell: ({ decision, coalesced }) => [
             decision.reply ? foreign(`${decision.reply.code} ${decision.reply.text}`) : "–",
             coalesced ? h("span", { class: "mark" }, `${number(coalesced.times)} times`) : null] },
@@ -110,6 +110,6 @@ export function section(title, ...content) {
 
 /** Returns a list of terms with their descriptions; entries without a description are left out. */
 export function facts(entries) {
-    const given = entries.filter(([, value]) => value !== null && value !== undefined && value !== "");
+    const given = entries.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
     return h("dl", { class: "facts" }, given.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
 }

@@ -1,7 +1,7 @@
 // Stored refusals, and the explanation of one.
 
 import { get } from "./api.js";
-import { foreign, h, lines } from "./dom.js";
+import { foreign, h, lines, visible } from "./dom.js";
 import { limitLink, number, senderLink, time } from "./format.js";
 import { facts, modeMark, refusals as refusalTable, section, table } from "./parts.js";
 
@@ -20,7 +20,7 @@ async function loadOne({ part, state, abort: { signal } }) {
 }
 
 function loadList({ parameters, abort: { signal } }) {
-    return get("/v1/refusals", { count: 100, ...Object.fromEntries(parameters) }, signal);
+    return get("/v1/refusals", { count: 50, ...Object.fromEntries(parameters) }, signal);
 }
 
 export function render(view, data) {
@@ -28,7 +28,7 @@ export function render(view, data) {
 }
 
 function renderList({ parameters, part }, { refusals, next }) {
-    const given = [...parameters].filter(([name]) => ["user", "client", "limit", "since"].includes(name));
+    const given = [...parameters].filter(([name]) => ["user", "client", "limit", "since", "shadow"].includes(name));
     const older = new URLSearchParams(parameters);
     if (next) older.set("before", next);
     return [
@@ -80,8 +80,8 @@ function happened(decision, coalesced) {
 function remedyList(remedies, now) {
     const first = now?.passes ? h("p", {}, "The same would pass now.") : null;
     if (remedies.length === 0) return first ?? h("p", { class: "empty" }, "No single remedy helps.");
-    return [first, h("ul", { class: "remedies" }, remedies.map(({ text, until, commands }) => h("li", {}, foreign(text), until ? [" ", time(until)] : null,
-        (commands ?? []).map((command) => h("pre", { tabindex: "0", role: "region", "aria-label": "Command" }, foreign(command))))))];
+    return [first, h("ul", { class: "remedies" }, remedies.map(({ text, until, commands }) => h("li", {}, until ? ["wait until ", time(until)] : foreign(text),
+        (commands ?? []).map((command) => h("pre", { tabindex: "0", role: "region", "aria-label": `Command ${visible(command)}` }, foreign(command))))))];
 }
 
 function limitTable(rows) {

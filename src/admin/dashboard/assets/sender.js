@@ -108,7 +108,7 @@ function lines({ limits }, budgets) {
     const now = Date.now() / 1000;
     const times = [...new Set(chosen.flatMap((line) => line.times)), now].sort((a, b) => a - b);
     const column = (line) => {
-        const present = budgets.find((row) => row.limit === line.limit && ownerKey(row.owner) === ownerKey(line.owner) && (row.rate === line.rate || row.grant));
+        const present = budgets.find((row) => row.limit === line.limit && (row.rate === line.rate || row.grant || row.override));
         const at = new Map(line.times.map((time, index) => [time, line.values[index]]));
         return times.map((time) => (time === now ? percent(present?.level, present?.allowed) ?? undefined : at.get(time)));
     };
