@@ -332,7 +332,8 @@ fn pages_of_other_sites_can_neither_read_nor_act_nor_log_in() {
     assert!(browser.is_alive(&weir));
     assert_eq!(acts_in_audit(&site), 0);
     // A foreign form cannot set Content-Type to JSON, nor the header: a preflight gets no permission.
-    let preflight = format!("Host: {own}\r\nOrigin: http://attacker.example\r\nAccess-Control-Request-Method: POST\r\n");
+    let preflight =
+        format!("Host: {own}\r\nOrigin: http://attacker.example\r\nAccess-Control-Request-Method: POST\r\n");
     for path in ["/v1/reload", "/login", "/session"] {
         assert_eq!(ask(&weir, &format!("OPTIONS {path}"), &preflight, "").status, 403, "{path}");
     }

@@ -108,6 +108,9 @@ const ROOMS: [(&str, &[&str], Kind); 28] = [
         "daemon",
         &[
             "config",
+            // The API shows the explanation of each limit. The daemon makes it from the configuration, which the
+            // administration does not see.
+            "explain",
             "reference",
             "decisions",
             "server",

@@ -10,6 +10,7 @@ mod announced_client;
 mod bad_config;
 mod certificates;
 mod command_line;
+mod dashboard_api;
 mod dashboard_http;
 mod dashboard_pages;
 mod decision_log;

@@ -77,7 +77,8 @@
 //! * [`daemon`] is the running Weir (`weir serve`): it opens the modules, connects them, and stops them in order.
 //!   `daemon/reloader.rs` reads limits and upstreams again when the file changes.
 //! * [`admin`] serves [`metrics`] and health over HTTP, and takes commands of administrators over a Unix socket.
-//!   `admin/refusals/` explains stored refusals. `admin/exceptions/` checks and answers the commands about grants and suspensions, and `store/exceptions.rs` begins
+//!   `admin/dashboard/` serves pages for browsers that have logged in with a token, and `admin/gate.rs` decides who the
+//!   caller of a request is. `admin/refusals/` explains stored refusals. `admin/exceptions/` checks and answers the commands about grants and suspensions, and `store/exceptions.rs` begins
 //!   and ends these exceptions.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged only when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.

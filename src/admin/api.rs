@@ -1,9 +1,12 @@
 //! State that the handlers of the API share.
 
 use super::ApiError;
+use super::limit_counts::LimitCounts;
+use super::limit_texts::{CurrentLimitTexts, LimitTexts};
 use crate::server::Server;
 use crate::session;
 use crate::time::Timestamp;
+use crate::top::LevelHistory;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -13,7 +16,7 @@ use utoipa::ToSchema;
 
 /// State of the handlers. The module `daemon` builds it. A clone is cheap.
 #[derive(Clone)]
-pub struct Api(Arc<Parts>);
+pub struct Api(Arc<Parts>, Arc<LimitCounts>);
 
 /// Parts of the running Weir that the handlers need.
 pub struct Parts {
@@ -24,6 +27,10 @@ pub struct Parts {
     pub reload: ReloadHandler,
     /// Names of the listeners, with their bound addresses.
     pub listeners: Vec<(String, SocketAddr)>,
+    /// Explanations of the limits in force.
+    pub limit_texts: CurrentLimitTexts,
+    /// Levels of the past.
+    pub levels: Arc<LevelHistory>,
     /// Time when Weir started.
     pub started: Timestamp,
     /// Permits for readers of the event stream.
@@ -50,7 +57,7 @@ pub struct Reloaded {
 
 impl Api {
     pub fn new(parts: Parts) -> Self {
-        Self(Arc::new(parts))
+        Self(Arc::new(parts), Arc::default())
     }
 
     /// Returns the services of the running Weir. Returns an error if Weir is stopping.
@@ -64,6 +71,19 @@ impl Api {
 
     pub fn listeners(&self) -> &[(String, SocketAddr)] {
         &self.0.listeners
+    }
+
+    pub fn limit_texts(&self) -> Arc<LimitTexts> {
+        self.0.limit_texts.get()
+    }
+
+    /// Returns the last counts of budgets.
+    pub fn limit_counts(&self) -> &LimitCounts {
+        &self.1
+    }
+
+    pub fn levels(&self) -> &LevelHistory {
+        &self.0.levels
     }
 
     pub fn started(&self) -> Timestamp {

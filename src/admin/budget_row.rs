@@ -174,7 +174,8 @@ pub fn describe(
     Some(BudgetRow::new(&view, &owner, (state, total), applies, now))
 }
 
-fn rate_text(quota: &Quota) -> String {
+/// Returns a quota such as `1000 / 1d`.
+pub fn rate_text(quota: &Quota) -> String {
     match quota {
         Quota::Never | Quota::Unlimited => quota.amount(),
         Quota::Counter { scope: Scope::AtOnce, .. } => format!("{} at once", quota.amount()),
@@ -182,14 +183,16 @@ fn rate_text(quota: &Quota) -> String {
     }
 }
 
-fn unit(limit: &Limit, quota: &Quota) -> String {
+/// Returns the unit of a quota, in the plural.
+pub fn unit(limit: &Limit, quota: &Quota) -> String {
     match quota {
         Quota::Share(share) => format!("% of {} rejected", share.of.name()),
         _ => limit.thing().noun(2.0),
     }
 }
 
-fn period(quota: &Quota) -> Option<Duration> {
+/// Returns the period of a rate or a share.
+pub fn period(quota: &Quota) -> Option<Duration> {
     match quota {
         Quota::Rate { rate, .. } => Some(rate.period),
         Quota::Share(share) => Some(share.period),

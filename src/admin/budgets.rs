@@ -4,6 +4,7 @@ pub use super::budget_row::Applies;
 use super::budget_row::{self, BudgetRow};
 use super::exceptions::{Exception, OwnerFields, applicability, owner_fields};
 use super::logins::LoginLine;
+use super::owner_keys::Wanted;
 use super::refusals::{self, StoredRefusal};
 use super::top::SenderRow;
 use super::{Api, ApiError, Errors, Json, Query};
@@ -12,7 +13,6 @@ use crate::clock;
 use crate::engine::State;
 use crate::policy::budgets::{Key, Owner};
 use crate::policy::limit::Limit;
-use crate::policy::matching::Field;
 use crate::policy::{BudgetViews, Policy, has_part};
 use crate::server::Server;
 use crate::store::{FoundBudgets, RefusalFilter, Store};
@@ -80,14 +80,6 @@ pub struct AccountRow {
     pub groups: Vec<String>,
 }
 
-/// Owner as a search finds it: one field with its value.
-#[derive(Clone)]
-struct Wanted {
-    /// Name of the field, without the widths of networks.
-    field: String,
-    value: String,
-}
-
 /// Returns all budgets of a user, client, sender or domain of users, and what else Weir knows about it.
 #[utoipa::path(get, path = "/v1/budgets", params(BudgetsQuery),
     responses((status = 200, description = "The budgets", body = BudgetsAnswer), Errors))]
@@ -130,30 +122,6 @@ pub async fn of_owner(
     }))
 }
 
-impl Wanted {
-    fn new(owner: &Owner) -> Option<Self> {
-        let (field, value) = owner.parts().next()?;
-        let field = field.split('/').next().unwrap_or_default().to_owned();
-        Some(Self { field, value: value.to_owned() })
-    }
-
-    fn is_part_of(&self, owner: &Owner) -> bool {
-        has_part(owner.parts(), &self.field, &self.value)
-    }
-
-    /// Returns whether a suspension of this owner refuses the wanted owner's mail. The suspension of a domain refuses the
-    /// mail of all its users.
-    fn is_refused_by(&self, owner: &Owner) -> bool {
-        let domain = || self.value.rsplit_once('@').map(|(_, domain)| domain).filter(|_| self.field == "user");
-        self.is_part_of(owner) || domain().is_some_and(|domain| has_part(owner.parts(), "user-domain", domain))
-    }
-
-    /// Returns whether budgets of a limit have the wanted field in their owner.
-    fn is_counted_by(&self, limit: &Limit) -> bool {
-        limit.watch.is_none() && limit.per.iter().any(|field| field.word() == self.field)
-    }
-}
-
 /// Returns the account of a user, and its groups if they are known.
 async fn account(accounts: Option<&Accounts>, user: &str) -> (Option<AccountRow>, Option<Vec<Box<str>>>) {
     let unknown = |is_known| AccountRow { is_known, is_disabled: false, groups: Vec::new() };
@@ -176,7 +144,7 @@ async fn budgets(
 ) -> (Vec<BudgetRow>, Option<String>) {
     let FoundBudgets { budgets: found, mut incomplete } = search(store, policy, wanted).await;
     let mut states: BTreeMap<Key, Option<State>> = found.into_iter().map(|(key, state)| (key, Some(state))).collect();
-    let own = own_keys(policy, wanted, now);
+    let own = wanted.own_keys(policy, now);
     let missing: Vec<Key> = own.into_iter().filter(|key| !states.contains_key(key)).collect();
     match store.look(&missing).await {
         Ok(read) => {
@@ -211,35 +179,6 @@ async fn search(store: &Store, policy: &Policy, wanted: &Wanted) -> FoundBudgets
     store.find_budgets(is_wanted, MAX_FOUND).await
 }
 
-/// Returns the keys of the budgets whose owner is the wanted field alone, charged or not: also those of grants.
-fn own_keys(policy: &Policy, wanted: &Wanted, now: Timestamp) -> Vec<Key> {
-    let mut keys = Vec::new();
-    for limit in policy.limits.iter().filter(|limit| limit.is_stored() && limit.per.len() == 1) {
-        // A network that is wider than the networks which the limit counts has many budgets: the search finds them.
-        let Some(owner) = own_owner(policy, limit, wanted) else { continue };
-        let own = Key::of_owner(limit.prefix(), &owner);
-        let grant = policy
-            .exceptions
-            .grant_of(&limit.name, &owner)
-            .filter(|grant| grant.term.holds(now) && grant.quota(limit).is_some());
-        let key = grant.map_or_else(|| own.clone(), |grant| own.granted(grant.term.since));
-        keys.extend(BudgetViews::new(policy, now).of(key.borrowed(), None).and_then(|view| view.total_key(&key)));
-        keys.push(key);
-    }
-    keys
-}
-
-fn own_owner(policy: &Policy, limit: &Limit, wanted: &Wanted) -> Option<Owner> {
-    if !wanted.is_counted_by(limit) || limit.per.len() != 1 {
-        return None;
-    }
-    let text = match limit.per[0] {
-        Field::Client(_) => wanted.value.split('/').next()?.to_owned(),
-        _ => format!("{}={}", wanted.field, wanted.value),
-    };
-    limit.owner(&text, &policy.normalizer).ok()
-}
-
 /// Returns the limits that count the wanted field within each message or connection, and keep nothing beyond that.
 fn within_session<'a>(
     policy: &'a Policy,
@@ -248,7 +187,7 @@ fn within_session<'a>(
 ) -> impl Iterator<Item = BudgetRow> + 'a {
     let limits = policy.limits.iter().filter(|limit| limit.watch.is_none() && !limit.is_stored());
     limits.filter_map(move |limit| {
-        let owner = own_owner(policy, limit, wanted)?;
+        let owner = wanted.own_owner(policy, limit)?;
         let applies = applicability(limit, &owner, groups).into();
         let row = BudgetRow::of_limit(limit, limit.quota, &owner, applies);
         (!matches!(row.applies, budget_row::Applies::No { .. })).then_some(row)

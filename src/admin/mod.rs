@@ -3,6 +3,7 @@
 //! the holders of [`tokens`], and browsers that have logged in with a token ([`browser_sessions`]). The pages for these
 //! browsers are in [`dashboard`].
 
+mod activity;
 mod api;
 mod audit;
 mod browser_request;
@@ -19,7 +20,13 @@ mod extract;
 mod gate;
 mod head_errors;
 mod hosts;
+mod level_chart;
+mod level_sampler;
+mod limit_counts;
+mod limit_texts;
+mod limits;
 pub mod logins;
+mod owner_keys;
 mod public;
 pub mod refusals;
 mod rehearsal;
@@ -46,6 +53,8 @@ pub use events::{EventKind, MAX_READERS, Missed};
 pub use extract::{Json, Path, Query};
 pub use gate::Gate;
 pub use hosts::Hosts;
+pub use level_sampler::sample_levels;
+pub use limit_texts::{CurrentLimitTexts, LimitText, LimitTexts};
 pub use public::{Readiness, public_router};
 pub use rehearsal::{TestAnswer, TestRequest};
 pub use reload::ReloadRequest;

@@ -5,8 +5,8 @@
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
 use super::{
-    audit, budgets, caller, error, events, exceptions, logins, refusals, rehearsal, reload, sessions, state, status,
-    top, upstreams,
+    activity, audit, budgets, caller, error, events, exceptions, level_chart, limits, logins, refusals, rehearsal,
+    reload, sessions, state, status, top, upstreams,
 };
 use axum::Router;
 use axum::http::{Method, Uri};
@@ -24,7 +24,10 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(refusals::refusal))
         .routes(routes!(refusals::refusals))
         .routes(routes!(top::senders))
+        .routes(routes!(limits::limits))
         .routes(routes!(top::of_limit))
+        .routes(routes!(activity::activity))
+        .routes(routes!(level_chart::history))
         .routes(routes!(budgets::of_owner))
         .routes(routes!(status::status))
         .routes(routes!(events::events))

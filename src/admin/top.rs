@@ -238,7 +238,7 @@ fn total_key(policy: &Policy, key: &Key, now: Timestamp) -> Option<Key> {
 }
 
 /// Returns the groups of the owner's account, if the limit needs them and the users file has them.
-async fn groups(accounts: Option<&Accounts>, limit: &Limit, owner: &Owner) -> Option<Vec<Box<str>>> {
+pub async fn groups(accounts: Option<&Accounts>, limit: &Limit, owner: &Owner) -> Option<Vec<Box<str>>> {
     let names: HashSet<_> = [&limit.matcher.matches, &limit.matcher.except]
         .into_iter()
         .flatten()

@@ -5,6 +5,7 @@ mod control;
 mod core_dumps;
 mod error;
 mod limit_metrics;
+mod limit_texts;
 mod open_files;
 mod refusal_sink;
 mod reloader;
@@ -15,7 +16,7 @@ pub use error::StartError;
 pub use signals::Signals;
 
 use crate::accounts::Accounts;
-use crate::admin::{self, Readiness};
+use crate::admin::{self, CurrentLimitTexts, Readiness};
 use crate::clock;
 use crate::config::Config;
 use crate::decisions::{self, DecisionLog, Hub};
@@ -24,7 +25,7 @@ use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
 use crate::store::{Health, Store};
-use crate::top::TopSenders;
+use crate::top::{LevelHistory, TopSenders};
 use administration::Administration;
 use limit_metrics::show_limits;
 use refusal_sink::RefusalSink;
@@ -89,6 +90,8 @@ impl Daemon {
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
         let limits = config.policy.limit_count();
+        let (texts, levels) = (CurrentLimitTexts::default(), Arc::new(LevelHistory::default()));
+        texts.set(limit_texts::limit_texts(&config));
         let (path, settings, watched, databases) = (
             config.problems.path.clone(),
             take(&mut config.settings),
@@ -101,13 +104,21 @@ impl Daemon {
         let listeners = addresses(&bound)?;
         let (stop, stopping) = watch::channel(false);
         let (reload_handle, reloading) =
-            Reloader::new(server.clone(), path, settings, watched, databases).start(stopping.clone());
+            Reloader::new(server.clone(), path, settings, watched, databases, texts.clone()).start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
-        let api = control::api(&reload_handle, &server, sessions, listeners.clone(), stopping.clone());
+        let api = control::api(
+            &reload_handle,
+            &server,
+            sessions,
+            listeners.clone(),
+            (texts, levels.clone()),
+            stopping.clone(),
+        );
         let administration = Administration::start(&admin_options, public, api, &server, &stopping).await?;
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
+        background_tasks.spawn(admin::sample_levels(Arc::downgrade(&server), levels));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         log_start(limits, &listeners);
         Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })

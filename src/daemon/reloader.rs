@@ -1,9 +1,10 @@
 //! Task that reloads the configuration: on command, and when a file has changed.
 
 use super::limit_metrics::show_limits;
+use super::limit_texts::limit_texts;
 use super::systemd;
 use crate::accounts::file_metadata::FileMetadata;
-use crate::admin::{ApiError, Reloaded};
+use crate::admin::{ApiError, CurrentLimitTexts, Reloaded};
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, KnownDatabases, Setting, Severity};
 use crate::log::LoggedState;
@@ -34,6 +35,8 @@ pub struct Reloader {
     watched: Vec<(PathBuf, FileMetadata)>,
     /// Databases of locations of the configuration in force.
     databases: KnownDatabases,
+    /// Explanations of the limits in force, for the administration.
+    limit_texts: CurrentLimitTexts,
     /// Diagnostics of the configuration file while the file is bad. They are logged once, not at each attempt to read
     /// the file.
     error: LoggedState<Option<String>>,
@@ -87,9 +90,10 @@ impl Reloader {
         settings: Vec<Setting>,
         watched: Vec<(PathBuf, FileMetadata)>,
         databases: KnownDatabases,
+        limit_texts: CurrentLimitTexts,
     ) -> Self {
         let (error, former) = (LoggedState::default(), Vec::new());
-        Self { server, path, began_with: settings, watched, databases, error, former }
+        Self { server, path, began_with: settings, watched, databases, limit_texts, error, former }
     }
 
     /// Spawns the task. When `stopping` becomes true, the task finishes a reload that is in progress, and ends.
@@ -165,10 +169,12 @@ impl Reloader {
     /// Puts the new configuration in force, except for settings that need a restart. `problems`: diagnostics of the
     /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
+        let texts = limit_texts(&config);
         let Config { policy, relay, settings, watched, databases, .. } = config;
         let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
+        self.limit_texts.set(texts);
         self.former.push(former);
         (self.watched, self.databases) = (watched, databases);
         self.error.changes_to(None);

@@ -25,6 +25,20 @@ pub fn explain_each(config: &Config) -> HashMap<String, String> {
     all(config).map(|limit| (limit.rates[0].name.to_string(), limit.text())).collect()
 }
 
+/// Explanation of one limit, in parts.
+pub struct Explanation {
+    pub limit: String,
+    /// Sentence with a full stop, without the name of the limit.
+    pub sentence: String,
+    /// The maximum traffic that the limit lets through, and the hours of its conditions.
+    pub lines: Vec<String>,
+}
+
+/// Returns the explanations of all limits in parts.
+pub fn explanations(config: &Config) -> Vec<Explanation> {
+    all(config).map(|limit| limit.explanation()).collect()
+}
+
 fn all(config: &Config) -> impl Iterator<Item = Explained<'_>> {
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name);
     limits.map(|rates| Explained { rates, written: written(&config.settings, &rates[0]), config })
@@ -69,6 +83,12 @@ struct Explained<'a> {
 
 impl Explained<'_> {
     fn text(&self) -> String {
+        let Explanation { limit, sentence, lines } = self.explanation();
+        let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
+        format!("{limit}: {sentence}\n{lines}")
+    }
+
+    fn explanation(&self) -> Explanation {
         let limit = &self.rates[0];
         let parts = match limit.watch {
             Some(watched) => {
@@ -84,8 +104,8 @@ impl Explained<'_> {
             [self.conditions("match", "for"), self.conditions("except", "but not for"), self.ladder(), self.mode()];
         let sentence = parts.into_iter().chain(more.into_iter().flatten()).collect::<Vec<_>>().join("; ");
         let tables = hours::tables(&limit.matcher, &self.config.policy.zone);
-        let lines: String = self.bounds().lines().iter().chain(&tables).map(|line| format!("  {line}\n")).collect();
-        format!("{}: {sentence}.\n{lines}", limit.name)
+        let lines = self.bounds().lines().into_iter().chain(tables).collect();
+        Explanation { limit: limit.name.to_string(), sentence: sentence + ".", lines }
     }
 
     fn bounds(&self) -> Bounds<'_> {

@@ -92,6 +92,19 @@ impl BudgetView<'_> {
         if matches!(self.quota, Quota::Share(_)) { level } else { level / rule.burst() }
     }
 
+    /// Returns whether not even one more unit passes at `now`. Returns `None` if the quota is a share, which depends on
+    /// another budget. This is faster than [`BudgetView::read`].
+    pub fn is_full(&self, state: State, now: Timestamp) -> Option<bool> {
+        match self.quota {
+            Quota::Share(_) => None,
+            Quota::Never => Some(true),
+            _ => {
+                let state = State { at: state.at.min(now), ..state };
+                Some(self.quota.rule().is_some_and(|rule| rule.step(Some(state), now, 1.0).1.over))
+            }
+        }
+    }
+
     /// Returns the highest [`BudgetView::fullness`] that the budget can have if one of the limit's overrides applies.
     pub fn highest_fullness(&self, state: State, now: Timestamp) -> f64 {
         let bursts = self.limit.quotas().filter_map(|quota| quota.rule()).map(|rule| rule.burst());

@@ -4,10 +4,12 @@
 
 mod activity;
 mod last_hour;
+mod level_history;
 mod space_saving;
 
 pub use activity::{Activity, Amounts, LastRefusal, Rates, TIME_CONSTANT};
-pub use last_hour::HourSums;
+pub use last_hour::{HourSums, MINUTES};
+pub use level_history::{Level, LevelHistory, LevelSeries, Span};
 
 use crate::time::Timestamp;
 use clap::ValueEnum;
@@ -89,7 +91,7 @@ impl TopSenders {
     ) {
         let mut summaries = self.lock();
         let Amounts { messages, recipients, refusals, .. } = *amounts;
-        summaries.hour.add(now, HourSums { messages, recipients, refusals });
+        summaries.hour.add(now, HourSums { messages, recipients, refusals, delays: 0 });
         let summary = summaries.of_mut(kind);
         summary.add(name, now, amounts.weight()).add(now, amounts, last_refusal);
     }
@@ -122,9 +124,35 @@ impl TopSenders {
         ranked.into_iter().take(count).map(sender).collect()
     }
 
+    /// Returns at most `count` active senders: those that send or are refused most, in all quantities together, come
+    /// first. Holds the lock for less time than [`Self::senders`].
+    pub fn busiest(&self, now: Timestamp, count: usize) -> Vec<(SenderKind, Arc<str>)> {
+        let mut weighted = Vec::with_capacity(2 * CAPACITY);
+        {
+            let summaries = self.lock();
+            for kind in [SenderKind::User, SenderKind::Client] {
+                let active = summaries.of(kind).iter(now).filter(|heavy| heavy.value.span(now).is_some());
+                weighted.extend(active.map(|heavy| (heavy.weight, kind, heavy.key.clone())));
+            }
+        }
+        weighted.sort_unstable_by(|(one, ..), (other, ..)| other.total_cmp(one));
+        weighted.into_iter().take(count).map(|(_, kind, name)| (kind, name)).collect()
+    }
+
     /// Returns the sums over all senders of the last hour.
     pub fn last_hour(&self, now: Timestamp) -> HourSums {
         self.lock().hour.sums(now)
+    }
+
+    /// Counts a reply that limits delay.
+    pub fn add_delay(&self, now: Timestamp) {
+        self.lock().hour.add(now, HourSums { delays: 1, ..HourSums::default() });
+    }
+
+    /// Returns the sums over all senders of each of the last `count` minutes, at most [`MINUTES`], with the begin of the
+    /// minute: the oldest first, and the present minute last.
+    pub fn minutes(&self, now: Timestamp, count: usize) -> Vec<(Timestamp, HourSums)> {
+        self.lock().hour.minutes(now, count).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Summaries> {
@@ -192,7 +220,10 @@ mod tests {
             assert_eq!(names(&top.senders(at(1), None, by, 1)), [first]);
         }
         assert_eq!(names(&top.senders(at(1), Some(SenderKind::Client), SortBy::Octets, 9)), ["192.0.2.7"]);
-        assert_eq!(top.last_hour(at(1)), HourSums { messages: 93, recipients: 992, refusals: 70 });
+        assert_eq!(top.last_hour(at(1)), HourSums { messages: 93, recipients: 992, refusals: 70, delays: 0 });
+        let busiest: Vec<_> = top.busiest(at(1), 2).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(busiest, ["large".into(), Arc::<str>::from("many-recipients")]);
+        assert!(top.busiest(at(4_000), 9).is_empty());
         assert!(top.senders(at(4_000), None, SortBy::Octets, 9).is_empty(), "nobody is active any more");
     }
 

@@ -120,6 +120,7 @@ impl Connection {
         }
         self.input.shrink();
         let _counted = self.server.metrics.limits.count_delayed(late.time());
+        self.server.top.add_delay(clock::now());
         let in_transaction = late.session().in_transaction();
         match waiting::delay(&mut self.client, &mut self.input, &mut self.stop, late.time(), in_transaction).await {
             Waited::Elapsed => late.elapsed(),
