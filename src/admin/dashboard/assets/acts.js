@@ -19,10 +19,15 @@ export function suspendButton(owner) {
     const key = ownerKey(owner);
     return button("Suspend …", "danger", () => ask({
         title: ["Suspend ", foreign(key)],
-        words: "From now on Weir refuses all mail of this sender. Open sessions are refused, too. You can release the sender at any time.",
-        fields: [choice("for-seconds", "For", DURATIONS, 86_400)],
+        words: "From now on Weir refuses the mail of this sender, in open sessions, too. You can release the sender at any time.",
+        fields: [
+            choice("for-seconds", "For", DURATIONS, 86_400),
+            tick("strict", "Strict: refuse mail to all, also to the recipients that [suspensions] allows"),
+            ...(owner.user === undefined ? [] : [tick("keep", "Stay suspended when the user gets a new password")]),
+        ],
         verb: "Suspend",
-        send: ({ reason, force, "for-seconds": seconds }) => post("/v1/suspensions", { owner: key, "for-seconds": Number(seconds), reason, force }),
+        send: ({ reason, force, strict, keep, "for-seconds": seconds }) =>
+            post("/v1/suspensions", { owner: key, "for-seconds": Number(seconds), reason, force, strict: strict && true, keep: keep && true }),
     }), key);
 }
 
@@ -79,6 +84,10 @@ export function resetButton(row) {
 
 function field(name, label, attributes) {
     return { name, make: (id) => [h("label", { for: id }, label), h("input", { id, name, ...attributes })] };
+}
+
+function tick(name, label) {
+    return { name, make: (id) => h("span", { class: "tick" }, h("input", { id, name, type: "checkbox", value: "true" }), " ", h("label", { for: id }, label)) };
 }
 
 function choice(name, label, options, chosen) {

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { releaseButton, revokeButton } from "./acts.js";
 import { foreign, h } from "./dom.js";
 import { ago, limitLink, owner, ownerKey, time } from "./format.js";
-import { section, table } from "./parts.js";
+import { leniency, section, table } from "./parts.js";
 
 export function title() {
     return "Grants and suspensions";
@@ -19,7 +19,7 @@ export function render(_, { exceptions }) {
     const common = [
         { title: "since", cell: ({ since }) => ago(since) },
         { title: "until", cell: ({ until }) => time(until) },
-        { title: "by, because", kind: "wide", cell: ({ by, reason }) => [byWhich(by), ": ", foreign(reason)] },
+        { title: "by, because", kind: "wide", cell: (row) => [byWhich(row.by), ": ", foreign(row.reason), leniency(row)] },
     ];
     return [
         h("p", { "data-key": "hint" }, "To suspend a sender or to grant more, open the sender's page, for example from ", h("a", { href: "#/senders" }, "the top senders"), ", or enter it here."),

@@ -44,7 +44,7 @@ export class Live {
             const stream = new EventSource(`/v1/events?kind=${kind}`);
             this.streams.push(stream);
             // The events only tell that there is something new: a flood costs no more than a flag.
-            for (const name of ["decision", "act", "missed"]) stream.addEventListener(name, () => this.hurryIfVisible());
+            for (const name of ["decision", "act", "missed"]) stream.addEventListener(name, () => this.onEvent());
             stream.onopen = () => {
                 this.pause = MIN_PAUSE;
                 this.status(null);
@@ -58,7 +58,7 @@ export class Live {
         this.streams = [];
     }
 
-    hurryIfVisible() {
+    onEvent() {
         if (!this.isDirty) this.hurry();
     }
 

@@ -82,9 +82,15 @@ export function senderOf(decision) {
     return decision.client ? senderLink("client", decision.client) : "–";
 }
 
+/** Returns the limits that would have refused an event if they were enforced. */
+function shadowLimits({ limits }) {
+    return (limits ?? []).filter((limit) => limit.mode !== "enforce" && limit["refuses-at"] !== undefined && limit.action);
+}
+
 function cause(decision) {
     if (decision.outcome === "suspended") return h("a", { href: "#/exceptions" }, "suspended");
     if (decision.limit) return ["limit ", limitLink(decision.limit)];
+    if (decision.outcome === "accepted") return shadowLimits(decision).map(({ limit, mode }) => [`${mode} limit `, limitLink(limit), " "]);
     return decision.outcome === "sender-mismatch" ? "may not send as this address" : foreign(decision.outcome);
 }
 
@@ -100,7 +106,13 @@ export function refusals(name, rows, empty, { ofOneSender } = {}) {
             decision.reply ? foreign(`${decision.reply.code} ${decision.reply.text}`) : "–",
             coalesced ? h("span", { class: "mark" }, `${number(coalesced.times)} times`) : null] },
         { title: "explanation", cell: ({ decision }) => (decision.reference ? refusalLink(decision.reference, ["why", h("span", { class: "unseen" }, ` ${decision.reference}`)]) : "–") },
-    ], rows, { key: ({ decision }) => decision.reference ?? `${decision.session} ${decision.time}`, empty });
+    ], rows, { key: ({ id, decision }) => id ?? decision.reference ?? `${decision.session} ${decision.time}`, empty });
+}
+
+/** Returns what a suspended owner may still do, and what ends the suspension early; null if there is nothing to tell. */
+export function leniency({ "allowed-recipients": allowed, "ends-on-new-password": ends }) {
+    const words = [allowed?.length > 0 ? ["may write to ", foreign(allowed.join(", "))] : null, ends ? "a new password ends it" : null].filter(Boolean);
+    return words.length > 0 ? h("span", { class: "relative" }, " (", words.map((word, n) => [n > 0 ? "; " : "", word]), ")") : null;
 }
 
 /** Returns a section with a heading. */

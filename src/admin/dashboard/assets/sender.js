@@ -5,7 +5,7 @@ import { grantButton, releaseButton, resetButton, revokeButton, suspendButton } 
 import { draw } from "./chart.js";
 import { foreign, h, visible } from "./dom.js";
 import { ago, limitLink, number, octets, ownerKey, owner as ownerLinks, time, zoneName } from "./format.js";
-import { bar, budgetWords, facts, hasLevel, modeMark, refusals, section, table } from "./parts.js";
+import { bar, budgetWords, facts, hasLevel, leniency, modeMark, refusals, section, table } from "./parts.js";
 
 /** Colours of the lines of the chart: one for each limit that is shown. */
 const COLOURS = ["series-1", "series-2", "series-3", "series-4"];
@@ -70,7 +70,7 @@ function acts({ owner, suspensions }) {
 
 function suspended(suspension) {
     return h("div", { class: "note", "data-key": `suspension ${ownerKey(suspension.owner)}` },
-        h("p", {}, h("strong", {}, "Suspended"), " until ", time(suspension.until), ", by ", foreign(suspension.by), ": ", foreign(suspension.reason)));
+        h("p", {}, h("strong", {}, "Suspended"), " until ", time(suspension.until), ", by ", foreign(suspension.by), ": ", foreign(suspension.reason), leniency(suspension)));
 }
 
 function activity({ activity: row, account }) {
