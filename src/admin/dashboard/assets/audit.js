@@ -5,6 +5,8 @@ import { foreign, h } from "./dom.js";
 import { limitLink, owner, time } from "./format.js";
 import { PAGE_ROWS, more, table } from "./parts.js";
 
+export const events = "act";
+
 export function title() {
     return "Audit";
 }

@@ -6,6 +6,8 @@ import { foreign, h } from "./dom.js";
 import { ago, limitLink, owner, ownerKey, time } from "./format.js";
 import { leniency, section, table } from "./parts.js";
 
+export const events = "act";
+
 export function title() {
     return "Grants and suspensions";
 }

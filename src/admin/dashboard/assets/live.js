@@ -10,14 +10,21 @@ const IDLE_INTERVAL = 5_000;
 const [MIN_PAUSE, MAX_PAUSE] = [1_000, 30_000];
 
 /**
- * Calls `refresh` when events arrive, and every few seconds. Calls `status` with null when the stream is open, and with
- * the seconds to the next attempt when it is lost. A hidden tab has no stream and does not refresh.
+ * Calls `refresh` when events arrive, and every few seconds. Calls `status` with null when the stream of events is open,
+ * and with the seconds to the next attempt when it is lost. A hidden tab has no stream and does not refresh.
  */
 export class Live {
     constructor(refresh, status) {
-        Object.assign(this, { refresh, status, streams: [], isDirty: false, last: 0, pause: MIN_PAUSE });
+        Object.assign(this, { refresh, status, kind: "refused", stream: null, isDirty: false, last: 0, pause: MIN_PAUSE });
         document.addEventListener("visibilitychange", () => (document.hidden ? this.stop() : this.start()));
         window.addEventListener("online", () => this.start());
+    }
+
+    /** Sets the kind of the events, `refused` or `act`. Each stream is one of the few readers that Weir serves. */
+    listenTo(kind) {
+        if (this.kind === kind) return;
+        this.kind = kind;
+        if (this.stream) this.open();
     }
 
     start() {
@@ -40,44 +47,43 @@ export class Live {
     }
 
     open() {
-        for (const kind of ["refused", "act"]) {
-            const stream = new EventSource(`/v1/events?kind=${kind}`);
-            this.streams.push(stream);
-            // The events only tell that there is something new: a flood costs no more than a flag.
-            for (const name of ["decision", "act", "missed"]) stream.addEventListener(name, () => this.onEvent());
-            stream.onopen = () => {
-                this.pause = MIN_PAUSE;
-                this.status(null);
-            };
-            stream.onerror = () => this.lost();
-        }
+        this.close();
+        const stream = new EventSource(`/v1/events?kind=${this.kind}`);
+        this.stream = stream;
+        // The events only tell that there is something new: a flood costs no more than a flag.
+        for (const name of ["decision", "act", "missed"]) stream.addEventListener(name, () => this.onEvent());
+        stream.onopen = () => {
+            this.pause = MIN_PAUSE;
+            this.status(null);
+        };
+        stream.onerror = () => this.lost();
     }
 
     close() {
-        for (const stream of this.streams) stream.close();
-        this.streams = [];
+        this.stream?.close();
+        this.stream = null;
     }
 
     onEvent() {
         if (!this.isDirty) this.hurry();
     }
 
+    /** Waits, then connects again. The refresh tells meanwhile whether Weir answers at all. */
     lost() {
-        if (this.streams.length === 0) return;
         this.close();
         const pause = this.pause * (0.8 + 0.4 * Math.random());
         this.pause = Math.min(2 * this.pause, MAX_PAUSE);
         this.status(Math.ceil(pause / 1_000));
         clearTimeout(this.retry);
         this.retry = setTimeout(() => this.again(), pause);
+        this.hurry();
     }
 
-    /** Opens the streams again if Weir answers. */
+    /** Opens the stream again if Weir answers. */
     async again() {
         try {
             await begin();
         } catch {
-            this.streams = [{ close() {} }];
             return this.lost();
         }
         this.open();

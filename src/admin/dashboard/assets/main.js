@@ -18,7 +18,7 @@ import * as whatIf from "./what-if.js";
 /**
  * Pages by the first part of the fragment. A page has `title(view)`, `load(view)`, which asks the API, and
  * `render(view, data)`, which returns nodes; perhaps `drawn(view, data, main)`, called after they are in the document.
- * A page with `isForm` is not refreshed.
+ * A page with `isForm` is not refreshed. `events` is the kind of the events that refresh a page; default: `refused`.
  */
 const PAGES = { now, senders, sender, refusals, refusal: refusals, limits, exceptions, audit, "what-if": whatIf, sessions };
 
@@ -48,6 +48,7 @@ function readAddress() {
 async function show() {
     view?.abort.abort();
     view = readAddress();
+    live.listenTo(view.page.events ?? "refused");
     const title = view.page.title(view);
     document.title = `${title} – Weir`;
     for (const link of document.querySelectorAll("nav a")) {
@@ -69,12 +70,15 @@ async function refresh() {
         mine.data = await mine.page.load(mine);
         mine.problem = null;
         mine.isLoaded = true;
+        isReachable = true;
     } catch (error) {
         if (error.name === "AbortError") return;
         if (!(error instanceof ApiError || error instanceof Unreachable)) console.error(error);
-        if (error instanceof Unreachable) live.lost();
-        mine.problem = error;
+        // The note above the page tells of a lost connection; the page keeps its content.
+        if (!(error instanceof Unreachable && mine.isLoaded)) mine.problem = error;
+        isReachable = !(error instanceof Unreachable);
     }
+    showConnection();
     if (mine === view) draw(mine);
 }
 
@@ -90,11 +94,24 @@ function draw(mine) {
     mine.isMeasured = true;
 }
 
-/** Shows that the connection is lost, with the seconds to the next attempt, or hides that. */
+/** Seconds until the next attempt to open the stream of events; null while it is open. */
+let retryAfter = null;
+/** False after a request without an answer. */
+let isReachable = true;
+
 function connection(seconds) {
-    const words = seconds === null ? "" : `Connection lost: these numbers are old. Trying again in ${seconds} s.`;
+    retryAfter = seconds;
+    showConnection();
+}
+
+/** Shows that the connection is lost, or that only the live events are. */
+function showConnection() {
+    let words = "";
+    if (!isReachable) words = "Connection lost: these numbers are old. Trying again …";
+    else if (retryAfter !== null) words = "No live events: this page is updated every few seconds.";
     if (notice.textContent !== words) notice.textContent = words;
-    notice.hidden = seconds === null;
+    notice.classList.toggle("lost", !isReachable);
+    notice.hidden = words === "";
 }
 
 function fillHeader() {
