@@ -19,7 +19,7 @@ mod harness;
 mod upstream;
 
 use client::{Client, Shape, connect};
-use harness::{Browser, Process, Site};
+use harness::{Chromium, Process, Site};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ fn paint(site: &Site, weir: &Process) {
         return println!("the dashboard is not measured: chromedriver is not installed");
     }
     let token = site.run(&["token", "add", "desk"], "").out;
-    let browser = Browser::start();
+    let browser = Chromium::start();
     let page = |view: &str| format!("http://{}/#/{view}", weir.address("admin"));
     browser.open(&page("now"));
     browser.fill("input[name=token]", token.trim());

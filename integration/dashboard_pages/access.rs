@@ -1,7 +1,7 @@
 //! Logins of the dashboard, rights of tokens, accessibility, size, and the loss of the connection.
 
-use super::{Desk, VIEWS, assert_no_errors};
-use crate::harness::{Browser, wait_for};
+use super::{Desk, VIEWS};
+use crate::harness::{Chromium, wait_for};
 use serde_json::json;
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ const HOME: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
 #[test]
 fn without_a_token_there_is_only_the_login_form() {
     let desk = Desk::start();
-    let browser = Browser::start();
+    let browser = Chromium::start();
     browser.open(&desk.url("audit"));
     browser.sees("Token");
     let (url, text) = (browser.url(), browser.text());
@@ -44,7 +44,7 @@ fn a_page_of_an_ended_session_leads_to_the_login_form() {
 fn a_token_that_may_only_read_sees_no_act_and_cannot_act() {
     let desk = Desk::start();
     assert!(desk.send(Some("bob"), HOME, 3).starts_with("250"));
-    let browser = Browser::start();
+    let browser = Chromium::start();
     desk.log_in_with(&browser, &desk.add_token(&["viewer"]));
     for view in ["sender/user%3Dbob", "exceptions", "what-if"] {
         desk.show(&browser, view);
@@ -63,7 +63,7 @@ fn a_token_that_may_only_read_sees_no_act_and_cannot_act() {
 }
 
 /// Returns the serious and critical violations that axe-core finds.
-fn violations(browser: &Browser, axe: &str) -> Vec<String> {
+fn violations(browser: &Chromium, axe: &str) -> Vec<String> {
     let found = browser.run(
         "if (!window.axe) (0, Function)(arguments[0]).call(window);
         const { violations } = await axe.run(document);
@@ -83,7 +83,7 @@ fn axe_finds_no_serious_violation_on_any_page_in_light_and_dark() {
     let reference = refused.rsplit(['(', ')']).nth(1).unwrap().to_owned();
     desk.site.run(&["suspend", "newsletter", "--for", "1h", "--reason", "flood"], "");
     desk.site.run(&["grant", "user-recipients", "alice", "100 / 1d", "--for", "1h", "--reason", "mailing"], "");
-    let browser = Browser::start();
+    let browser = Chromium::start();
     let mut problems = Vec::new();
     let mut check = |view: &str| {
         for colours in ["light", "dark"] {
@@ -118,14 +118,13 @@ fn pages_fit_a_phone_and_the_keyboard_reaches_the_content() {
         let width = browser.run("return document.documentElement.scrollWidth", &[]);
         assert_eq!(width, 360, "{view}");
     }
+    browser.open("about:blank");
     browser.open(&desk.url("now"));
     browser.sees("No problems");
-    browser.run("document.activeElement.blur(); window.getSelection().removeAllRanges()", &[]);
     browser.press("\u{e004}");
     assert_eq!(browser.run("return document.activeElement.id", &[]), "skip");
     browser.press("\u{e007}");
     assert_eq!(browser.run("return document.activeElement.tagName", &[]), "H1");
-    assert_no_errors(&browser);
 }
 
 #[test]

@@ -1,18 +1,18 @@
 //! An administrator finds a flooding sender and acts. The effect is checked by SMTP.
 
 use super::{Desk, assert_no_errors};
-use crate::harness::Browser;
+use crate::harness::Chromium;
 use std::net::Ipv4Addr;
 
 const HOME: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
 
 /// Opens the dialog of a button, gives a reason, and confirms. Waits until the dialog is closed.
-fn act(browser: &Browser, button: &str, verb: &str) {
+fn act(browser: &Chromium, button: &str, verb: &str) {
     browser.click(&format!("{button}[not(ancestor::dialog)]"));
     confirm(browser, verb);
 }
 
-fn confirm(browser: &Browser, verb: &str) {
+fn confirm(browser: &Chromium, verb: &str) {
     browser.fill("dialog input[name=reason]", "test of the dashboard");
     browser.click(&format!("//dialog//button[.='{verb}']"));
     browser.wait("end of the dialog", "!document.querySelector('dialog')");

@@ -9,18 +9,17 @@ const IMAGE: &str = "<img src=x onerror=window.owned=1>";
 #[test]
 fn hostile_text_appears_as_text_and_no_script_runs() {
     let long = "u".repeat(254);
-    let hostile_user = "<b onmouseover=window.owned=1>mallory";
+    let hostile_user = "<b/onmouseover=window.owned=1>mallory";
     let desk = Desk::start_with(&[(hostile_user, PASSWORD, ""), (&long, PASSWORD, "")]);
-    desk.upstream.offer(&["PIPELINING", "8BITMIME", "SMTPUTF8"]);
     for user in [hostile_user, &long] {
         let mut client = Client::connect(desk.weir.address("s"));
         // Some names are no valid arguments: Weir answers 501, and the client gives a better one.
         client.ask(&format!("EHLO {SCRIPT}"));
         client.ask("EHLO [127.0.0.1]");
         client.log_in(user, PASSWORD);
-        client.say(&format!("MAIL FROM:<\"{SCRIPT}\"@example.org> SMTPUTF8"), "250");
+        client.say(&format!("MAIL FROM:<\"{SCRIPT}\"@example.org>"), "250");
         let replies: Vec<String> =
-            (0..41).map(|n| client.ask(&format!("RCPT TO:<\"{n}{IMAGE}\u{202e}gro\"@example.net>"))).collect();
+            (0..41).map(|n| client.ask(&format!("RCPT TO:<\"{n}{IMAGE}\"@example.net>"))).collect();
         assert!(replies[40].starts_with('4'), "{replies:?}");
     }
     desk.upstream.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 <script>window.owned=1</script> unknown"))));
@@ -51,12 +50,12 @@ fn hostile_text_appears_as_text_and_no_script_runs() {
     }
     desk.show(&browser, "refusals");
     browser.sees(SCRIPT);
-    browser.sees(&format!("{IMAGE}\\u{{202e}}gro"));
+    browser.sees(IMAGE);
     browser.click("//main//a[starts-with(., 'why')]");
     browser.sees("What happened");
     desk.show(&browser, "exceptions");
-    browser.sees(IMAGE);
-    browser.sees("<b onmouseover=window.owned=1>mallory");
+    browser.sees(&format!("{IMAGE} \\u{{202e}}txt.exe {SCRIPT}"));
+    browser.sees(hostile_user);
     assert_eq!(browser.run("return window.owned ?? null", &[]), serde_json::Value::Null);
     assert_no_errors(&browser);
 }

@@ -6,7 +6,7 @@ mod hostile;
 mod many;
 mod pictures;
 
-use crate::harness::{Browser, Client, Outcome, PASSWORD, Process, SetOnDrop, Site, Upstream};
+use crate::harness::{Chromium, Client, Outcome, PASSWORD, Process, SetOnDrop, Site, Upstream};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,13 +100,13 @@ impl Desk {
     }
 
     /// Starts a browser, and logs in with a new token that may act.
-    fn log_in(&self) -> Browser {
-        let browser = Browser::start();
+    fn log_in(&self) -> Chromium {
+        let browser = Chromium::start();
         self.log_in_with(&browser, &self.add_token(&["desk", "--act"]));
         browser
     }
 
-    fn log_in_with(&self, browser: &Browser, token: &str) {
+    fn log_in_with(&self, browser: &Chromium, token: &str) {
         browser.open(&self.url("now"));
         browser.fill("input[name=token]", token);
         browser.click("//button[.='Log in']");
@@ -114,7 +114,7 @@ impl Desk {
     }
 
     /// Shows a view, and waits until its content is there.
-    fn show(&self, browser: &Browser, view: &str) {
+    fn show(&self, browser: &Chromium, view: &str) {
         browser.run("location.hash = '#/' + arguments[0]", &[view.into()]);
         let shown = format!(
             "location.hash === '#/{view}' && document.querySelector('main h1')?.dataset.key === 'title #/{view}' \
@@ -172,6 +172,6 @@ fn picture(name: &str) -> PathBuf {
     target.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target")).join("dashboard").join(name)
 }
 
-fn assert_no_errors(browser: &Browser) {
+fn assert_no_errors(browser: &Chromium) {
     assert_eq!(browser.log(), Vec::<String>::new());
 }

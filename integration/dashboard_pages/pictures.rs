@@ -1,7 +1,8 @@
-//! Pictures of the dashboard, in `target/dashboard`, for the README and for those who change the dashboard.
+//! Pictures of the dashboard, in `target/dashboard`, for those who change the dashboard. `dashboard.png` among them is the
+//! picture of the README: copy it to `conf/guide/`.
 
 use super::{Desk, assert_no_errors, picture};
-use crate::harness::{Browser, Fault, PASSWORD, Stage, wait_for};
+use crate::harness::{Chromium, Fault, PASSWORD, Stage, wait_for};
 use std::net::Ipv4Addr;
 
 const USERS: [(&str, &str, &str); 7] = [
@@ -15,7 +16,7 @@ const USERS: [(&str, &str, &str); 7] = [
 ];
 
 /// Writes a picture of a view, with the whole height of the page.
-fn take(desk: &Desk, browser: &Browser, (name, view, width): (&str, &str, u32)) {
+fn take(desk: &Desk, browser: &Chromium, (name, view, width): (&str, &str, u32)) {
     browser.resize(width, 900);
     desk.show(browser, view);
     let height = browser.run("return document.documentElement.scrollHeight", &[]).as_u64().unwrap();
@@ -43,7 +44,9 @@ fn pictures_of_each_state_are_written() {
     desk.site.run(&["grant", "user-recipients", "bob", "200 / 1d", "--for", "7d", "--reason", "invitations"], "");
     desk.show(&browser, "sessions");
     desk.show(&browser, "now");
-    browser.sees("newsletter");
+    browser.wait("level of the flooding sender", "document.querySelector('main .bar.full')");
+    browser.resize(1280, 840);
+    browser.picture(&picture("dashboard.png"));
     for colours in ["light", "dark"] {
         browser.set_colours(colours);
         for (name, view) in [

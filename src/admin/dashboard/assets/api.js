@@ -71,6 +71,7 @@ async function request(method, path, body, signal) {
     }
     if (answer.status === 204) return null;
     const value = await answer.json().catch(() => null);
+    if (signal?.aborted) throw signal.reason;
     if (answer.ok && value !== null) return value;
     if (answer.ok) throw new Unreachable("the answer of Weir is incomplete");
     throw new ApiError(answer.status, value?.error ?? { code: "unavailable", message: `HTTP status ${answer.status}` });

@@ -58,7 +58,7 @@ function options(container, series, height, format) {
     return {
         width: Math.max(container.clientWidth, 100),
         height,
-        padding: [8, 8, 0, 0],
+        padding: [8, 24, 0, 0],
         cursor: { points: { show: true }, drag: { x: false, y: false } },
         legend: { live: true, markers: { width: 2, dash: (_, n) => BORDERS[series[n - 1]?.dash ?? 0] } },
         scales: { x: { range: (_, low, high) => [Math.min(low, high - MIN_SPAN), high] }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? 1.1 * high : 1] } },

@@ -23,7 +23,7 @@ export function octets(value) {
 export function duration(seconds) {
     let left = Math.max(0, Math.round(seconds));
     const parts = [];
-    for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+    for (const [unit, length] of [["y", 31_557_600], ["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]]) {
         const count = Math.floor(left / length);
         if (count > 0) parts.push(`${count} ${unit}`);
         left -= count * length;

@@ -46,6 +46,7 @@ function readAddress() {
 }
 
 async function show() {
+    const isFirst = view === null;
     view?.abort.abort();
     view = readAddress();
     live.listenTo(view.page.events ?? "refused");
@@ -60,7 +61,8 @@ async function show() {
     main.setAttribute("aria-busy", "true");
     window.scrollTo(0, 0);
     await refresh();
-    if (document.activeElement === document.body || !document.activeElement) main.querySelector("h1")?.focus({ preventScroll: true });
+    // The first page begins at its top, as every page does; a later one at its heading, so that screen readers read it.
+    if (!isFirst && document.activeElement === document.body) main.querySelector("h1")?.focus({ preventScroll: true });
 }
 
 async function refresh() {

@@ -87,8 +87,11 @@ function health({ problems, version, "uptime-seconds": uptime }) {
 }
 
 function figures({ status, minutes }) {
-    const recent = minutes.slice(-6, -1);
-    const rate = (name) => number(recent.reduce((total, minute) => total + minute[name], 0) / Math.max(1, recent.length));
+    // The last minute is not complete, and perhaps Weir has just begun.
+    const recent = minutes.slice(-5);
+    const last = new Date(recent.at(-1).time);
+    const seconds = Math.min(240 + Math.max(0, (new Date(status.time) - last) / 1000), status["uptime-seconds"]);
+    const rate = (name) => number(recent.reduce((total, minute) => total + minute[name], 0) / Math.max(1, seconds / 60));
     const sessions = status.listeners.reduce((sum, listener) => sum + listener.sessions, 0);
     const figure = (value, words, href) => h("li", {}, h("a", { href }, h("strong", {}, value), h("span", {}, words)));
     return h("ul", { class: "figures", "data-key": "figures", "aria-label": "Figures: averages of the last five minutes" },

@@ -25,7 +25,7 @@ const ARGUMENTS: [&str; 9] = [
 ];
 
 /// A running Chromium with an empty profile. Dropping it ends Chromium and its driver.
-pub struct Browser {
+pub struct Chromium {
     runtime: Runtime,
     client: Client,
     driver: Child,
@@ -49,7 +49,7 @@ impl WebDriverCompatibleCommand for Extension {
     }
 }
 
-impl Browser {
+impl Chromium {
     pub fn start() -> Self {
         let profile = tempfile::tempdir().unwrap();
         let port = free_port();
@@ -179,7 +179,7 @@ impl Browser {
     }
 }
 
-impl Drop for Browser {
+impl Drop for Chromium {
     fn drop(&mut self) {
         // The end of the session ends Chromium. The driver ends it, too, if the session cannot.
         let _ = self.runtime.block_on(self.client.clone().close());
