@@ -116,6 +116,11 @@ impl BrowserSessions {
         Some(session.token)
     }
 
+    /// Returns the token of a session. This is no use of the session.
+    pub fn peek(&self, id: &SessionId, now: Instant) -> Option<TokenHash> {
+        self.lock().get(&id.hash()).filter(|session| session.is_alive(now)).map(|session| session.token)
+    }
+
     pub fn end(&self, id: &SessionId) {
         self.lock().remove(&id.hash());
     }
@@ -157,6 +162,8 @@ mod tests {
         for hour in [7, 14, 21] {
             assert_eq!(sessions.token(&used, hours(hour)), Some(token("a")), "{hour}");
         }
+        assert_eq!(sessions.peek(&idle, hours(7)), Some(token("a")));
+        assert_eq!(sessions.peek(&idle, hours(8)), None);
         assert_eq!(sessions.token(&used, hours(24)), None);
         assert_eq!(sessions.token(&idle, hours(8)), None);
         assert_eq!(sessions.token(&SessionId::random().unwrap(), start), None);

@@ -12,6 +12,42 @@ pub struct Credentials {
     sessions: BrowserSessions,
 }
 
+/// Extension of a request: the credential by which it was admitted. An answer that does not end by itself asks again
+/// whether the credential holds.
+#[derive(Clone)]
+pub struct Admission {
+    credentials: Arc<Credentials>,
+    proof: Proof,
+}
+
+#[derive(Clone)]
+enum Proof {
+    Token(TokenHash),
+    Session(SessionId),
+}
+
+impl Admission {
+    pub fn by_token(credentials: Arc<Credentials>, token: &[u8]) -> Self {
+        Self { credentials, proof: Proof::Token(TokenHash::of(token)) }
+    }
+
+    pub fn by_session(credentials: Arc<Credentials>, id: SessionId) -> Self {
+        Self { credentials, proof: Proof::Session(id) }
+    }
+
+    /// Returns whether the token or the session is still valid. This is no use of the session.
+    pub async fn holds(&self) -> bool {
+        let token = match &self.proof {
+            Proof::Token(token) => Some(*token),
+            Proof::Session(id) => self.credentials.sessions.peek(id, Instant::now()),
+        };
+        match token {
+            Some(token) => self.credentials.clone().holder(token).await.is_some(),
+            None => false,
+        }
+    }
+}
+
 impl Credentials {
     pub fn new(tokens: WatchedTokens) -> Arc<Self> {
         Arc::new(Self { tokens, sessions: BrowserSessions::default() })

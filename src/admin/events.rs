@@ -1,9 +1,11 @@
 //! Stream of decisions and acts, as server-sent events.
 
 use super::audit::AuditLine;
+use super::credentials::Admission;
 use super::{Api, ApiError, Errors, Query};
 use crate::decisions::{DecisionRecord, Outcome, Reader, Received};
 use crate::store::audit::AuditRecord;
+use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -15,6 +17,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::{Interval, interval};
 use utoipa::{IntoParams, ToSchema};
 
 /// Maximum number of readers at once. Each reader costs a connection, and the work to serialize each event.
@@ -23,6 +26,9 @@ pub const MAX_READERS: usize = 16;
 /// Interval of comments on a stream without events, so that proxies keep the connection open, and Weir notices that a
 /// reader is gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Interval at which a stream checks that its token or session is still valid.
+const CREDENTIAL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Filter of a stream. A record must pass all given conditions.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -80,10 +86,15 @@ pub struct Missed {
 
 /// Streams decisions and acts, from now on.
 ///
-/// Each event has a name (`decision`, `act`, `missed`) and data in JSON. The stream ends when Weir stops.
+/// Each event has a name (`decision`, `act`, `missed`) and data in JSON. The stream ends when Weir stops, or within
+/// seconds when the token or the session ends.
 #[utoipa::path(get, path = "/v1/events", params(EventsQuery),
     responses((status = 200, description = "The stream", content_type = "text/event-stream", body = StreamItem), Errors))]
-pub async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Result<impl IntoResponse, ApiError> {
+pub async fn events(
+    State(api): State<Api>,
+    admission: Option<Extension<Admission>>,
+    Query(query): Query<EventsQuery>,
+) -> Result<impl IntoResponse, ApiError> {
     let filter = Filter::new(query)?;
     let source = {
         // The stream must not keep the server alive when Weir stops.
@@ -91,7 +102,8 @@ pub async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) ->
         let decisions = (filter.kind != EventKind::Act).then(|| server.decisions.read(filter.kind.has_accepted()));
         let acts = filter.kind.has_acts().then(|| server.store.acts());
         let place = Place::new(&api, &server.metrics.admin.event_readers)?;
-        Source { decisions, acts, filter, api, _place: place }
+        let (admission, checks) = (admission.map(|Extension(admission)| admission), interval(CREDENTIAL_INTERVAL));
+        Source { decisions, acts, filter, admission, checks, api, _place: place }
     };
     // The first comment tells the reader that from now on it gets all records.
     let begin = stream::iter([Ok(Event::default().comment("open"))]);
@@ -128,6 +140,10 @@ struct Source {
     decisions: Option<Reader>,
     acts: Option<broadcast::Receiver<AuditRecord>>,
     filter: Filter,
+    /// `None` at the control socket.
+    admission: Option<Admission>,
+    /// Times at which the admission is checked.
+    checks: Interval,
     api: Api,
     _place: Place,
 }
@@ -153,7 +169,8 @@ impl Drop for Place {
 }
 
 impl Source {
-    /// Waits for the next record that passes the filter. Returns `None` when Weir stops.
+    /// Waits for the next record that passes the filter. Returns `None` when Weir stops, or when the token or the session
+    /// has ended.
     async fn next(&mut self) -> Option<Result<Event, axum::Error>> {
         loop {
             let item = tokio::select! {
@@ -165,6 +182,10 @@ impl Source {
                     Ok(act) => self.filter.passes_act(&act).then(|| event("act", &AuditLine::from(&act))),
                     Err(RecvError::Lagged(records)) => Some(event("missed", &Missed { records })),
                     Err(RecvError::Closed) => return None,
+                },
+                _ = self.checks.tick(), if self.admission.is_some() => match &self.admission {
+                    Some(admission) if !admission.holds().await => return None,
+                    _ => None,
                 },
                 () = self.api.stopped() => return None,
             };

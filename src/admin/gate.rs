@@ -3,7 +3,7 @@
 
 use super::browser_request::{Cookie, LoggedIn, check_csrf, check_site};
 use super::caller::{ADMINISTRATOR_HEADER, check_name};
-use super::credentials::Credentials;
+use super::credentials::{Admission, Credentials};
 use super::error::Reason;
 use super::hosts::Hosts;
 use super::{ApiError, Caller, ControlPeer, ErrorCode, dashboard};
@@ -59,7 +59,11 @@ impl Gate {
         if is_of_api(head.uri.path()) {
             let caller = match &self.tcp {
                 None => administrator(head)?,
-                Some(gate) => gate.caller(head).await?,
+                Some(gate) => {
+                    let (caller, admission) = gate.caller(head).await?;
+                    head.extensions.insert(admission);
+                    caller
+                }
             };
             head.extensions.insert(caller);
             return Ok(MAX_BODY);
@@ -90,7 +94,7 @@ impl Gate {
 
 impl TcpGate {
     /// Returns the caller of a request for the API: the holder of its token, or of its session.
-    async fn caller(&self, head: &Parts) -> Result<Caller, ApiError> {
+    async fn caller(&self, head: &Parts) -> Result<(Caller, Admission), ApiError> {
         self.hosts.check(head)?;
         if let Some(token) = bearer(head) {
             return self.holder(&token).await;
@@ -105,15 +109,14 @@ impl TcpGate {
             return Err(ApiError::new(ErrorCode::Unauthorized, why).because("no-session"));
         };
         check_csrf(head, &id)?;
-        Ok(caller)
+        let credentials = self.credentials.clone().ok_or_else(ApiError::wrong_token)?;
+        Ok((caller, Admission::by_session(credentials, id)))
     }
 
-    async fn holder(&self, token: &[u8]) -> Result<Caller, ApiError> {
-        let found = match &self.credentials {
-            Some(credentials) => credentials.clone().holder_of_token(token).await,
-            None => None,
-        };
-        found.ok_or_else(ApiError::wrong_token)
+    async fn holder(&self, token: &[u8]) -> Result<(Caller, Admission), ApiError> {
+        let credentials = self.credentials.clone().ok_or_else(ApiError::wrong_token)?;
+        let caller = credentials.clone().holder_of_token(token).await.ok_or_else(ApiError::wrong_token)?;
+        Ok((caller, Admission::by_token(credentials, token)))
     }
 
     /// Returns the session of the browser that makes a request, if it has not ended.
