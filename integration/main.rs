@@ -12,6 +12,7 @@ mod certificates;
 mod command_line;
 mod dashboard_api;
 mod dashboard_http;
+mod dashboard_pages;
 mod decision_log;
 mod dialogue;
 mod differential;

@@ -1,5 +1,6 @@
 //! Benchmark of the views for administrators, with 100,000 active senders: `cargo bench --bench views`.
 //!
+//! * The first paint of the dashboard in Chromium, and the time until its rows are there, if Chromium is installed.
 //! * The time of `weir top`, and of `weir top --limit`, as whole processes.
 //! * Mail of fifty clients in turns: without a viewer, and beside a live view, which asks every two seconds. Measures
 //!   Weir's CPU for each message, and the messages per second.
@@ -18,8 +19,9 @@ mod harness;
 mod upstream;
 
 use client::{Client, Shape, connect};
-use harness::{Process, Site};
+use harness::{Chromium, Process, Site};
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -55,6 +57,7 @@ fn main() {
             times.sort_by(f64::total_cmp);
             println!("weir {}: median {:.1} ms, maximum {:.1} ms", arguments.join(" "), times[15], times[29]);
         }
+        tokio::task::block_in_place(|| paint(&site, &weir));
         let cpu_of_message = in_turns(&site, &weir, address).await;
         let cost = counting();
         println!(
@@ -65,14 +68,16 @@ fn main() {
 }
 
 fn site(upstream: &Upstream) -> Site {
-    Site::builder()
+    let site = Site::builder()
         .listener("submission", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
         .upstream(upstream.address, "")
         .more(
             "session = { max-connections = 3000, idle-timeout = \"1h\" }\n\
              [[limit]]\nname = \"recipients\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"10M / 1d\"\n",
         )
-        .build()
+        .build();
+    site.edit("127.0.0.1:0\" }\n", "127.0.0.1:0\", tokens = \"tokens\" }\n");
+    site
 }
 
 async fn greeted(client: u32, address: SocketAddr) -> Client<TcpStream> {
@@ -102,6 +107,34 @@ fn run(site: &Site, arguments: &[&str]) -> f64 {
     let outcome = site.run(arguments, "");
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     began.elapsed().as_secs_f64() * 1e3
+}
+
+/// Opens pages of the dashboard, and prints the times that the browser measures, in milliseconds.
+fn paint(site: &Site, weir: &Process) {
+    if Command::new("chromedriver").arg("--version").output().is_err() {
+        return println!("the dashboard is not measured: chromedriver is not installed");
+    }
+    let token = site.run(&["token", "add", "desk"], "").out;
+    let browser = Chromium::start();
+    let page = |view: &str| format!("http://{}/#/{view}", weir.address("admin"));
+    browser.open(&page("now"));
+    browser.fill("input[name=token]", token.trim());
+    browser.click("//button[.='Log in']");
+    browser.wait("rows", "document.querySelector('main tbody tr')");
+    for view in ["now", "senders", "limits/recipients"] {
+        let mut measured = [Vec::new(), Vec::new()];
+        for _ in 0..10 {
+            browser.open("about:blank");
+            browser.open(&page(view));
+            browser.wait("rows", "document.querySelector('main tbody tr')");
+            let times = "const paint = performance.getEntriesByName('first-contentful-paint')[0].startTime;
+                return [paint, performance.getEntriesByName('weir-drawn')[0].startTime]";
+            let times: [f64; 2] = serde_json::from_value(browser.run(times, &[])).unwrap();
+            measured.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
+        }
+        let [paint, drawn] = measured.map(median);
+        println!("dashboard, {view}: first contentful paint after {paint:.0} ms, with its rows after {drawn:.0} ms");
+    }
 }
 
 /// Sends mail in turns without and with a viewer. Returns the seconds of Weir's CPU for a message without a viewer.

@@ -1,6 +1,7 @@
 //! Test harness: a site, the Weir process, a client, an upstream that fails on request, and real servers: Postfix,
 //! Dovecot, a name server and Prometheus.
 
+mod chromium;
 mod client;
 mod command;
 mod disk;
@@ -17,6 +18,7 @@ mod site;
 mod traces;
 mod upstream;
 
+pub use chromium::Chromium;
 pub use client::{Client, Identity, client_config};
 pub use command::{Outcome, Running, run, succeed, weir};
 pub use disk::Disk;

@@ -1,0 +1,121 @@
+//! An administrator finds a flooding sender and acts. The effect is checked by SMTP.
+
+use super::{Desk, assert_no_errors};
+use crate::harness::Chromium;
+use std::net::Ipv4Addr;
+
+const HOME: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
+
+/// Opens the dialog of a button, gives a reason, and confirms. Waits until the dialog is closed.
+fn act(browser: &Chromium, button: &str, verb: &str) {
+    browser.click(&format!("{button}[not(ancestor::dialog)]"));
+    confirm(browser, verb);
+}
+
+fn confirm(browser: &Chromium, verb: &str) {
+    browser.fill("dialog input[name=reason]", "test of the dashboard");
+    browser.click(&format!("//dialog//button[.='{verb}']"));
+    browser.wait("end of the dialog", "!document.querySelector('dialog')");
+}
+
+#[test]
+fn a_flooding_sender_appears_and_is_stopped_with_three_clicks() {
+    let desk = Desk::start();
+    let browser = desk.log_in();
+    browser.sees("No problems");
+    desk.flooded(|| {
+        browser.sees("newsletter");
+        // One, two …
+        browser.click("//section[h2='Top senders']//th//a[contains(., 'newsletter')]");
+        browser.click("//main//button[starts-with(., 'Suspend')]");
+        // … and three.
+        confirm(&browser, "Suspend");
+        browser.wait("suspension", "document.querySelector('.note')?.innerText.startsWith('Suspended until')");
+    });
+    let reply = desk.send(Some("newsletter"), HOME, 1);
+    assert!(reply.contains("suspended"), "{reply}");
+    let suspension = desk.site.dump().into_iter().find(|line| line["audit"] == "suspended").unwrap();
+    assert_eq!((&suspension["by"], &suspension["reason"]), (&"token:desk".into(), &"test of the dashboard".into()));
+    assert!(desk.send(Some("alice"), HOME, 1).starts_with("250"));
+    assert_no_errors(&browser);
+}
+
+#[test]
+fn release_reset_grant_and_revoke_have_their_effect_by_smtp() {
+    let desk = Desk::start();
+    assert!(desk.send(Some("bob"), HOME, 40).starts_with("250"));
+    let browser = desk.log_in();
+    desk.show(&browser, "sender/user%3Dbob");
+    let row = "//section[h2='Budgets']//tr[th[contains(., 'user-recipients')]]";
+    assert!(desk.send(Some("bob"), HOME, 1).contains("40 of 40 recipients"));
+    act(&browser, "//main//button[starts-with(., 'Suspend')]", "Suspend");
+    assert!(desk.send(Some("bob"), HOME, 1).contains("suspended"));
+    act(&browser, &format!("{row}//button[starts-with(., 'Reset')]"), "Reset");
+    assert!(desk.send(Some("bob"), HOME, 1).contains("suspended"));
+    act(&browser, "//main//button[starts-with(., 'Release')]", "Release");
+    assert!(desk.send(Some("bob"), HOME, 39).starts_with("250"));
+    assert!(desk.send(Some("bob"), HOME, 5).contains("40 of 40 recipients"));
+    browser.click(&format!("{row}//button[starts-with(., 'Grant')]"));
+    assert_eq!(browser.run("return document.querySelector('dialog [name=rate]').value", &[]), "80 / 1d");
+    confirm(&browser, "Grant");
+    assert!(desk.send(Some("bob"), HOME, 30).starts_with("250"));
+    desk.show(&browser, "exceptions");
+    act(&browser, "//section[h2='Grants']//button[starts-with(., 'Revoke')]", "Revoke");
+    browser.sees("No grant is in force.");
+    assert!(desk.send(Some("bob"), HOME, 1).contains("recipients"));
+    desk.show(&browser, "audit");
+    for act in ["suspended", "reset", "released", "granted", "revoked"] {
+        browser.sees(act);
+    }
+    assert_no_errors(&browser);
+}
+
+#[test]
+fn an_act_needs_a_reason_and_a_doubtful_one_a_second_confirmation() {
+    let desk = Desk::start();
+    let browser = desk.log_in();
+    desk.show(&browser, "sender/user%3Dnobody");
+    browser.click("//main//button[starts-with(., 'Suspend')]");
+    browser.click("//dialog//button[.='Suspend']");
+    assert_eq!(browser.run("return document.querySelector('dialog input[name=reason]').validity.valid", &[]), false);
+    browser.fill("dialog input[name=reason]", "unknown");
+    browser.click("//dialog//button[.='Suspend']");
+    browser.click("//dialog//button[.='Suspend all the same']");
+    browser.wait("end of the dialog", "!document.querySelector('dialog')");
+    browser.sees("Suspended until");
+    // The doubt is an answer of Weir with the status 409, which the browser logs.
+    assert!(browser.log().iter().all(|entry| entry.contains("/v1/suspensions")), "only the doubt is logged");
+}
+
+#[test]
+fn each_refusal_leads_to_its_explanation_and_its_limit() {
+    let desk = Desk::start();
+    assert!(desk.send(Some("bob"), HOME, 41).contains("40 of 40 recipients"));
+    let browser = desk.log_in();
+    browser.click("//section[h2='Newest refusals']//a[starts-with(., 'why')]");
+    browser.sees("What helps");
+    browser.sees("weir grant");
+    browser.click("//section[h2='Limits that measured this']//a[.='user-recipients']");
+    browser.sees("Senders near it");
+    browser.sees("weir.toml:");
+    browser.click("//section[h2='Senders near it']//a[contains(., 'bob')]");
+    browser.sees("40 of 40 recipients");
+    assert_no_errors(&browser);
+}
+
+#[test]
+fn a_message_is_tried_with_a_form() {
+    let desk = Desk::start();
+    assert!(desk.send(Some("bob"), HOME, 40).starts_with("250"));
+    let browser = desk.log_in();
+    desk.show(&browser, "what-if");
+    browser.fill("#test-client", "127.1.0.1");
+    browser.fill("#test-user", "bob");
+    browser.fill("#test-mail-from", "bob@example.org");
+    browser.fill("#test-rcpt-to", "a@example.net b@example.net");
+    browser.click("//select[@name='tls']/option[.='not encrypted']");
+    browser.click("//button[.='Test']");
+    browser.sees("Something would be refused.");
+    browser.sees("user-recipients");
+    assert_no_errors(&browser);
+}

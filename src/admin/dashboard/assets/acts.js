@@ -1,0 +1,154 @@
+// Acts of the administrator: each has a dialog that says what happens, and asks for a reason.
+
+import { ApiError, post, remove, session } from "./api.js";
+import { foreign, h, visible } from "./dom.js";
+import { ownerKey } from "./format.js";
+
+const DURATIONS = [["1 hour", 3_600], ["8 hours", 28_800], ["1 day", 86_400], ["7 days", 604_800], ["30 days", 2_592_000]];
+
+const REASONS = ["password stolen", "sends spam", "asked by the user", "large mailing, agreed", "false alarm"];
+
+/** Returns a button that opens a dialog; null if the token may only read. */
+function button(words, kind, open, about) {
+    if (!session?.["may-act"]) return null;
+    return h("button", { type: "button", class: kind, onclick: open, "aria-haspopup": "dialog" }, words, about ? h("span", { class: "unseen" }, ` ${visible(about)}`) : "");
+}
+
+/** Suspends a user, client, sender or domain of users. `owner` is `{user: "alice"}`. */
+export function suspendButton(owner) {
+    const key = ownerKey(owner);
+    return button("Suspend …", "danger", () => ask({
+        title: ["Suspend ", foreign(key)],
+        words: "From now on Weir refuses the mail of this sender, in open sessions, too. You can release the sender at any time.",
+        fields: [
+            choice("for-seconds", "For", DURATIONS, 86_400),
+            tick("strict", "Strict: refuse mail to all, also to the recipients that [suspensions] allows"),
+            ...(owner.user === undefined ? [] : [tick("keep", "Stay suspended when the user gets a new password")]),
+        ],
+        verb: "Suspend",
+        send: ({ reason, force, strict, keep, "for-seconds": seconds }) =>
+            post("/v1/suspensions", { owner: key, "for-seconds": Number(seconds), reason, force, strict: strict && true, keep: keep && true }),
+    }), key);
+}
+
+export function releaseButton(owner) {
+    const key = ownerKey(owner);
+    return button("Release …", "", () => ask({
+        title: ["Release ", foreign(key)],
+        words: "The suspension ends now. The sender's limits stay in force.",
+        verb: "Release",
+        send: ({ reason }) => remove("/v1/suspensions", { owner: key, reason }),
+    }), key);
+}
+
+/** Grants a budget another rate. `row` is a budget, with `limit`, `owner` and `rate`. */
+export function grantButton(row) {
+    const key = ownerKey(row.owner);
+    return button("Grant more …", "", () => ask({
+        title: ["Grant ", foreign(key), " another rate of ", foreign(row.limit)],
+        words: ["The rate in force is ", foreign(row.rate), ". The grant replaces it until the grant ends."],
+        fields: [
+            field("rate", "Rate", { value: doubled(row.rate), required: true, pattern: ".*\\S.*" }),
+            choice("for-seconds", "For", DURATIONS, 28_800),
+        ],
+        verb: "Grant",
+        send: ({ rate, reason, force, "for-seconds": seconds }) =>
+            post("/v1/grants", { limit: row.limit, key, rate, "for-seconds": Number(seconds), reason, force }),
+    }), `${row.limit} ${key}`);
+}
+
+/** Returns a proposal for a grant: `1000 / 1d` becomes `2000 / 1d`. */
+function doubled(rate) {
+    return rate.replace(/^\d+/, (amount) => String(2 * Number(amount)));
+}
+
+export function revokeButton(grant) {
+    const key = ownerKey(grant.owner);
+    return button("Revoke …", "", () => ask({
+        title: ["Revoke the grant of ", foreign(key), " for ", foreign(grant.limit)],
+        words: "The limit's own rate is in force again at once.",
+        verb: "Revoke",
+        send: ({ reason }) => remove("/v1/grants", { limit: grant.limit, key, reason }),
+    }), `${grant.limit} ${key}`);
+}
+
+export function resetButton(row) {
+    const key = ownerKey(row.owner);
+    return button("Reset …", "", () => ask({
+        title: ["Reset ", foreign(row.limit), " of ", foreign(key)],
+        words: "The budget becomes empty, as if nothing had been sent.",
+        verb: "Reset",
+        send: ({ reason, force }) => post("/v1/resets", { limit: row.limit, key, reason, force }),
+    }), `${row.limit} ${key}`);
+}
+
+function field(name, label, attributes) {
+    return { name, make: (id) => [h("label", { for: id }, label), h("input", { id, name, ...attributes })] };
+}
+
+function tick(name, label) {
+    return { name, make: (id) => h("span", { class: "tick" }, h("input", { id, name, type: "checkbox", value: "true" }), " ", h("label", { for: id }, label)) };
+}
+
+function choice(name, label, options, chosen) {
+    const make = (id) => [h("label", { for: id }, label), h("select", { id, name },
+        options.map(([words, value]) => h("option", { value, selected: value === chosen }, words)))];
+    return { name, make };
+}
+
+/** Opens a dialog. `send` gets the values of the form, and returns the promise of the server's answer. */
+export function ask({ title, words, fields = [], verb, send }) {
+    const alert = h("div", { class: "alert", role: "alert" });
+    const confirm = h("button", { type: "submit", class: "confirm" }, verb);
+    const reasons = h("datalist", { id: "reasons" }, REASONS.map((value) => h("option", { value })));
+    const form = h("form", { method: "dialog" },
+        h("h2", { id: "dialog-title" }, title),
+        h("p", {}, words),
+        h("div", { class: "fields" }, fields.map(({ name, make }) => make(`field-${name}`)),
+            h("label", { for: "field-reason" }, "Reason, for the audit trail"),
+            h("input", { id: "field-reason", name: "reason", required: true, pattern: ".*\\S.*", maxlength: 500, list: "reasons", autocomplete: "off", autofocus: true, title: "a reason" }), reasons),
+        alert,
+        h("p", { class: "buttons" }, confirm, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel")));
+    const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, form);
+    const opener = document.activeElement;
+    const state = { force: false };
+    form.onsubmit = async (event) => {
+        event.preventDefault();
+        confirm.disabled = true;
+        try {
+            const answer = await send({ ...Object.fromEntries(new FormData(form)), force: state.force });
+            dialog.close();
+            announce(answer?.message ?? "Done.");
+            window.dispatchEvent(new Event("weir-acted"));
+        } catch (error) {
+            showError(error, alert, confirm, verb, state);
+        } finally {
+            confirm.disabled = false;
+        }
+    };
+    dialog.addEventListener("close", () => {
+        dialog.remove();
+        opener?.focus?.();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+}
+
+function showError(error, alert, confirm, verb, state) {
+    const doubts = error instanceof ApiError ? error.doubts : [];
+    alert.replaceChildren(h("p", {}, foreign(error.message)), h("ul", {}, doubts.map((doubt) => h("li", {}, foreign(doubt)))));
+    if (error.code === "doubtful") {
+        state.force = true;
+        confirm.textContent = `${verb} all the same`;
+    }
+}
+
+let hiding;
+
+/** Shows a message for a while, and tells it to screen readers. */
+export function announce(message) {
+    const place = document.getElementById("announcement");
+    place.textContent = message.split("\n").map(visible).join(" ").trim();
+    clearTimeout(hiding);
+    hiding = setTimeout(() => (place.textContent = ""), 12_000);
+}
