@@ -1,11 +1,10 @@
 //! Queue of the writer thread: changes to be committed together, the transactions that wait for this commit, and other
 //! jobs. A transaction is one decision on budgets, with its charges or refunds; many transactions share one commit.
 
-use super::hashed_key::{HashedKey, HashedKeyRef};
+use super::hashed_key::HashedKeyRef;
 use super::journal::{Entry, Seen};
-use super::login_history::LoginKey;
+use super::writer_job::WriterJob;
 use crate::policy::budgets::{Budget, Change};
-use crate::time::Timestamp;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -86,52 +85,6 @@ pub struct Waiting {
     since: Option<Instant>,
     /// For each transaction, the time when it began, and the channel that reports the commit to it.
     transactions: Vec<(Instant, oneshot::Sender<()>)>,
-}
-
-/// Work of the writer thread other than commits of changed budgets.
-pub enum WriterJob {
-    /// Deletes each of these budgets from the table, unless its row has changed since the given time.
-    DeleteBudgets(Vec<(HashedKey, Timestamp)>),
-    /// Checkpoints the remaining pages of the write-ahead log, so that the next commit can reset the log.
-    Checkpoint,
-    /// Records in the file that limits of these kinds are in force at this time. A kind is a limit's name, count,
-    /// algorithm and fields, such as `l/recipients/ewma/user`.
-    RecordKinds(Vec<String>, Timestamp),
-    /// Deletes the records of these kinds of limits (see [`WriterJob::RecordKinds`]).
-    DeleteKinds(Vec<String>),
-    /// Deletes audit records from before this time.
-    PruneAudit(Timestamp),
-    /// Writes logins that are not in the file yet.
-    WriteLogins,
-    /// Deletes each of these rows of the login history, unless there was a login since the given time.
-    DeleteLogins(Vec<(LoginKey, Timestamp)>),
-    /// Writes records of refusals that are not in the file yet.
-    WriteRefusals,
-    /// Deletes records of refusals from before this time.
-    PruneRefusals(Timestamp),
-    /// Writes changes of notices and of their episodes that are not in the file yet.
-    WriteNotices,
-    /// Writes the changed exceptions and the audit records that are not in the file yet.
-    WriteExceptions,
-}
-
-impl WriterJob {
-    /// Returns the word for the log and the metrics.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::DeleteBudgets(_) => "delete-budgets",
-            Self::Checkpoint => "checkpoint",
-            Self::RecordKinds(..) => "record-limits",
-            Self::DeleteKinds(_) => "delete-limits",
-            Self::PruneAudit(_) => "delete-audit",
-            Self::WriteLogins => "write-logins",
-            Self::DeleteLogins(_) => "delete-logins",
-            Self::WriteRefusals => "write-refusals",
-            Self::PruneRefusals(_) => "delete-refusals",
-            Self::WriteNotices => "write-notices",
-            Self::WriteExceptions => "write-exceptions",
-        }
-    }
 }
 
 /// Work that the writer thread has taken from the queue.

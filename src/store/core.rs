@@ -2,7 +2,7 @@
 
 use super::audit::AuditRecord;
 use super::cache::BudgetCache;
-use super::commit_queue::{Queue, WriterJob};
+use super::commit_queue::Queue;
 use super::health::{Attempt, HealthMonitor};
 use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
@@ -10,6 +10,7 @@ use super::notices::NoticeMemory;
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
 use super::refusals::RefusalMemory;
+use super::writer_job::WriterJob;
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::policy::budgets::Key;

@@ -2,12 +2,12 @@
 //! file.
 
 use super::audit::{Act, AuditRecord};
-use super::commit_queue::WriterJob;
 use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, Health};
 use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
+use super::writer_job::WriterJob;
 use super::{Store, Unavailable};
 use crate::engine::State;
 use crate::policy::budgets::{Key, Loaded, Owner};

@@ -1,10 +1,10 @@
 //! Walk through the rows of the login history, to find those that are too old or too many.
 
-use super::commit_queue::WriterJob;
 use super::core::Core;
 use super::file::File;
 use super::login_history::{LoginKey, MAX_ROWS_PER_COMMIT};
 use super::maintenance_pause::MaintenancePause;
+use super::writer_job::WriterJob;
 use crate::time::Timestamp;
 use std::time::Duration;
 

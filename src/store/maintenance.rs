@@ -1,7 +1,6 @@
 //! The maintenance thread checkpoints the write-ahead log, and checks that the state file is still at its path. Once
 //! after the start, it checks the whole file for damage. It also finds expired budgets, which the writer then deletes.
 
-use super::commit_queue::WriterJob;
 use super::core::{Core, KEEP};
 use super::file::{self, BudgetRow, File};
 use super::hashed_key::HashedKey;
@@ -9,6 +8,7 @@ use super::health::Attempt;
 use super::login_expiry::LoginExpiry;
 use super::maintenance_pause::MaintenancePause;
 use super::wal_checkpoint::Checkpointer;
+use super::writer_job::WriterJob;
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};

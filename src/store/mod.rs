@@ -37,6 +37,7 @@ mod schema;
 mod session_slots;
 mod wal_checkpoint;
 mod writer;
+mod writer_job;
 
 pub use self::core::{KEEP, Replaced};
 pub use file::OpenError;

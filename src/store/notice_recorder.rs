@@ -1,10 +1,10 @@
 //! Handle that records notices and episodes, and the read of those in the state file.
 
 use super::Store;
-use super::commit_queue::WriterJob;
 use super::core::{COMMIT_TIMEOUT, Core};
 use super::file::{self, File};
 use super::notices::{EpisodeRow, NoticeKey, NoticeRow, StoredNotices};
+use super::writer_job::WriterJob;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Checkpoints of the write-ahead log (WAL): they copy its pages into the state file, so that SQLite can reset the log.
 
-use super::commit_queue::WriterJob;
 use super::core::Core;
 use super::file::{self, File};
 use super::options::Durability;
+use super::writer_job::WriterJob;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

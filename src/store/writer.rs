@@ -6,12 +6,12 @@ mod notices;
 mod pass;
 mod refusals;
 
-use super::commit_queue::WriterJob;
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, HealthChange};
 use super::journal::Entry;
+use super::writer_job::WriterJob;
 use crate::policy::budgets::Budget;
 use pass::Pass;
 use std::collections::BTreeMap;
