@@ -106,8 +106,8 @@ impl Suspension {
 }
 
 impl SuspensionRules {
-    /// Returns a suspension under these rules. A strict suspension ends only by its term or by a release, and so does a
-    /// suspension that `is_kept`.
+    /// Returns a suspension of an owner, as `[suspensions]` says. A strict suspension refuses all mail. A suspension that
+    /// is strict, or that the administrator keeps (`is_kept`), does not end when the user gets a new password.
     pub fn suspension(&self, owner: Owner, term: Term, is_strict: bool, is_kept: bool) -> Suspension {
         let suspension = Suspension { is_strict, ..Suspension::strict(owner, term) };
         match self.ends_on_new_password && !is_strict && !is_kept && suspension.is_of_user() {

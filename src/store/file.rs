@@ -39,7 +39,7 @@ pub struct File {
 pub struct BudgetRow {
     pub hashed_key: HashedKey,
     pub state: State,
-    /// Time when the filter's newer generation began, if the budget has a filter.
+    /// Time when the newer generation of the budget's Bloom filter began; `None` if the budget has no filter.
     pub epoch: Option<Timestamp>,
 }
 

@@ -289,7 +289,8 @@ impl Task {
         }
         let Some(file) = &mut self.file else { return };
         let batch = core.pending_exceptions.take();
-        // Write the exceptions as they are now. A change after `take` is in the next batch, too.
+        // The batch lists the exceptions that have changed, and each is written with its present values. An exception that
+        // changes after the batch was taken is also in the next batch.
         match file.write_batch(&batch, &core.policy().exceptions) {
             Ok(()) => {
                 self.core

@@ -36,9 +36,9 @@ impl<'a> Variables<'a> {
         Self { configuration, acl, changes }
     }
 
-    /// Returns the values of variables at condition `n` of statement `at`. A value is known only if all conditions
-    /// before its `set` are also before this condition. Otherwise Exim can reach this condition without executing the
-    /// `set`.
+    /// Returns the values of the variables at condition `n` of statement `at`. The value of a `set` is known only if Exim
+    /// cannot reach this condition without executing the `set`: each condition before the `set` in its statement must
+    /// have held here, too.
     pub fn at(&self, at: usize, n: usize) -> Scope<'a> {
         let mut scope = Scope::new(&self.configuration.named.allowance);
         let conditions = |at: usize, n: usize| {
