@@ -353,7 +353,9 @@ fn status_has_exit_code_1_while_something_is_degraded() {
     assert!(out.contains("degraded") && out.contains("the configuration file is invalid"), "{out}");
     let Outcome { code, out, .. } = site.run(&["status", "--json"], "");
     let status: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, status["problems"].as_array().unwrap().is_empty()), (Some(1), false), "{out}");
+    let problem = &status["problems"][0];
+    assert_eq!((code, &problem["code"]), (Some(1), &"configuration-invalid".into()), "{out}");
+    assert_eq!(problem["remedy"], "Run weir check, mend the file, then run weir reload.", "{out}");
 }
 
 /// Pseudo terminal of 24 lines and 80 columns.

@@ -1,6 +1,6 @@
 //! Logins of the dashboard, rights of tokens, accessibility, size, and the loss of the connection.
 
-use super::{Desk, VIEWS};
+use super::{Desk, VIEWS, assert_no_errors};
 use crate::harness::{Chromium, wait_for};
 use serde_json::json;
 use std::net::Ipv4Addr;
@@ -20,7 +20,6 @@ fn without_a_token_there_is_only_the_login_form() {
     browser.click("//button[.='Log in']");
     browser.wait("message", "document.querySelector('[role=alert]')?.textContent");
     let token = desk.add_token(&["desk", "--act"]);
-    browser.open(&desk.url("audit"));
     browser.fill("input[name=token]", &token);
     browser.click("//button[.='Log in']");
     // The login leads to the page that was asked for. The token is never in an address.
@@ -30,6 +29,22 @@ fn without_a_token_there_is_only_the_login_form() {
     browser.wait("login form", "document.querySelector('input[name=token]')");
     browser.open(&desk.url("now"));
     browser.wait("login form", "document.querySelector('input[name=token]')");
+}
+
+#[test]
+fn the_button_back_shows_nothing_after_a_logout() {
+    let desk = Desk::start();
+    let browser = desk.log_in();
+    for view in ["audit", "limits"] {
+        desk.show(&browser, view);
+    }
+    browser.click("//button[.='Log out']");
+    browser.wait("login form", "document.querySelector('input[name=token]')");
+    for _ in 0..2 {
+        browser.run("history.back()", &[]);
+        browser.wait("login form", "location.pathname === '/login' && document.querySelector('input[name=token]')");
+        assert!(!browser.text().contains("Audit"));
+    }
 }
 
 #[test]
@@ -125,6 +140,7 @@ fn pages_fit_a_phone_and_the_keyboard_reaches_the_content() {
     assert_eq!(browser.run("return document.activeElement.id", &[]), "skip");
     browser.press("\u{e007}");
     assert_eq!(browser.run("return document.activeElement.tagName", &[]), "H1");
+    assert_no_errors(&browser);
 }
 
 #[test]

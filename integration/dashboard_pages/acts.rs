@@ -1,7 +1,7 @@
 //! An administrator finds a flooding sender and acts. The effect is checked by SMTP.
 
 use super::{Desk, assert_no_errors};
-use crate::harness::Chromium;
+use crate::harness::{Chromium, Client, PASSWORD, wait_for};
 use std::net::Ipv4Addr;
 
 const HOME: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
@@ -41,6 +41,36 @@ fn a_flooding_sender_appears_and_is_stopped_with_three_clicks() {
 }
 
 #[test]
+fn a_sender_whose_mail_is_all_refused_is_among_many_senders_on_the_first_page() {
+    let desk = Desk::start();
+    desk.site.run(&["suspend", "bob", "--for", "1h", "--reason", "flood"], "");
+    for n in 0..30 {
+        assert!(desk.send(None, Ipv4Addr::new(127, 30, 0, n), 2).starts_with("250"));
+    }
+    for _ in 0..10 {
+        assert!(desk.send(Some("bob"), HOME, 1).starts_with("550"));
+    }
+    let browser = desk.log_in();
+    browser
+        .wait("bob", "document.querySelector('[aria-label=\"Top senders now\"] tbody tr')?.innerText.includes('bob')");
+    assert_no_errors(&browser);
+}
+
+#[test]
+fn a_suspended_network_has_a_page_and_is_released_there() {
+    let desk = Desk::start();
+    desk.site.run(&["suspend", "client=127.30.0.0/24", "--for", "1h", "--reason", "flood", "--force"], "");
+    assert!(desk.send(None, Ipv4Addr::new(127, 30, 0, 1), 1).starts_with("550"));
+    let browser = desk.log_in();
+    desk.show(&browser, "exceptions");
+    browser.click("//section[h2='Suspensions']//a[contains(., '127.30.0.0/24')]");
+    act(&browser, "//main//button[starts-with(., 'Release')]", "Release");
+    browser.wait("release", "!document.querySelector('.note')");
+    assert!(desk.send(None, Ipv4Addr::new(127, 30, 0, 1), 1).starts_with("250"));
+    assert_no_errors(&browser);
+}
+
+#[test]
 fn release_reset_grant_and_revoke_have_their_effect_by_smtp() {
     let desk = Desk::start();
     assert!(desk.send(Some("bob"), HOME, 40).starts_with("250"));
@@ -68,6 +98,72 @@ fn release_reset_grant_and_revoke_have_their_effect_by_smtp() {
         browser.sees(act);
     }
     assert_no_errors(&browser);
+}
+
+#[test]
+fn a_suspended_user_may_write_to_allowed_recipients_unless_the_suspension_is_strict() {
+    let desk = Desk::start();
+    desk.site.edit("session = {", "suspensions = { allow-recipients = [\"helpdesk@example.org\"] }\nsession = {");
+    assert_eq!(desk.site.run(&["reload"], "").code, Some(0));
+    let browser = desk.log_in();
+    desk.show(&browser, "sender/user%3Dbob");
+    let replies = || {
+        let mut client = Client::greeted_by(&desk.weir);
+        client.log_in("bob", PASSWORD);
+        client.say("MAIL FROM:<bob@example.org>", "");
+        ["helpdesk@example.org", "a@example.net"].map(|to| client.ask(&format!("RCPT TO:<{to}>"))[..3].to_owned())
+    };
+    act(&browser, "//main//button[starts-with(., 'Suspend')]", "Suspend");
+    browser.sees("may write to helpdesk@example.org");
+    assert_eq!(replies(), ["250", "550"]);
+    act(&browser, "//main//button[starts-with(., 'Release')]", "Release");
+    browser.wait("release", "!document.querySelector('.note')");
+    browser.click("//main//button[starts-with(., 'Suspend')]");
+    browser.click("//dialog//input[@name='strict']");
+    confirm(&browser, "Suspend");
+    browser.sees("Suspended until");
+    assert!(!browser.text().contains("may write to"));
+    assert_eq!(replies(), ["503", "503"], "MAIL is refused");
+    assert_no_errors(&browser);
+}
+
+#[test]
+fn the_page_of_a_limit_in_shadow_mode_shows_what_the_limit_would_have_refused() {
+    let desk = Desk::start();
+    let browser = desk.log_in();
+    desk.show(&browser, "limits/new-recipients");
+    browser.sees("Would have refused none this week.");
+    assert!(desk.send(Some("bob"), HOME, 35).starts_with("250"));
+    // The page asks for the evidence again only after a while, or if it is opened again.
+    wait_for("evidence", || {
+        desk.show(&browser, "limits");
+        desk.show(&browser, "limits/new-recipients");
+        browser.text().contains("this week, 5 times").then_some(())
+    });
+    browser.sees("Would have refused 1 sender this week, 5 times.");
+    browser.click("//main//a[.='Each of these events']");
+    browser.sees("Nothing of this was refused");
+    browser.sees("it passed: limit new-recipients is not enforced");
+    browser.sees("5 times");
+    desk.show(&browser, "limits/new-recipients");
+    browser.click("//section[h2='Would it be right to enforce it?']//th//a[contains(., 'bob')]");
+    browser.sees("shadow: refuses nothing");
+    assert_no_errors(&browser);
+}
+
+#[test]
+fn pages_show_their_other_parts_if_the_refusals_cannot_be_read() {
+    let desk = Desk::start();
+    let browser = desk.log_in();
+    let file = rusqlite::Connection::open(desk.site.path("state.db")).unwrap();
+    file.execute_batch("ALTER TABLE refusal RENAME TO lost").unwrap();
+    assert!(desk.send(Some("bob"), HOME, 35).starts_with("250"));
+    for view in ["now", "sender/user%3Dbob", "limits/user-recipients", "limits/new-recipients"] {
+        desk.show(&browser, view);
+        browser.sees("the refusals cannot be read");
+        browser.sees("bob");
+        browser.sees("full");
+    }
 }
 
 #[test]

@@ -42,7 +42,9 @@ fn pictures_of_each_state_are_written() {
     }
     desk.site.run(&["suspend", "dave", "--for", "8h", "--reason", "password stolen"], "");
     desk.site.run(&["grant", "user-recipients", "bob", "200 / 1d", "--for", "7d", "--reason", "invitations"], "");
-    desk.show(&browser, "sessions");
+    // Levels are stored every ten seconds.
+    desk.show(&browser, "sender/user%3Dnewsletter");
+    browser.wait("levels over time", "document.querySelector('#levels canvas')");
     desk.show(&browser, "now");
     browser.wait("level of the flooding sender", "document.querySelector('main .bar.full')");
     browser.resize(1280, 840);
@@ -54,6 +56,8 @@ fn pictures_of_each_state_are_written() {
             ("sender", "sender/user%3Dnewsletter"),
             ("limits", "limits"),
             ("limit", "limits/user-recipients"),
+            ("shadow-limit", "limits/new-recipients"),
+            ("refusals", "refusals"),
             ("exceptions", "exceptions"),
             ("audit", "audit"),
             ("what-if", "what-if"),
@@ -63,9 +67,17 @@ fn pictures_of_each_state_are_written() {
         }
     }
     browser.set_colours("light");
+    for (name, width) in [("dialog-desktop", 1280), ("dialog-phone", 390)] {
+        browser.resize(width, 700);
+        desk.show(&browser, "sender/user%3Dnewsletter");
+        browser.click("//main//button[starts-with(., 'Suspend')]");
+        browser.picture(&picture(&format!("{name}.png")));
+        browser.click("//dialog//button[.='Cancel']");
+        desk.show(&browser, "now");
+    }
     desk.site.edit("name = \"user-recipients\"", "name = \"user recipients\"");
     desk.site.run(&["reload"], "");
-    desk.upstream.fail(Some((Stage::Greeting, Fault::Cut)));
+    desk.upstream.fail(Some((Stage::Greeting, Fault::SayAndClose("554 5.3.2 System is shutting down"))));
     desk.upstream.cut_all();
     wait_for("the failure", || {
         desk.send(Some("alice"), Ipv4Addr::new(127, 10, 0, 7), 1);

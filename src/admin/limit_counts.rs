@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use utoipa::ToSchema;
 
 /// Numbers of a limit's budgets in memory. A budget that was not used for long is in the state file alone, and is not
@@ -27,15 +27,27 @@ const NEAR: f64 = 0.8;
 /// Counts by the names of the limits.
 pub type Counts = HashMap<Arc<str>, BudgetCounts>;
 
-/// Time for which counts are good enough. A count reads all budgets in memory, so pages that are open in many browsers
-/// must not each cause one.
+/// Bounds of the time for which counts are good enough.
+const MIN_AGE: Duration = Duration::from_millis(500);
 const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// Counts are good enough for this many times the time that the count took. A count reads all budgets in memory, so pages
+/// that are open in many browsers must not each cause one.
+const AGE_PER_COST: u32 = 50;
 
 /// The last counts.
 #[derive(Default)]
 pub struct LimitCounts {
-    /// The lock is held to replace or clone the reference, never across an `.await`.
-    last: Mutex<Option<(Timestamp, Arc<Counts>)>>,
+    /// The lock is held to replace or clone the last counts, never across an `.await`.
+    last: Mutex<Option<LastCounts>>,
+}
+
+#[derive(Clone)]
+struct LastCounts {
+    at: Timestamp,
+    /// Time for which the counts are good enough.
+    age: Duration,
+    counts: Arc<Counts>,
 }
 
 impl Default for BudgetCounts {
@@ -58,11 +70,14 @@ impl LimitCounts {
     pub async fn at(&self, store: &Store, policy: &Policy, now: Timestamp) -> Arc<Counts> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // If the clock was set back, the last counts are not of the last seconds.
-        if let Some((_, counts)) = last.filter(|(time, _)| *time <= now && now.since(*time) < MAX_AGE) {
-            return counts;
+        if let Some(last) = last.filter(|last| last.at <= now && now.since(last.at) < last.age) {
+            return last.counts;
         }
+        let began = Instant::now();
         let counts = Arc::new(count(store, policy, now).await);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, counts.clone()));
+        let age = (AGE_PER_COST * began.elapsed()).clamp(MIN_AGE, MAX_AGE);
+        let last = LastCounts { at: now, age, counts: counts.clone() };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
         counts
     }
 }

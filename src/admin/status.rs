@@ -1,17 +1,12 @@
 //! Status of the running Weir in one answer.
 
-use super::tokens::{ReadError, Tokens};
+use super::problems::{Problem, problems, tokens_problem};
 use super::top::{LastHour, last_hour};
 use super::upstreams::{self, UpstreamStatus};
 use super::{Api, ApiError, Errors, Json};
 use crate::clock;
-use crate::server::Server;
-use crate::store::Health;
-use crate::time::Timestamp;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use std::io::ErrorKind;
-use std::time::Instant;
 use utoipa::ToSchema;
 
 /// Status of the running Weir.
@@ -25,7 +20,7 @@ pub struct StatusAnswer {
     pub started: String,
     pub uptime_seconds: f64,
     /// Problems; none if everything works.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
     pub listeners: Vec<ListenerRow>,
     /// Maximum number of sessions at once, over all listeners.
     pub max_sessions: u64,
@@ -89,46 +84,4 @@ pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiErr
         last_hour: last_hour(&server, now),
         certificates: expiries.into_iter().map(|(file, end)| CertificateRow { file, expires: end.rfc3339() }).collect(),
     }))
-}
-
-/// Returns the problem of the tokens file, if it has errors.
-async fn tokens_problem(api: &Api) -> Option<String> {
-    let path = api.tokens()?.to_owned();
-    let read = tokio::task::spawn_blocking(move || Tokens::read(&path)).await.ok()?;
-    match read {
-        Err(ReadError::Io(_, error)) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => Some(format!("the tokens file is refused, and no token is accepted: {error}")),
-        Ok(_) => None,
-    }
-}
-
-/// Returns a sentence for each problem that an administrator should solve.
-fn problems(
-    server: &Server,
-    upstreams: &[UpstreamStatus],
-    expiries: &[(String, Timestamp)],
-    now: Timestamp,
-) -> Vec<String> {
-    let mut problems = Vec::new();
-    if let Health::Degraded(why) = server.store.health() {
-        problems.push(format!("state degraded: {why}"));
-    }
-    if let Some(why) = server.accept_errors.current_error(Instant::now()) {
-        problems.push(format!("connections cannot be accepted: {why}"));
-    }
-    if server.metrics.service.config_good.get() == 0 {
-        problems.push("the configuration file is invalid, and a former one is in force: weir check".to_owned());
-    }
-    if let Some(why) = server.decision_log.as_ref().and_then(|log| log.error()) {
-        problems.push(format!("the decision log cannot be written, and its lines are lost: {why}"));
-    }
-    let down = upstreams.iter().filter(|upstream| upstream.enabled && !upstream.up);
-    problems.extend(down.map(|upstream| format!("upstream {} is down", upstream.name)));
-    problems.extend(server.notifier.failing().iter().map(ToString::to_string));
-    if !upstreams.iter().any(|upstream| upstream.enabled) {
-        problems.push("no upstream is enabled".to_owned());
-    }
-    let expired = expiries.iter().filter(|(_, end)| *end <= now);
-    problems.extend(expired.map(|(file, end)| format!("the certificate {file} has expired on {}", end.rfc3339())));
-    problems
 }

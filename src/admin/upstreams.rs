@@ -23,6 +23,9 @@ pub struct UpstreamStatus {
     pub enabled: bool,
     /// True if the upstream is enabled, and works or has not been tried since Weir started.
     pub up: bool,
+    /// Last error, if the upstream is down: its reply, or why it cannot be reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     pub priority: u16,
     pub weight: u16,
     /// True if the upstream gets only mail that a limit routes to it.
@@ -46,6 +49,7 @@ pub fn all(server: &Server) -> Vec<UpstreamStatus> {
             port: options.port,
             enabled,
             up: enabled && upstream.standing().is_well,
+            error: upstream.last_error().filter(|_| enabled).map(String::from),
             priority: options.priority,
             weight: options.weight,
             only_routed: options.only_routed,

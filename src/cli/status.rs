@@ -43,9 +43,10 @@ fn text(answer: &StatusAnswer, width: usize, paint: Paint) -> String {
         format!("weir {}: {state}, up for {}, since {}", answer.version, span(answer.uptime_seconds), answer.started);
     let mut text = wrapped(&harmless(&first), 0, width);
     for problem in &answer.problems {
-        for line in wrapped(&harmless(problem), 2, width).lines() {
+        for line in wrapped(&harmless(&problem.message), 2, width).lines() {
             text += &(paint.paint(Tone::Bad, line) + "\n");
         }
+        text += &wrapped(&problem.remedy, 4, width);
     }
     let hour = answer.last_hour;
     text += &wrapped(
@@ -103,18 +104,23 @@ fn rows(answer: &StatusAnswer) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::UpstreamStatus;
     use crate::admin::status::{CertificateRow, ListenerRow};
     use crate::admin::top::LastHour;
+    use crate::admin::{Problem, ProblemCode, UpstreamStatus};
     use crate::cli::table::columns_of;
 
-    fn answer(problems: &[&str]) -> StatusAnswer {
+    fn problem(message: &str) -> Problem {
+        let (message, remedy) = (message.to_owned(), "Look at the upstream's own log.".to_owned());
+        Problem { code: ProblemCode::UpstreamDown, message, remedy }
+    }
+
+    fn answer(problems: &[Problem]) -> StatusAnswer {
         StatusAnswer {
             time: "2026-11-23T23:00:00Z".into(),
             version: "0.1.0".into(),
             started: "2026-11-20T19:00:00Z".into(),
             uptime_seconds: 273_600.0,
-            problems: problems.iter().map(ToString::to_string).collect(),
+            problems: problems.to_vec(),
             listeners: vec![ListenerRow { name: "submission".into(), address: "[::]:587".into(), sessions: 12 }],
             max_sessions: 1_000,
             upstreams: vec![UpstreamStatus {
@@ -123,6 +129,7 @@ mod tests {
                 port: 25,
                 enabled: true,
                 up: problems.is_empty(),
+                error: None,
                 priority: 0,
                 weight: 1,
                 only_routed: false,
@@ -141,10 +148,11 @@ mod tests {
     #[test]
     fn the_status_fits_80_columns() {
         assert_eq!(
-            text(&answer(&["upstream ppsw is down"]), USUAL_WIDTH, Paint { is_coloured: false }),
+            text(&answer(&[problem("upstream ppsw is down")]), USUAL_WIDTH, Paint { is_coloured: false }),
             "\
 weir 0.1.0: degraded, up for 3d4h, since 2026-11-20T19:00:00Z
   upstream ppsw is down
+    Look at the upstream's own log.
 last hour: 10 messages, 20 recipients, 3 refusals
 12 sessions of at most 1000, 5 limits, 1 suspension, 0 grants
 
@@ -158,7 +166,7 @@ certificate  /etc/weir/certs/fullchain.pem                       expires in 30d
 
     #[test]
     fn long_and_hostile_names_do_not_break_the_status() {
-        let mut answer = answer(&["state degraded: \x1b[2J"]);
+        let mut answer = answer(&[problem("state degraded: \x1b[2J")]);
         answer.upstreams[0].name = "ש".repeat(200);
         answer.certificates[0].file = "/x".repeat(120);
         for line in text(&answer, USUAL_WIDTH, Paint { is_coloured: false }).lines() {

@@ -6,13 +6,13 @@ use crate::admin::{ApiError, Caller, ErrorCode, Json};
 use axum::Extension;
 use axum::extract::{Form, FromRequest as _, Request, State};
 use axum::http::StatusCode;
-use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN, REFERRER_POLICY, SET_COOKIE};
+use axum::http::header::{ORIGIN, REFERRER_POLICY, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// Body of a login.
+/// The form of a login.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Login {
@@ -63,20 +63,16 @@ fn form(dashboard: &Dashboard, message: Option<&str>) -> Response {
     ([(REFERRER_POLICY, "same-origin")], Html(page)).into_response()
 }
 
-/// Logs a browser in. A page that sends JSON gets the session as JSON; the form gets pages.
+/// Logs a browser in with the form. The browser gets the dashboard, or the form again with a message.
 pub async fn log_in(State(dashboard): State<Dashboard>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let is_form = content_type(&head.headers).eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
     let begun = match check_site(&head) {
-        Ok(()) => begin(&dashboard, Request::from_parts(head.clone(), body), is_form).await,
+        Ok(()) => begin(&dashboard, Request::from_parts(head.clone(), body)).await,
         Err(error) => Err(error),
     };
     match begun {
-        Ok(session) if is_form => (set_cookie(&head, &session.id.cookie(), ""), Redirect::to("/")).into_response(),
-        Ok(session) => {
-            (set_cookie(&head, &session.id.cookie(), ""), Json(SessionAnswer::from(&session))).into_response()
-        }
-        Err(error) if is_form => {
+        Ok(session) => (set_cookie(&head, &session.id.cookie(), ""), Redirect::to("/")).into_response(),
+        Err(error) => {
             let page = form(&dashboard, Some(&error.message));
             // The answer has the status and the reason for the metric, but the page as its body.
             let mut answer = error.into_response().map(|_| axum::body::Body::empty());
@@ -84,20 +80,14 @@ pub async fn log_in(State(dashboard): State<Dashboard>, request: Request) -> Res
             *answer.body_mut() = page.into_body();
             answer
         }
-        Err(error) => error.into_response(),
     }
 }
 
-fn content_type(headers: &HeaderMap) -> &[u8] {
-    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    value.split(|octet| *octet == b';').next().unwrap_or_default().trim_ascii()
-}
-
 /// Checks the token of a login, and begins a session. A former session of the browser ends.
-async fn begin(dashboard: &Dashboard, request: Request, is_form: bool) -> Result<LoggedIn, ApiError> {
+async fn begin(dashboard: &Dashboard, request: Request) -> Result<LoggedIn, ApiError> {
     let former = request.extensions().get::<LoggedIn>().cloned();
     let client = request.extensions().get::<SocketAddr>().copied();
-    let token = token(request, is_form).await?;
+    let token = token(request).await?;
     let credentials = dashboard.credentials.clone();
     let credentials =
         credentials.ok_or_else(|| ApiError::new(ErrorCode::Unauthorized, NO_TOKENS).because("wrong-token"))?;
@@ -114,13 +104,10 @@ async fn begin(dashboard: &Dashboard, request: Request, is_form: bool) -> Result
 }
 
 /// Returns the token in the body of a login. The errors do not contain the body.
-async fn token(request: Request, is_form: bool) -> Result<String, ApiError> {
-    let read = match is_form {
-        true => Form::<Login>::from_request(request, &()).await.ok().map(|Form(login)| login),
-        false => Json::<Login>::from_request(request, &()).await.ok().map(|Json(login)| login),
-    };
-    let why = "a login is JSON, as in {\"token\": \"weir_…\"}, or a form with the field token";
-    read.map(|login| login.token).ok_or_else(|| ApiError::new(ErrorCode::BadRequest, why))
+async fn token(request: Request) -> Result<String, ApiError> {
+    let login = Form::<Login>::from_request(request, &()).await;
+    let why = "a login is a form with the field token";
+    login.map(|Form(login)| login.token).map_err(|_| ApiError::new(ErrorCode::BadRequest, why))
 }
 
 /// Returns the header that sets the session cookie. The admin listener itself speaks no TLS. A proxy perhaps does, and

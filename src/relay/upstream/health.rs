@@ -1,6 +1,7 @@
 //! Health of an upstream, as its connections and transactions show it.
 
 use crate::back_off::BackOff;
+use crate::relay::error::RelayError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -28,6 +29,8 @@ pub enum HealthState {
 #[derive(Clone, Default)]
 struct State {
     health: HealthState,
+    /// Error of the last failed attempt, while the upstream is down.
+    error: Option<Box<str>>,
     /// Time when the upstream last failed.
     failed: Option<Instant>,
     /// Time when the upstream last answered.
@@ -54,6 +57,11 @@ impl Health {
         self.lock().health == HealthState::Well
     }
 
+    /// Returns the error of the last failed attempt, if the upstream is down.
+    pub fn error(&self) -> Option<Box<str>> {
+        self.lock().error.clone()
+    }
+
     /// Resets the health when the upstream is enabled. Weir tries the upstream at once, and the upstream gets mail
     /// after it has answered.
     pub fn restart(&self, now: Instant) {
@@ -65,7 +73,7 @@ impl Health {
     }
 
     /// Records a failed attempt that began at `began`. Returns true if the upstream was not down before this failure.
-    pub fn failed(&self, began: Instant, now: Instant) -> bool {
+    pub fn failed(&self, began: Instant, now: Instant, error: &RelayError) -> bool {
         let mut state = self.lock();
         let is_old = state.answered.is_some_and(|at| began < at) || state.retry_at.is_some_and(|at| now < at);
         if is_old {
@@ -74,6 +82,7 @@ impl Health {
         }
         let news = state.health != HealthState::Down;
         state.health = HealthState::Down;
+        state.error = Some(error.to_string().into());
         state.failed = Some(now);
         state.failures += 1;
         state.failed_sessions = 0;
@@ -85,7 +94,7 @@ impl Health {
 
     /// Records a client session in which the upstream first answered and then failed. Returns true if the upstream
     /// counts as down now and did not before.
-    pub fn session_failed(&self, session: &Arc<str>, now: Instant) -> bool {
+    pub fn session_failed(&self, session: &Arc<str>, now: Instant, error: &RelayError) -> bool {
         let failed_sessions = {
             let mut state = self.lock();
             if state.last_failed_session.as_ref() != Some(session) {
@@ -94,7 +103,7 @@ impl Health {
             }
             state.failed_sessions
         };
-        failed_sessions >= MAX_FAILED_SESSIONS && self.failed(now, now)
+        failed_sessions >= MAX_FAILED_SESSIONS && self.failed(now, now, error)
     }
 
     /// Records a successful attempt that began at `began`: the upstream is well, unless it has failed since. Returns
@@ -106,7 +115,7 @@ impl Health {
             return None;
         }
         state.answered = Some(now);
-        state.retry_at = None;
+        (state.retry_at, state.error) = (None, None);
         Some(std::mem::take(&mut state.health))
     }
 
@@ -142,17 +151,23 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const CLOSED: RelayError = RelayError::Closed;
 
     /// Records an attempt that failed at `now`. Returns the seconds until the retry.
     fn fail(health: &Health, now: Instant) -> u64 {
-        health.failed(now, now);
+        health.failed(now, now, &CLOSED);
         health.retry_at().map_or(0, |at| (at - now).as_secs())
     }
 
     #[test]
     fn a_failure_is_logged_once_and_pauses_grow_until_a_message_is_accepted() {
         let (health, mut now) = (Health::default(), Instant::now());
-        assert!(health.is_well() && health.failed(now, now) && !health.failed(now, now) && !health.is_well());
+        assert!(
+            health.is_well()
+                && health.failed(now, now, &CLOSED)
+                && !health.failed(now, now, &CLOSED)
+                && !health.is_well()
+        );
         for expected in [4, 8, 16, 32, 60, 60] {
             now = health.retry_at().unwrap();
             assert_eq!(fail(&health, now), expected);
@@ -170,12 +185,14 @@ mod tests {
     #[test]
     fn results_of_old_attempts_are_ignored() {
         let (health, began) = (Health::default(), Instant::now());
-        assert!(health.failed(began, began + SECOND));
+        assert!(health.failed(began, began + SECOND, &CLOSED));
         // The connection began before that failure, but its success is recorded after that failure.
         assert!(health.answered(began, began + 2 * SECOND).is_none() && !health.is_well());
         assert!(health.answered(began + 3 * SECOND, began + 4 * SECOND).is_some() && health.is_well());
-        assert!(!health.failed(began + 2 * SECOND, began + 5 * SECOND) && health.is_well());
-        assert!(health.failed(began + 5 * SECOND, began + 6 * SECOND));
+        assert!(!health.failed(began + 2 * SECOND, began + 5 * SECOND, &CLOSED) && health.is_well());
+        assert_eq!(health.error(), None);
+        assert!(health.failed(began + 5 * SECOND, began + 6 * SECOND, &CLOSED));
+        assert_eq!(health.error().as_deref(), Some("it closed the connection"));
     }
 
     #[tokio::test]
@@ -188,8 +205,8 @@ mod tests {
         tokio::time::timeout(BACK_OFF.first, health.retry()).await.unwrap();
         assert!(!health.is_well());
         let before = now - SECOND;
-        assert!(!health.failed(before, now) && health.answered(before, now).is_none() && !health.is_well());
-        assert!(health.failed(now, now), "it is news that it is down");
+        assert!(!health.failed(before, now, &CLOSED) && health.answered(before, now).is_none() && !health.is_well());
+        assert!(health.failed(now, now, &CLOSED), "it is news that it is down");
         assert_eq!(health.retry_at(), Some(now + BACK_OFF.first));
         health.restart(now + SECOND);
         assert_eq!(health.answered(now + SECOND, now + SECOND), Some(HealthState::Untried));
@@ -202,14 +219,18 @@ mod tests {
         let sessions = ["a", "b", "c"].map(Arc::<str>::from);
         let [a, b, c] = &sessions;
         for _ in 0..5 {
-            assert!(!health.session_failed(a, now) && !health.session_failed(b, now) && !health.session_failed(b, now));
+            assert!(
+                !health.session_failed(a, now, &CLOSED)
+                    && !health.session_failed(b, now, &CLOSED)
+                    && !health.session_failed(b, now, &CLOSED)
+            );
             assert!(health.is_well());
             health.message_accepted();
         }
         assert!(
-            !health.session_failed(a, now)
-                && !health.session_failed(b, now)
-                && health.session_failed(c, now)
+            !health.session_failed(a, now, &CLOSED)
+                && !health.session_failed(b, now, &CLOSED)
+                && health.session_failed(c, now, &CLOSED)
                 && !health.is_well()
         );
     }

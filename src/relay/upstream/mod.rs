@@ -119,6 +119,11 @@ impl Upstream {
         Standing { priority, weight, is_well: self.health.is_well(), is_able: true }
     }
 
+    /// Returns the error by which the upstream is down.
+    pub fn last_error(&self) -> Option<Box<str>> {
+        self.health.error()
+    }
+
     /// Enables the upstream. It gets mail only after it has answered, because the server has perhaps been replaced, or
     /// is perhaps not ready yet.
     pub fn enable(&self) {
@@ -280,7 +285,7 @@ impl Upstream {
     /// client, so the upstream counts as down only after several such sessions in a row.
     pub fn session_failed(&self, client: &Client, error: &RelayError) {
         self.count_failure();
-        if self.health.session_failed(&client.session, Instant::now()) {
+        if self.health.session_failed(&client.session, Instant::now(), error) {
             self.log_down(error);
         }
     }
@@ -288,7 +293,7 @@ impl Upstream {
     /// Records a failed attempt to connect, which began at `began`.
     fn attempt_failed(&self, error: &RelayError, began: Instant) {
         self.count_failure();
-        if self.health.failed(began, Instant::now()) {
+        if self.health.failed(began, Instant::now(), error) {
             self.log_down(error);
         }
     }

@@ -25,6 +25,7 @@ export function suspendButton(owner) {
             tick("strict", "Strict: refuse mail to all, also to the recipients that [suspensions] allows"),
             ...(owner.user === undefined ? [] : [tick("keep", "Stay suspended when the user gets a new password")]),
         ],
+        about: "Reason, which the sender reads in replies, and the audit trail keeps",
         verb: "Suspend",
         send: ({ reason, force, strict, keep, "for-seconds": seconds }) =>
             post("/v1/suspensions", { owner: key, "for-seconds": Number(seconds), reason, force, strict: strict && true, keep: keep && true }),
@@ -96,8 +97,8 @@ function choice(name, label, options, chosen) {
     return { name, make };
 }
 
-/** Opens a dialog. `send` gets the values of the form, and returns the promise of the server's answer. */
-export function ask({ title, words, fields = [], verb, send }) {
+/** Opens a dialog. `about` is the label of the reason. `send` gets the values of the form, and returns the promise of the server's answer. */
+export function ask({ title, words, fields = [], about = "Reason, for the audit trail", verb, send }) {
     const alert = h("div", { class: "alert", role: "alert" });
     const confirm = h("button", { type: "submit", class: "confirm" }, verb);
     const reasons = h("datalist", { id: "reasons" }, REASONS.map((value) => h("option", { value })));
@@ -105,7 +106,7 @@ export function ask({ title, words, fields = [], verb, send }) {
         h("h2", { id: "dialog-title" }, title),
         h("p", {}, words),
         h("div", { class: "fields" }, fields.map(({ name, make }) => make(`field-${name}`)),
-            h("label", { for: "field-reason" }, "Reason, for the audit trail"),
+            h("label", { for: "field-reason" }, about),
             h("input", { id: "field-reason", name: "reason", required: true, pattern: ".*\\S.*", maxlength: 500, list: "reasons", autocomplete: "off", autofocus: true, title: "a reason" }), reasons),
         alert,
         h("p", { class: "buttons" }, confirm, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel")));

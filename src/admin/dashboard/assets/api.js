@@ -34,19 +34,19 @@ export function remove(path, parameters) {
     return request("DELETE", path + query(parameters));
 }
 
-/** Returns the answer; undefined if Weir does not have this route or thing, or keeps no records for it. */
-export async function getIfThere(path, parameters, signal) {
+/** Returns the answer, or `{unavailable: MESSAGE}` if Weir cannot read these records: the page shows its other parts. */
+export async function getIfAvailable(path, parameters, signal) {
     try {
         return await get(path, parameters, signal);
     } catch (error) {
-        if (error instanceof ApiError && [404, 405, 503].includes(error.status)) return undefined;
+        if (error instanceof ApiError && error.status === 503) return { unavailable: error.message };
         throw error;
     }
 }
 
 export async function logOut() {
     await request("POST", "/logout").catch(() => {});
-    location.assign("/login");
+    location.replace("/login");
 }
 
 function query(parameters) {

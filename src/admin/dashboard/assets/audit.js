@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { foreign, h } from "./dom.js";
-import { limitLink, owner, time } from "./format.js";
+import { actor, limitLink, owner, time } from "./format.js";
 import { PAGE_ROWS, more, table } from "./parts.js";
 
 export const events = "act";
@@ -24,7 +24,7 @@ export function render(view, records) {
             { title: "time", cell: ({ at }) => time(at) },
             { title: "act", heading: true, cell: ({ audit }) => audit },
             { title: "sender", cell: (row) => (row.audit === "reloaded" ? "–" : owner(row.owner)) },
-            { title: "by", cell: ({ by }) => (by.startsWith("limit ") ? ["limit ", limitLink(by.slice("limit ".length))] : foreign(by)) },
+            { title: "by", cell: ({ by }) => actor(by) },
             { title: "because", kind: "wide", cell: ({ reason }) => foreign(reason) },
             { title: "what", kind: "wide", cell: details },
         ], records.slice(0, rows), { key: (row) => `${row.at} ${row.audit} ${JSON.stringify(row.owner)} ${row.limit}`, empty: "No act is recorded." }),

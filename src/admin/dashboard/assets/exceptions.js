@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { releaseButton, revokeButton } from "./acts.js";
 import { foreign, h } from "./dom.js";
-import { ago, limitLink, owner, ownerKey, time } from "./format.js";
+import { actor, ago, limitLink, owner, ownerKey, time } from "./format.js";
 import { leniency, section, table } from "./parts.js";
 
 export const events = "act";
@@ -21,7 +21,7 @@ export function render(_, { exceptions }) {
     const common = [
         { title: "since", cell: ({ since }) => ago(since) },
         { title: "until", cell: ({ until }) => time(until) },
-        { title: "by, because", kind: "wide", cell: (row) => [byWhich(row.by), ": ", foreign(row.reason), leniency(row)] },
+        { title: "by, because", kind: "wide", cell: (row) => [actor(row.by), ": ", foreign(row.reason), leniency(row)] },
     ];
     return [
         h("p", { "data-key": "hint" }, "To suspend a sender or to grant more, open the sender's page, for example from ", h("a", { href: "#/senders" }, "the top senders"), ", or enter it here."),
@@ -38,11 +38,6 @@ export function render(_, { exceptions }) {
             { title: "acts", cell: revokeButton },
         ], of("grant"), { key: (row) => `${row.limit} ${ownerKey(row.owner)}`, empty: "No grant is in force." })),
     ];
-}
-
-/** Returns which administrator, token or limit began an exception. */
-function byWhich(by) {
-    return by.startsWith("limit ") ? ["limit ", limitLink(by.slice("limit ".length))] : foreign(by);
 }
 
 function openForm() {

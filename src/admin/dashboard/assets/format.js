@@ -87,8 +87,21 @@ export function senderAddress(field, value) {
 
 /** Returns a link to the page of a user, client, sender or domain; without a page for this field, only its text. */
 export function senderLink(field, value) {
-    const words = [h("span", { class: "field" }, `${PAGED[field] ?? field} `), foreign(value)];
-    return PAGED[field] ? h("a", { href: senderAddress(field, value) }, words) : h("span", {}, words);
+    // The field of a network has the widths of networks, too: `client/24/64`.
+    const [kind] = field.split("/");
+    const words = [h("span", { class: "field" }, `${PAGED[kind] ?? field} `), foreign(value)];
+    return PAGED[kind] ? h("a", { href: senderAddress(kind, value) }, words) : h("span", {}, words);
+}
+
+/** Returns a link to the page of a field of an owner, such as `user=alice`. */
+export function fieldLink(text) {
+    const [field, ...value] = text.split("=");
+    return senderLink(field, value.join("="));
+}
+
+/** Returns which administrator, token or limit has acted. */
+export function actor(by) {
+    return by.startsWith("limit ") ? ["limit ", limitLink(by.slice("limit ".length))] : foreign(by);
 }
 
 /** Returns a link to a limit. */

@@ -17,8 +17,11 @@ export async function fullest(signal) {
     if (performance.now() - cached.at < AGE) return cached.levels;
     const { limits } = await get("/v1/limits", {}, signal);
     const counted = limits.filter(({ per, budgets }) => budgets && per.some((field) => /^(user|client)\b/.test(field)));
-    counted.sort((a, b) => (b.budgets.full ?? 0) - (a.budgets.full ?? 0) || (b.budgets.near ?? 0) - (a.budgets.near ?? 0));
-    const answers = await Promise.all(counted.slice(0, MAX_LIMITS).map(({ name }) =>
+    // A limit that is not enforced refuses nothing, so it matters only if no limit is enforced.
+    const enforced = counted.filter(({ mode }) => mode === "enforce");
+    const asked = enforced.length > 0 ? enforced : counted;
+    asked.sort((a, b) => (b.budgets.full ?? 0) - (a.budgets.full ?? 0) || (b.budgets.near ?? 0) - (a.budgets.near ?? 0));
+    const answers = await Promise.all(asked.slice(0, MAX_LIMITS).map(({ name }) =>
         get(`/v1/limits/${encodeURIComponent(name)}/top`, { rows: BUDGETS }, signal)));
     const levels = new Map();
     for (const row of answers.flatMap(({ budgets }) => budgets)) {

@@ -1,11 +1,14 @@
 // Limits: each in a sentence, with the senders near it, and the evidence for limits in shadow mode.
 
-import { get, getIfThere } from "./api.js";
+import { get, getIfAvailable } from "./api.js";
 import { foreign, h, lines } from "./dom.js";
-import { ago, count, limitLink, number, owner, ownerKey, senderLink, time } from "./format.js";
-import { PAGE_ROWS, bar, budgetWords, facts, hasLevel, modeMark, more, refusals, section, table } from "./parts.js";
+import { ago, count, fieldLink, limitLink, number, owner, ownerKey, time } from "./format.js";
+import { PAGE_ROWS, bar, budgetWords, facts, hasLevel, modeMark, more, refusals, section, table, unreadable } from "./parts.js";
 
 const WEEK = 7 * 86_400_000;
+
+/** Maximum number of senders in the evidence. */
+const EVIDENCE_SENDERS = 1_000;
 
 export function title({ part }) {
     return part ? `Limit ${part}` : "Limits";
@@ -26,14 +29,14 @@ export async function load(view) {
     const since = new Date(Date.now() - WEEK).toISOString();
     const isOld = !(performance.now() - state.asked < 30_000);
     if (isWatched && isOld) {
-        state.evidence = (await getIfThere(`${path}/evidence`, { since }, signal)) ?? null;
+        state.evidence = await getIfAvailable(`${path}/evidence`, { since, count: EVIDENCE_SENDERS }, signal);
         state.asked = performance.now();
     }
     const [top, refused] = await Promise.all([
         get(`${path}/top`, { rows: (state.rows ?? PAGE_ROWS) + 1 }, signal),
-        get("/v1/refusals", { limit: part, count: 10 }, signal),
+        getIfAvailable("/v1/refusals", { limit: part, count: 10 }, signal),
     ]);
-    return { limit, file, top, refused: refused.refusals, isWatched, evidence: state.evidence };
+    return { limit, file, top, refused, isWatched, evidence: state.evidence };
 }
 
 export function render(view, data) {
@@ -79,7 +82,7 @@ function renderOne(view, { limit, file, top, refused, isWatched, evidence }) {
                 view.reload();
             })),
         section("Newest refusals", refusals(`Refusals by ${view.part}`, refused, "No refusal by this limit is stored."),
-            refused.length > 0 && h("p", {}, h("a", { href: `#/refusals?limit=${encodeURIComponent(view.part)}` }, "All refusals by this limit"))),
+            refused.refusals?.length > 0 && h("p", {}, h("a", { href: `#/refusals?limit=${encodeURIComponent(view.part)}` }, "All refusals by this limit"))),
     ];
 }
 
@@ -97,28 +100,23 @@ function budgetTable(rows) {
     ], rows, { key: (row) => `${row.rate} ${ownerKey(row.owner)}`, empty: "No budget of this limit is in memory." });
 }
 
-function evidenceSection(name, evidence) {
+/** Returns the evidence of a limit that is not enforced: the senders that it would have refused. */
+function evidenceSection(name, { unavailable, senders, "more-senders": left, "other-senders": unknown, "would-refuse": events, "oldest-record": oldest, since }) {
     const heading = "Would it be right to enforce it?";
-    if (!evidence) {
-        return section(heading, h("p", { class: "empty" }, "This Weir keeps no record of what a limit in shadow mode would have refused. The log and the metric weir_shadow_refusals_total count it."));
-    }
-    const { senders, "more-senders": others, "would-refuse": events, "oldest-record": oldest, since } = evidence;
-    const all = senders.length + others;
-    const isShort = oldest && new Date(oldest) > new Date(since);
-    const words = all > 0 ? `Would have refused ${count(all, "sender")} this week, ${count(events, "time")}:` : "Would have refused none this week.";
+    if (unavailable) return section(heading, unreadable(unavailable));
+    // A limit that was enforced earlier this week has refused senders, too.
+    const rows = senders.filter((row) => row["would-refuse"] > 0);
+    const atLeast = left > 0 ? "at least " : "";
+    const flood = unknown?.["would-refuse"] > 0 && `, of these ${count(unknown["would-refuse"], "time")} in a flood whose senders are not recorded`;
+    const words = events > 0 ? [`Would have refused ${atLeast}${count(rows.length, "sender")} this week, ${count(events, "time")}`, flood, "."] : "Would have refused none this week.";
     return section(heading,
-        h("p", {}, h("strong", {}, words), isShort ? [" The records begin ", time(oldest), "."] : null),
-        all > 0 && table(`Senders that ${name} would have refused`, [
-            { title: "sender", heading: true, cell: ({ sender }) => textLink(sender) },
-            { title: "would have been refused", kind: "number", cell: (row) => number(row["would-refuse"]) },
+        h("p", {}, h("strong", {}, words), oldest && new Date(oldest) > new Date(since) ? [" The records begin ", time(oldest), "."] : null),
+        rows.length > 0 && table(`Senders that ${name} would have refused`, [
+            { title: "sender", heading: true, cell: ({ sender }) => fieldLink(sender) },
+            { title: "would have been refused", kind: "number", cell: (row) => count(row["would-refuse"], "time") },
             { title: "first", cell: ({ first }) => ago(first) },
             { title: "last", cell: ({ last }) => ago(last) },
-        ], senders, { key: ({ sender }) => sender }),
-        others > 0 && h("p", {}, `And ${count(others, "sender")} more.`),
-        all > 0 && h("p", {}, h("a", { href: `#/refusals?limit=${encodeURIComponent(name)}&shadow=true` }, "Each of these events")));
-}
-
-function textLink(owner) {
-    const [field, ...value] = owner.split("=");
-    return senderLink(field, value.join("="));
+        ], rows.slice(0, PAGE_ROWS), { key: ({ sender }) => sender }),
+        rows.length > PAGE_ROWS && h("p", {}, `And ${count(rows.length - PAGE_ROWS, "sender")} more.`),
+        events > 0 && h("p", {}, h("a", { href: `#/refusals?limit=${encodeURIComponent(name)}&shadow=true` }, "Each of these events")));
 }

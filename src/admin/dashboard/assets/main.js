@@ -36,13 +36,22 @@ function readAddress() {
     return {
         name: known,
         page: PAGES[known],
-        part: decodeURIComponent(rest.join("/")),
+        part: decoded(rest.join("/")),
         parameters: new URLSearchParams(query ?? ""),
         state: {},
         abort: new AbortController(),
         update: () => draw(view),
         reload: () => live.hurry(),
     };
+}
+
+/** Returns the text that a part of the address stands for; a malformed part stands for itself. */
+function decoded(part) {
+    try {
+        return decodeURIComponent(part);
+    } catch {
+        return part;
+    }
 }
 
 async function show() {
@@ -56,6 +65,8 @@ async function show() {
         const isThis = link.getAttribute("href") === `#/${view.name === "refusal" ? "refusals" : view.name}`;
         if (isThis) link.setAttribute("aria-current", "page");
         else link.removeAttribute("aria-current");
+        // On a phone, the list of pages is wider than the screen.
+        if (isThis) link.scrollIntoView({ block: "nearest", inline: "center" });
     }
     patch(main, [h("h1", { tabindex: "-1", "data-key": `title ${location.hash}` }, title), h("p", { class: "empty", "data-key": "loading" }, "Loading …")]);
     main.setAttribute("aria-busy", "true");
@@ -131,6 +142,8 @@ try {
     await begin();
     fillHeader();
     window.addEventListener("hashchange", show);
+    // After a logout, the browser may still keep the page for its button "back".
+    window.addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
     window.addEventListener("weir-acted", () => live.hurry());
     await show();
     live.start();

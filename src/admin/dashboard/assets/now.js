@@ -1,7 +1,7 @@
 // Now: what needs the administrator, what flows, who sends most, what was refused last.
 
 import { announce } from "./acts.js";
-import { get } from "./api.js";
+import { get, getIfAvailable } from "./api.js";
 import { draw } from "./chart.js";
 import { foreign, h } from "./dom.js";
 import { count, duration, number, time } from "./format.js";
@@ -23,20 +23,22 @@ export function title() {
 }
 
 export async function load({ abort: { signal } }) {
-    const [status, activity, top, newest, levels] = await Promise.all([
+    const [status, activity, sending, refused, newest, levels] = await Promise.all([
         get("/v1/status", {}, signal),
         get("/v1/activity", { minutes: 60 }, signal),
-        get("/v1/top", { by: "recipients", rows: 4 * TOP }, signal),
-        get("/v1/refusals", { count: NEWEST }, signal),
+        get("/v1/top", { by: "recipients", rows: TOP }, signal),
+        get("/v1/top", { by: "refusals", rows: TOP }, signal),
+        getIfAvailable("/v1/refusals", { count: NEWEST }, signal),
         fullest(signal),
     ]);
-    return { status, minutes: activity.minutes, senders: mostUrgent(top.senders), newest: newest.refusals, levels };
+    return { status, minutes: activity.minutes, senders: mostUrgent([...sending.senders, ...refused.senders]), newest, levels };
 }
 
 /** Returns the senders with the most recipients and refusals together: a flood that is refused has few recipients. */
 function mostUrgent(senders) {
     const weight = (row) => row["recipients-per-minute"] + row["refusals-per-minute"];
-    return senders.sort((a, b) => weight(b) - weight(a)).slice(0, TOP);
+    const once = new Map(senders.map((row) => [`${row.kind}=${row.name}`, row]));
+    return [...once.values()].sort((a, b) => weight(b) - weight(a)).slice(0, TOP);
 }
 
 export function render(_, data) {
@@ -54,11 +56,17 @@ export function render(_, data) {
 }
 
 export function drawn(view, { minutes, status }, main) {
-    const fresh = status.problems.filter((problem) => !view.state.problems?.includes(problem));
-    if (fresh.length > 0 && view.state.problems) announce(`New problem: ${fresh.join("; ")}`);
+    announceNew(status.problems, view.state.problems ?? status.problems);
     view.state.problems = status.problems;
     const columns = ["messages", "refusals", "delays"].map((name) => minutes.map((minute) => minute[name]));
     draw(main.querySelector(".chart"), SERIES, [minutes.map((minute) => new Date(minute.time) / 1000), ...columns], { format: number });
+}
+
+/** Tells screen readers of new problems. The message of a problem can change while the problem lasts. */
+function announceNew(problems, former) {
+    const times = (list, wanted) => list.filter(({ code }) => code === wanted).length;
+    const fresh = problems.filter(({ code }) => times(problems, code) > times(former, code));
+    if (fresh.length > 0) announce(`New problem: ${fresh.map(({ message }) => message).join("; ")}`);
 }
 
 function chartWords({ minutes }) {
@@ -66,24 +74,13 @@ function chartWords({ minutes }) {
     return `Per minute. In this hour: ${sum("messages")} messages, ${sum("refusals")} refusals, ${sum("delays")} delays. The last minute is not complete.`;
 }
 
-/** Beginnings of problems, with what to do about them. */
-const REMEDIES = [
-    ["state degraded", "Weir keeps counting in memory. Free space on the disk, or repair it; Weir then recovers by itself."],
-    ["connections cannot be accepted", "Raise the limit of open files (LimitNOFILE= of the service), or lower max-connections."],
-    ["the configuration file is invalid", "Run weir check, mend the file, then run weir reload."],
-    ["upstream ", "Look at the upstream's own log and at the network between. Weir tries the upstream again by itself."],
-    ["no upstream is enabled", "Set enabled = true for an upstream, then run weir reload."],
-    ["the certificate", "Renew the certificate, then run weir reload."],
-];
-
 function health({ problems, version, "uptime-seconds": uptime }) {
     if (problems.length === 0) {
         return h("p", { class: "good", "data-key": "health" }, h("span", { "aria-hidden": "true" }, "✓ "), `No problems. Weir ${version} has run for ${duration(uptime)}.`);
     }
-    const remedy = (problem) => REMEDIES.find(([beginning]) => problem.startsWith(beginning))?.[1];
     return h("section", { class: "problem", "data-key": "health" },
         h("h2", {}, h("span", { "aria-hidden": "true" }, "⚠ "), `${count(problems.length, "problem")}: ${problems.length === 1 ? "this needs" : "these need"} you`),
-        h("ul", {}, problems.map((problem) => h("li", {}, h("strong", {}, foreign(problem)), h("br"), remedy(problem)))));
+        h("ul", {}, problems.map(({ message, remedy }) => h("li", {}, h("strong", {}, foreign(message)), h("br"), foreign(remedy)))));
 }
 
 function figures({ status, minutes }) {
@@ -120,10 +117,10 @@ function upstreams({ upstreams: rows }) {
 }
 
 function service({ problems, listeners, certificates }) {
-    const state = problems.find((problem) => problem.startsWith("state degraded"));
+    const state = problems.find(({ code }) => code === "state-degraded");
     return section("Service",
         h("dl", { class: "facts" },
-            h("div", {}, h("dt", {}, "State file"), h("dd", {}, state ? foreign(state) : "good")),
+            h("div", {}, h("dt", {}, "State file"), h("dd", {}, state ? foreign(state.message) : "good")),
             listeners.map(({ name, address, sessions }) => h("div", {}, h("dt", {}, "Listener ", foreign(name)), h("dd", {}, `${address}, `, h("a", { href: "#/sessions" }, count(sessions, "session"))))),
             certificates.map(({ file, expires }) => h("div", {}, h("dt", {}, "Certificate ", foreign(file)), h("dd", {}, "expires ", time(expires))))));
 }

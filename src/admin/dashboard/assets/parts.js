@@ -82,20 +82,22 @@ export function senderOf(decision) {
     return decision.client ? senderLink("client", decision.client) : "–";
 }
 
-/** Returns the limits that would have refused an event if they were enforced. */
-function shadowLimits({ limits }) {
-    return (limits ?? []).filter((limit) => limit.mode !== "enforce" && limit["refuses-at"] !== undefined && limit.action);
-}
-
 function cause(decision) {
     if (decision.outcome === "suspended") return h("a", { href: "#/exceptions" }, "suspended");
+    // A limit in shadow or soft mode would have refused this.
+    if (decision.outcome === "would-refuse") return ["it passed: limit ", limitLink(decision.limit), " is not enforced"];
     if (decision.limit) return ["limit ", limitLink(decision.limit)];
-    if (decision.outcome === "accepted") return shadowLimits(decision).map(({ limit, mode }) => [`${mode} limit `, limitLink(limit), " "]);
     return decision.outcome === "sender-mismatch" ? "may not send as this address" : foreign(decision.outcome);
 }
 
-/** Returns a table of stored refusals, each with its cause and a link to its explanation. */
-export function refusals(name, rows, empty, { ofOneSender } = {}) {
+/** Returns a note that Weir cannot read these records. */
+export function unreadable(message) {
+    return h("p", { class: "problem" }, foreign(message));
+}
+
+/** Returns a table of the stored refusals of an answer, each with its cause and a link to its explanation. */
+export function refusals(name, { refusals: rows, unavailable }, empty, { ofOneSender } = {}) {
+    if (unavailable) return unreadable(unavailable);
     const sender = { title: "sender", heading: true, cell: ({ decision }) => senderOf(decision) };
     return table(name, [
         { title: "time", cell: ({ decision, coalesced }) => ago(coalesced?.last ?? decision.time) },

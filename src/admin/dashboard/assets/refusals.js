@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { foreign, h, lines, visible } from "./dom.js";
-import { limitLink, number, senderLink, time } from "./format.js";
+import { fieldLink, limitLink, number, senderLink, time } from "./format.js";
 import { facts, modeMark, refusals as refusalTable, section, table } from "./parts.js";
 
 export function title({ name, part }) {
@@ -27,15 +27,19 @@ export function render(view, data) {
     return view.name === "refusal" ? renderOne(data) : renderList(view, data);
 }
 
-function renderList({ parameters, part }, { refusals, next }) {
-    const given = [...parameters].filter(([name]) => ["user", "client", "limit", "since", "shadow"].includes(name));
+function renderList({ parameters }, data) {
+    const given = [...parameters].filter(([name]) => ["user", "client", "limit", "since"].includes(name));
+    const isShadow = parameters.get("shadow") === "true";
     const older = new URLSearchParams(parameters);
-    if (next) older.set("before", next);
+    if (data.next) older.set("before", data.next);
     return [
         filterForm(parameters),
-        h("p", { "data-key": "words" }, given.length > 0 ? ["Those with ", given.map(([name, value]) => [`${name} `, foreign(value), " "]), h("a", { href: "#/refusals" }, "Show all")] : "The newest first."),
-        refusalTable("Refusals", refusals, "No such refusal is stored."),
-        next && h("p", {}, h("a", { href: `#/refusals?${older}` }, "Older refusals")),
+        h("p", { "data-key": "words" },
+            isShadow && h("strong", {}, "Nothing of this was refused: limits in shadow or soft mode would have refused it. "),
+            given.length > 0 && ["Those with ", given.map(([name, value]) => [`${name} `, foreign(value), " "])],
+            given.length > 0 || isShadow ? h("a", { href: "#/refusals" }, "Show all") : "The newest first."),
+        refusalTable("Refusals", data, "No such refusal is stored."),
+        data.next && h("p", {}, h("a", { href: `#/refusals?${older}` }, "Older refusals")),
     ];
 }
 
@@ -47,7 +51,8 @@ function filterForm(parameters) {
         location.hash = `#/refusals?${new URLSearchParams(given)}`;
     };
     return h("form", { class: "inline", onsubmit: submit, "data-key": `filters ${parameters}` },
-        input("user", "User"), input("client", "Client"), input("limit", "Limit"), h("button", { type: "submit" }, "Filter"));
+        input("user", "User"), input("client", "Client"), input("limit", "Limit"),
+        parameters.get("shadow") === "true" && h("input", { type: "hidden", name: "shadow", value: "true" }), h("button", { type: "submit" }, "Filter"));
 }
 
 function renderOne({ message, decision, coalesced, remedies, changes, now }) {
@@ -87,15 +92,10 @@ function remedyList(remedies, now) {
 function limitTable(rows) {
     return table("Limits that measured this", [
         { title: "limit", heading: true, cell: (row) => [limitLink(row.limit), row.rate ? [" ", foreign(row.rate)] : null, " ", modeMark(row.mode)] },
-        { title: "counted per", cell: (row) => (row.budget?.length > 0 ? row.budget.map((field, n) => [n > 0 ? " + " : "", budgetLink(field)]) : "everybody") },
+        { title: "counted per", cell: (row) => (row.budget?.length > 0 ? row.budget.map((field, n) => [n > 0 ? " + " : "", fieldLink(field)]) : "everybody") },
         { title: "before", kind: "number", cell: (row) => number(row.level) },
         { title: "amount", kind: "number", cell: (row) => number(row.amount) },
         { title: "allowed", kind: "number", cell: (row) => number(row.allowed) },
         { title: "decision", cell: (row) => [row.refused ? "refused" : "passed", row.action ? [": ", foreign(row.action)] : null] },
     ], rows, { key: (row) => `${row.limit} ${row.rate} ${row.budget}`, empty: "No limit measured this." });
-}
-
-function budgetLink(text) {
-    const [field, ...value] = text.split("=");
-    return senderLink(field, value.join("="));
 }

@@ -1,11 +1,11 @@
 // One sender: its levels over time, its budgets, refusals, logins and exceptions, and the acts.
 
-import { get, getIfThere } from "./api.js";
+import { get, getIfAvailable } from "./api.js";
 import { grantButton, releaseButton, resetButton, revokeButton, suspendButton } from "./acts.js";
 import { draw } from "./chart.js";
 import { foreign, h, visible } from "./dom.js";
-import { ago, limitLink, number, octets, ownerKey, owner as ownerLinks, time, zoneName } from "./format.js";
-import { bar, budgetWords, facts, hasLevel, leniency, modeMark, refusals, section, table } from "./parts.js";
+import { actor, ago, limitLink, number, octets, ownerKey, owner as ownerLinks, time, zoneName } from "./format.js";
+import { bar, budgetWords, facts, hasLevel, leniency, modeMark, refusals, section, table, unreadable } from "./parts.js";
 
 /** Colours of the lines of the chart: one for each limit that is shown. */
 const COLOURS = ["series-1", "series-2", "series-3", "series-4"];
@@ -23,42 +23,43 @@ export async function load(view) {
     const { part, parameters, abort: { signal } } = view;
     const span = parameters.get("span") === "day" ? "day" : "hour";
     const [field, ...name] = part.split("=");
-    const [budgets, history, refused] = await Promise.all([
+    const isListed = ["user", "client"].includes(field) && !part.includes("/");
+    const [budgets, history, listed] = await Promise.all([
         get("/v1/budgets", { owner: part }, signal),
         // Samples are ten seconds apart at least, so they are not asked for at each refresh.
         recentHistory(view, span, signal),
-        ["user", "client"].includes(field) && !part.includes("/") ? getIfThere("/v1/refusals", { [field]: name.join("="), count: 10 }, signal) : undefined,
+        isListed && getIfAvailable("/v1/refusals", { [field]: name.join("="), count: 10 }, signal),
     ]);
-    return { budgets, history, span, refusals: refused?.refusals ?? budgets.refusals };
+    const refused = listed || { refusals: budgets.refusals, unavailable: budgets["refusals-unknown"] };
+    return { budgets, history, span, refused };
 }
 
 async function recentHistory({ part, state }, span, signal) {
     if (state.span === span && performance.now() - state.asked < 10_000) return state.history;
-    state.history = await getIfThere("/v1/history", { owner: part, span }, signal);
+    state.history = await get("/v1/history", { owner: part, span }, signal);
     Object.assign(state, { span, asked: performance.now() });
     return state.history;
 }
 
-export function render(view, { budgets, history, span, refusals: refused }) {
+export function render(view, { budgets, history, span, refused }) {
     const { suspensions, grants, logins } = budgets;
     return [
         acts(budgets),
         suspensions.map((suspension) => suspended(suspension)),
-        budgets.incomplete && h("p", { class: "problem" }, foreign(budgets.incomplete)),
+        budgets.incomplete && unreadable(budgets.incomplete),
         activity(budgets),
         levels(view, history, span),
         section("Budgets", budgetTable(budgets.budgets)),
-        section("Refusals", budgets["refusals-unknown"] ? h("p", { class: "problem" }, foreign(budgets["refusals-unknown"])) : null,
-            refusals("Refusals of this sender", refused, "No refusal of this sender is stored.", { ofOneSender: true }), allRefusals(view, refused)),
+        section("Refusals", refusals("Refusals of this sender", refused, "No refusal of this sender is stored.", { ofOneSender: true }), allRefusals(view, refused)),
         grants.length > 0 && section("Grants", grantTable(grants)),
         budgets.owner.user !== undefined && section("Logins by network",
-            budgets["logins-unknown"] ? h("p", { class: "problem" }, foreign(budgets["logins-unknown"])) : null, loginTable(logins)),
+            budgets["logins-unknown"] ? unreadable(budgets["logins-unknown"]) : loginTable(logins)),
     ];
 }
 
 export function drawn(_, { history, budgets }, main) {
     const container = main.querySelector("#levels");
-    if (!container || !history?.limits.length) return;
+    if (!container || history.limits.length === 0) return;
     const { series, data } = lines(history, budgets.budgets);
     draw(container, series, data, { format: (value) => `${number(value)} %`, height: 240 });
 }
@@ -70,7 +71,7 @@ function acts({ owner, suspensions }) {
 
 function suspended(suspension) {
     return h("div", { class: "note", "data-key": `suspension ${ownerKey(suspension.owner)}` },
-        h("p", {}, h("strong", {}, "Suspended"), " until ", time(suspension.until), ", by ", foreign(suspension.by), ": ", foreign(suspension.reason), leniency(suspension)));
+        h("p", {}, h("strong", {}, "Suspended"), " until ", time(suspension.until), ", by ", actor(suspension.by), ": ", foreign(suspension.reason), leniency(suspension)));
 }
 
 function activity({ activity: row, account }) {
@@ -87,7 +88,7 @@ function activity({ activity: row, account }) {
 
 function levels({ part }, history, span) {
     const link = (value, words) => h("a", { href: `#/sender/${encodeURIComponent(part)}?span=${value}`, "aria-current": span === value ? "true" : null }, words);
-    const has = history?.limits.length > 0;
+    const has = history.limits.length > 0;
     return h("section", { "data-key": "levels" }, h("h2", {}, "Level over time"),
         h("p", { class: "filters" }, link("hour", "Last hour"), " ", link("day", "Last day")),
         has
@@ -136,14 +137,14 @@ function grantTable(rows) {
         { title: "limit", heading: true, cell: (row) => limitLink(row.limit) },
         { title: "rate", cell: (row) => foreign(row.rate) },
         { title: "until", cell: (row) => time(row.until) },
-        { title: "by, because", kind: "wide", cell: (row) => [foreign(row.by), ": ", foreign(row.reason)] },
+        { title: "by, because", kind: "wide", cell: (row) => [actor(row.by), ": ", foreign(row.reason)] },
         { title: "acts", cell: revokeButton },
     ], rows, { key: (row) => `${row.limit} ${ownerKey(row.owner)}` });
 }
 
-function allRefusals({ part }, shown) {
+function allRefusals({ part }, { refusals: shown }) {
     const [field, ...name] = part.split("=");
-    if (shown.length === 0 || !["user", "client"].includes(field)) return null;
+    if (!shown?.length || !["user", "client"].includes(field)) return null;
     return h("p", {}, h("a", { href: `#/refusals?${field}=${encodeURIComponent(name.join("="))}` }, "All refusals of this sender"));
 }
 

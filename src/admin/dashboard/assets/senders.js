@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { foreign, h } from "./dom.js";
 import { ago, limitLink, number, octets, refusalLink, senderAddress, senderLink } from "./format.js";
 import { fullest } from "./levels.js";
-import { PAGE_ROWS, bar, more, share, table } from "./parts.js";
+import { PAGE_ROWS, bar, modeMark, more, share, table } from "./parts.js";
 
 /** Maximum number of rows of an answer. */
 const MAX_ROWS = 10_000;
@@ -83,7 +83,7 @@ function level(row, levels) {
     const budget = levels.get(`${row.kind}=${row.name}`);
     if (!budget) return h("span", { class: "relative" }, "low");
     const words = `${row.name}: level of ${budget.limit}`;
-    return [h("a", { class: "plain", href: senderAddress(row.kind, row.name), "aria-label": `${words}, ${Math.floor(100 * share(budget))} %` }, bar(budget, words)), " ", h("span", { class: "relative" }, limitLink(budget.limit))];
+    return [h("a", { class: "plain", href: senderAddress(row.kind, row.name), "aria-label": `${words}, ${Math.floor(100 * share(budget))} %` }, bar(budget, words)), " ", h("span", { class: "relative" }, limitLink(budget.limit)), modeMark(budget.mode)];
 }
 
 /** Causes of refusals that are no limits. */

@@ -1,4 +1,4 @@
-// What if: what each limit would do to a message, and what a limit would have done to the stored history.
+// What if: what each limit would do to a message.
 
 import { get, post, session } from "./api.js";
 import { foreign, h, lines } from "./dom.js";
