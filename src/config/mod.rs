@@ -31,6 +31,7 @@ mod source;
 mod suspensions;
 mod synonyms;
 mod syntax;
+mod trial;
 mod upstream;
 mod values;
 
@@ -45,6 +46,7 @@ pub use diff::needs_restart;
 pub use location::KnownDatabases;
 use section::{Placed, Section};
 pub use source::Setting;
+pub use trial::{LimitOnTrial, limit_on_trial};
 use source::Source;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
