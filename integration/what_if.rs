@@ -158,7 +158,10 @@ fn the_answer_has_the_refusals_of_each_owner_and_of_whole_messages() {
     assert!(message.ends_with(refused), "{message}");
     // A limit at DATA refuses the recipients with their message; a limit at the connection refuses everything.
     for (limit, expected) in [
-        ("count = \"messages\"\nper = [\"user\"]\nrate = \"2 / 1d\"\nalgorithm = \"token-bucket\"\nstage = \"data\"", [5, 1]),
+        (
+            "count = \"messages\"\nper = [\"user\"]\nrate = \"2 / 1d\"\nalgorithm = \"token-bucket\"\nstage = \"data\"",
+            [5, 1],
+        ),
         ("count = \"bytes\"\nper = [\"user\"]\nrate = \"0\"\nstage = \"end\"", [20, 5]),
         ("count = \"connections\"\nper = [\"client\"]\nrate = \"0\"", [27, 5]),
         ("count = \"logins\"\nper = [\"user\"]\nrate = \"0\"", [27, 5]),
@@ -274,7 +277,8 @@ fn torn_and_foreign_lines_are_left_out_and_counted() {
     let text = std::fs::read_to_string(site.path("decisions")).unwrap();
     let last = text.lines().last().unwrap();
     let long = "y".repeat(3 << 20);
-    std::fs::write(site.path("decisions"), format!("{{\"time\":\n\n\u{0}\n{long}\n{text}{}", &last[..last.len() / 2])).unwrap();
+    std::fs::write(site.path("decisions"), format!("{{\"time\":\n\n\u{0}\n{long}\n{text}{}", &last[..last.len() / 2]))
+        .unwrap();
     let _weir = site.start();
     let answer = tried(&site, BUCKET);
     assert_eq!((&answer["recipients-refused"], &answer["messages"]), (&7.into(), &5.into()), "{answer}");

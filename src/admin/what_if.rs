@@ -59,7 +59,9 @@ pub async fn what_if(
     Json(WhatIfRequest { limit, since }): Json<WhatIfRequest>,
 ) -> Result<Json<WhatIfAnswer>, ApiError> {
     if limit.len() > MAX_LIMIT {
-        return Err(ApiError::refused(format!("\"limit\" is longer than {MAX_LIMIT} octets: write one [[limit]] table")));
+        return Err(ApiError::refused(format!(
+            "\"limit\" is longer than {MAX_LIMIT} octets: write one [[limit]] table"
+        )));
     }
     let since = since.map(|since| parse_time(&since)).transpose().map_err(|error| format!("\"since\": {error}"))?;
     // The replay must not keep the services of the running Weir, which can stop meanwhile.

@@ -46,7 +46,6 @@ pub use diff::needs_restart;
 pub use location::KnownDatabases;
 use section::{Placed, Section};
 pub use source::Setting;
-pub use trial::{LimitOnTrial, limit_on_trial};
 use source::Source;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -54,6 +53,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
+pub use trial::{LimitOnTrial, limit_on_trial};
 use values::{choice, count, host_name, text};
 
 /// A configuration without errors; the contents of certificates, keys and the users file are not checked yet.

@@ -116,11 +116,7 @@ fn limits<'a>(document: &mut DeTable<'a>) -> Vec<Spanned<DeValue<'a>>> {
 
 /// Reports an error if the limit on trial names a table of overrides that no limit of the file names. Errors of such a
 /// table show its lines, and a request must not show lines of any other file.
-fn check_overrides(
-    limits: &[Spanned<DeValue<'_>>],
-    limit: &Spanned<DeValue<'_>>,
-    source: &Source<'_>,
-) -> Option<()> {
+fn check_overrides(limits: &[Spanned<DeValue<'_>>], limit: &Spanned<DeValue<'_>>, source: &Source<'_>) -> Option<()> {
     let Some((file, span)) = text(limit, "overrides") else { return Some(()) };
     if limits.iter().any(|other| text(other, "overrides").is_some_and(|(other, _)| other == file)) {
         return Some(());

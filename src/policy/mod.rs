@@ -138,7 +138,8 @@ impl Policy {
         let looks = |limit: &Limit| limit.watch.is_some() || limit.matcher.has_exceeded();
         let keeps_others = self.limits.iter().filter(is_tried).any(looks);
         let kept = self.limits.iter().filter(|limit| keeps_others || is_tried(limit)).cloned();
-        let kept = kept.map(|limit| Limit { mode: if is_tried(&&limit) { Mode::Enforce } else { Mode::Shadow }, ..limit });
+        let kept =
+            kept.map(|limit| Limit { mode: if is_tried(&&limit) { Mode::Enforce } else { Mode::Shadow }, ..limit });
         let Self { limits, delays, uses_novelty, matcher_set, .. } =
             Self::new(kept.collect(), self.normalizer.clone(), self.zone.clone());
         Self { limits, delays, uses_novelty, matcher_set, exceptions: Arc::default(), ..self.clone() }

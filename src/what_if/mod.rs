@@ -131,4 +131,3 @@ fn notes(file: &LogFile, report: &Report, is_cut_short: bool, counts_attempts: b
     }
     notes
 }
-

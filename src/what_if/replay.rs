@@ -137,15 +137,13 @@ impl Replay {
 
     fn begin_transaction(&mut self, session: &mut Session, record: &DecisionRecord) {
         self.abandon(session);
-        session.transaction.is_refused = session.has_no_connection
-            || session.has_no_login
-            || self.refuses(session, record, record.policy_request());
+        session.transaction.is_refused =
+            session.has_no_connection || session.has_no_login || self.refuses(session, record, record.policy_request());
     }
 
     /// Returns whether the recipient would have been refused.
     fn add_recipient(&mut self, session: &mut Session, record: &DecisionRecord) -> bool {
-        let is_refused =
-            session.transaction.is_refused || self.refuses(session, record, record.policy_request());
+        let is_refused = session.transaction.is_refused || self.refuses(session, record, record.policy_request());
         let Some(recipient) = &record.to else { return is_refused };
         match is_refused {
             true => drop(session.transaction.refused.insert(recipient.clone())),
