@@ -166,7 +166,7 @@ fn the_answer_has_the_refusals_of_each_owner_and_of_whole_messages() {
         ("count = \"connections\"\nper = [\"client\"]\nrate = \"0\"", [27, 5]),
         ("count = \"logins\"\nper = [\"user\"]\nrate = \"0\"", [27, 5]),
         ("count = \"recipients\"\nper = [\"user\"]\nrate = \"0\"\nexcept = { user = \"alice\" }", [12, 2]),
-        ("count = \"login-failures\"\nper = [\"user\"]\nrate = \"1 / 1d\"", [0, 0]),
+        ("count = \"login-failures\"\nper = [\"user\"]\nrate = \"1 / 1d\"\nalgorithm = \"token-bucket\"", [0, 0]),
     ] {
         let answer = tried(&site, &format!("[[limit]]\nname = \"l\"\n{limit}\n"));
         let numbers = ["recipients-refused", "messages-refused"].map(|number| answer[number].as_u64());
@@ -207,7 +207,7 @@ fn a_wrong_limit_gets_the_words_of_weir_check_with_its_own_lines() {
     let table = "[[limit]]\nname = \"with-table\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"5 / 1d\"\n\
                  overrides = \"rates.csv\"\nmode = \"shadow\"\n";
     let site = site(&upstream, FULL_LOG);
-    site.put("rates.csv", "user,rate\nalice,100\n");
+    site.put("rates.csv", "user,rate\nalice,100 / 1d\n");
     let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
     std::fs::write(site.path("weir.toml"), format!("{config}\n{table}")).unwrap();
     let weir = site.start();
