@@ -53,9 +53,9 @@ pub fn run(trial: &Trial, path: &Path) -> Result<Report, String> {
     let policy = trial.policy.trying(&trial.name);
     policy.limits.iter().try_for_each(check)?;
     let file = LogFile::open(path).map_err(|why| format!("the decision log {}: {why}", path.display()))?;
-    let is_late = |line: u64| line % LINES_PER_CHECK == 0 && began.elapsed() > MAX_TIME;
+    let is_late = |line: u64| line.is_multiple_of(LINES_PER_CHECK) && began.elapsed() > MAX_TIME;
     let failed = |error: std::io::Error| format!("the decision log {}: {error}", path.display());
-    let ends = file.session_ends(&is_late).map_err(failed)?;
+    let ends = file.session_ends(is_late).map_err(failed)?;
     let counts_attempts = policy.limits.iter().any(|limit| limit.charge == Charge::Attempts);
     let mut replay = Replay::new(policy, &trial.name, trial.since);
     let mut lines = file.lines().map_err(failed)?;
