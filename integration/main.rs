@@ -73,4 +73,5 @@ mod upstream_pool;
 mod upstream_routes;
 mod upstream_tls;
 mod views;
+mod what_if;
 mod why;

@@ -95,7 +95,8 @@
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
-//!   would happen to one message (`weir test`).
+//!   would happen to one message (`weir test`). [`what_if`] replays the decision log through a limit that an
+//!   administrator tries.
 //! * `terminal.rs` makes text from clients harmless for terminals, and quotes it for shells.
 //! * [`clock`] alone reads the clock: functions that decide take the present time `now`, a [`time::Timestamp`], as an
 //!   argument, so that [`simulate`] can replay them.
@@ -131,3 +132,4 @@ pub mod store;
 mod terminal;
 pub mod time;
 pub mod top;
+pub mod what_if;

@@ -215,3 +215,21 @@ fn a_message_is_tried_with_a_form() {
     browser.sees("user-recipients");
     assert_no_errors(&browser);
 }
+
+#[test]
+fn a_limit_is_tried_with_a_form() {
+    let desk = Desk::start();
+    assert!(desk.send(Some("bob"), HOME, 40).starts_with("250"));
+    let browser = desk.log_in();
+    desk.show(&browser, "what-if");
+    let limit = "[[limit]]\nname = \"tried\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1d\"\n\
+                 algorithm = \"token-bucket\"\n";
+    browser.fill("#trial-limit", &limit.replace("count", "cuont"));
+    browser.click("//button[.='Try the limit']");
+    browser.sees("The limit was not tried.");
+    browser.sees("limit:3:1");
+    browser.fill("#trial-limit", limit);
+    browser.click("//button[.='Try the limit']");
+    browser.sees("The limit tried would have refused 30 of these recipients");
+    browser.sees("user=bob");
+}

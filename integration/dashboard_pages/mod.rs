@@ -80,7 +80,7 @@ impl Desk {
             .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
             .upstream(upstream.address(), "name = \"smarthost\"")
             .users(users)
-            .more("session = { max-connections = 1000 }\n")
+            .more("session = { max-connections = 1000 }\ndecision-log = { file = \"decisions\" }\n")
             .more(LIMITS)
             .build();
         site.edit(ADMIN, "admin = { address = \"127.0.0.1:0\", tokens = \"tokens\" }");

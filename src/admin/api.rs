@@ -3,6 +3,7 @@
 use super::limit_counts::LimitCounts;
 use super::limit_texts::{CurrentLimitTexts, LimitTexts};
 use super::{ApiError, Readers};
+use crate::policy::Policy;
 use crate::server::Server;
 use crate::session;
 use crate::time::Timestamp;
@@ -42,8 +43,23 @@ pub struct Parts {
     pub readers: Arc<Readers>,
     /// Permits for tests of messages.
     pub tests: Arc<Semaphore>,
+    pub try_limit: LimitReader,
+    /// Permits for replays of the decision log.
+    pub replays: Arc<Semaphore>,
     /// Becomes true when Weir stops.
     pub stopping: watch::Receiver<bool>,
+}
+
+/// Function that reads the text of one limit, together with the configuration file. It blocks. The error is for people.
+pub type LimitReader = Box<dyn Fn(&str) -> Result<TriedLimit, String> + Send + Sync>;
+
+/// Limit that an administrator tries.
+pub struct TriedLimit {
+    pub name: String,
+    /// Policy of the configuration file, with this limit.
+    pub policy: Policy,
+    /// Warnings about the limit.
+    pub warnings: Vec<String>,
 }
 
 /// Function that reads the configuration again.
@@ -123,6 +139,17 @@ impl Api {
     /// Waits for a permit to test a message.
     pub async fn test_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let permit = self.0.tests.clone().acquire_owned().await;
+        permit.map_err(|_| ApiError::unavailable("Weir is stopping"))
+    }
+
+    /// Reads the text of one limit. Blocks.
+    pub fn try_limit(&self, limit: &str) -> Result<TriedLimit, String> {
+        (self.0.try_limit)(limit)
+    }
+
+    /// Waits for a permit to replay the decision log.
+    pub async fn replay_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = self.0.replays.clone().acquire_owned().await;
         permit.map_err(|_| ApiError::unavailable("Weir is stopping"))
     }
 

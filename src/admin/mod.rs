@@ -44,8 +44,9 @@ pub mod status;
 pub mod tokens;
 pub mod top;
 mod upstreams;
+mod what_if;
 
-pub use api::{Api, Parts, ReloadFuture, ReloadOutcome, Reloaded};
+pub use api::{Api, LimitReader, Parts, ReloadFuture, ReloadOutcome, Reloaded, TriedLimit};
 pub use audit::{AuditAnswer, AuditLine, MAX_RECORDS};
 pub use budget_row::{BudgetRow, OverrideSource};
 pub use caller::{ADMINISTRATOR_HEADER, Caller};
@@ -68,6 +69,7 @@ pub use routes::{openapi, router, with_fallbacks};
 pub use serve::{MAX_CONNECTIONS, Peer, serve};
 pub use socket::{ControlListener, ControlPeer, SocketError, SocketFile, bind};
 pub use upstreams::UpstreamStatus;
+pub use what_if::{MAX_REPLAYS, WhatIfAnswer, WhatIfRequest};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

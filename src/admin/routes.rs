@@ -6,7 +6,7 @@
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
 use super::{
     activity, audit, budgets, caller, error, events, evidence, exceptions, level_chart, limits, logins, refusals,
-    rehearsal, reload, sessions, state, status, top, upstreams,
+    rehearsal, reload, sessions, state, status, top, upstreams, what_if,
 };
 use axum::Router;
 use axum::http::{Method, Uri};
@@ -37,10 +37,9 @@ fn reading() -> OpenApiRouter<Api> {
         .routes(routes!(state::state))
 }
 
-/// Route of the test of a message, which changes nothing but can cost much time and memory. Only a token with `act`
-/// permits it.
+/// Routes of tests, which change nothing but can cost much time and memory. Only a token with `act` permits them.
 fn testing() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(rehearsal::test))
+    OpenApiRouter::new().routes(routes!(rehearsal::test)).routes(routes!(what_if::what_if))
 }
 
 /// Routes of acts. Only a token with `act` permits them.

@@ -31,6 +31,7 @@ mod source;
 mod suspensions;
 mod synonyms;
 mod syntax;
+mod trial;
 mod upstream;
 mod values;
 
@@ -52,6 +53,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
+pub use trial::{LimitOnTrial, limit_on_trial};
 use values::{choice, count, host_name, text};
 
 /// A configuration without errors; the contents of certificates, keys and the users file are not checked yet.

@@ -1,8 +1,9 @@
 //! State of the admin API: what its handlers need of the running Weir.
 
 use super::reloader::ReloadHandle;
-use crate::admin::{Api, CurrentLimitTexts, MAX_TESTS, Parts, ReloadFuture};
+use crate::admin::{Api, CurrentLimitTexts, LimitReader, MAX_REPLAYS, MAX_TESTS, Parts, ReloadFuture, TriedLimit};
 use crate::clock;
+use crate::config::{LimitOnTrial, limit_on_trial};
 use crate::server::Server;
 use crate::session;
 use crate::top::LevelHistory;
@@ -34,6 +35,8 @@ pub fn api(
         reload,
         readers: Arc::default(),
         tests: Arc::new(Semaphore::new(MAX_TESTS)),
+        try_limit: limit_reader(configuration.clone()),
+        replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
         listeners,
         limit_texts,
         levels,
@@ -41,5 +44,13 @@ pub fn api(
         configuration,
         tokens,
         stopping,
+    })
+}
+
+/// Returns the function that reads the text of one limit, together with the configuration file.
+fn limit_reader(configuration: PathBuf) -> LimitReader {
+    Box::new(move |limit| {
+        let LimitOnTrial { name, policy, warnings } = limit_on_trial(&configuration, limit)?;
+        Ok(TriedLimit { name, policy, warnings })
     })
 }

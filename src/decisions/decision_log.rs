@@ -45,8 +45,7 @@ const MODE: u32 = 0o640;
 
 /// Decision log of the running Weir.
 pub struct DecisionLog {
-    sample: f64,
-    refusals: bool,
+    options: Options,
     /// Number of requests so far whose accepted events were offered.
     offered: AtomicU64,
     /// `None`: the lines go to standard error, together with the lines of the log.
@@ -70,7 +69,11 @@ impl DecisionLog {
             Output::StandardError => None,
             Output::File(path) => Some(FileQueue::start(path.clone(), lost)?),
         };
-        Ok(Self { sample: options.sample, refusals: options.refusals, offered: AtomicU64::new(0), file })
+        Ok(Self { options: options.clone(), offered: AtomicU64::new(0), file })
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Makes the writer thread open the file again, after the administrator has moved the file.
@@ -97,11 +100,12 @@ impl DecisionLog {
 
 impl Sink for DecisionLog {
     fn takes(&self, _: &RefusalSummary<'_>) -> bool {
-        self.refusals
+        self.options.refusals
     }
 
     fn takes_accepted(&self) -> bool {
-        self.sample >= 1.0 || self.sample > 0.0 && is_sampled(self.offered.fetch_add(1, Ordering::Relaxed), self.sample)
+        let sample = self.options.sample;
+        sample >= 1.0 || sample > 0.0 && is_sampled(self.offered.fetch_add(1, Ordering::Relaxed), sample)
     }
 
     fn take(&self, record: &Arc<DecisionRecord>) {

@@ -131,6 +131,20 @@ impl Policy {
         self.login_networks.contain(client, &self.normalizer.user(user), groups, own)
     }
 
+    /// Returns the policy in which only the limit of this name is enforced, and no exceptions hold. If this limit looks at
+    /// budgets of other limits, the other limits stay in shadow mode; otherwise they are left out.
+    pub fn trying(&self, name: &str) -> Self {
+        let is_tried = |limit: &&Limit| *limit.name == *name;
+        let looks = |limit: &Limit| limit.watch.is_some() || limit.matcher.has_exceeded();
+        let keeps_others = self.limits.iter().filter(is_tried).any(looks);
+        let kept = self.limits.iter().filter(|limit| keeps_others || is_tried(limit)).cloned();
+        let kept =
+            kept.map(|limit| Limit { mode: if is_tried(&&limit) { Mode::Enforce } else { Mode::Shadow }, ..limit });
+        let Self { limits, delays, uses_novelty, matcher_set, .. } =
+            Self::new(kept.collect(), self.normalizer.clone(), self.zone.clone());
+        Self { limits, delays, uses_novelty, matcher_set, exceptions: Arc::default(), ..self.clone() }
+    }
+
     /// Returns the name of the limit at this index. If the limit has several rates, the name includes the rate.
     pub fn display_name(&self, index: usize) -> String {
         let limit = &self.limits[index];
