@@ -2,7 +2,7 @@
 
 use super::notice::{Event, Excess, Notice};
 use super::text::REST;
-use crate::policy::budgets::Budget;
+use crate::policy::budgets::{Budget, Key, Owner};
 use crate::policy::limit::Quota;
 use crate::policy::verdict;
 use crate::store::{EpisodeRow, NoticeRecorder};
@@ -57,6 +57,14 @@ fn name(notice: &verdict::Notice) -> String {
     format!("{}{SEPARATOR}{}{SEPARATOR}{key}", notice.notification.name, notice.limit)
 }
 
+/// Returns whether an episode of this name belongs to a budget of this limit and owner, or of a grant of the owner.
+fn is_of(name: &str, limit: &str, owner: &Owner) -> bool {
+    let mut parts = name.splitn(3, SEPARATOR).skip(1);
+    let (Some(of_limit), Some(key)) = (parts.next(), parts.next()) else { return false };
+    let key = Key::from_stored(key);
+    of_limit == limit && key.ungranted().map_or_else(|| key.owner(), |(own, _)| own.owner()) == *owner
+}
+
 /// Returns the time for which the level must be lower until an episode ends: the limit's period.
 fn rest(quota: &Quota) -> Duration {
     match quota {
@@ -103,6 +111,14 @@ impl Episodes {
         if let Some(episode) = self.open.get_mut(&name(notice)) {
             let (notify, host) = (notice.notification.name.to_string(), host.to_owned());
             episode.end = Some(Box::new(EndNotice { notify, host, excess: excess.clone() }));
+        }
+    }
+
+    /// Makes the episodes of an owner's budgets of a limit end at the next [`Self::advance`], because the budgets are
+    /// empty now.
+    pub fn end(&mut self, limit: &str, owner: &Owner, now: Timestamp) {
+        for (_, episode) in self.open.iter_mut().filter(|(name, _)| is_of(name, limit, owner)) {
+            (episode.over_until, episode.rest) = (episode.over_until.min(now), 0);
         }
     }
 
@@ -208,6 +224,7 @@ mod tests {
             mode: Mode::Enforce,
             level,
             quota: quota("10 / 10s"),
+            consequence: verdict::Consequence::default(),
         }
     }
 
@@ -228,6 +245,24 @@ mod tests {
         assert!(episodes.begins(&notice(100.0, None), at(0)));
         // 90 s until the level is at the limit, and 10 s for the period.
         assert!(!episodes.begins(&notice(11.0, None), at(99)));
+    }
+
+    #[test]
+    fn a_reset_ends_the_episodes_of_one_owner_and_limit() {
+        let alice = |limit: &str, since: Option<i64>| {
+            let key = Key::from_parts(limit, "recipients", "token-bucket", [("user", "alice")].into_iter()).unwrap();
+            let key = since.map_or(key.clone(), |second| key.granted(at(second)));
+            verdict::Notice { limit: limit.into(), key: Some(key), ..notice(11.0, None) }
+        };
+        let all = [alice("l", None), alice("l", Some(1)), alice("m", None), notice(11.0, None)];
+        let mut episodes = Episodes::default();
+        all.iter().for_each(|notice| assert!(episodes.begins(notice, at(0))));
+        let bob = Key::from_parts("l", "recipients", "token-bucket", [("user", "bob")].into_iter()).unwrap();
+        episodes.end("l", &bob.owner(), at(1));
+        assert!(all.iter().all(|notice| !episodes.begins(notice, at(1))));
+        episodes.end("l", &all[0].key.as_ref().unwrap().owner(), at(2));
+        let begun: Vec<bool> = all.iter().map(|notice| episodes.begins(notice, at(2))).collect();
+        assert_eq!(begun, [true, true, false, false]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::options::{MailTarget, NotificationOptions, Options};
 use super::spool::{Failing, Kind, Spool};
 use crate::log::LoggedState;
 use crate::metrics::Metrics;
+use crate::policy::budgets::Owner;
 use crate::policy::verdict;
 use crate::store::{NoticeKey, NoticeRecorder, NoticeRow};
 use crate::time::Timestamp;
@@ -78,6 +79,11 @@ impl Notifier {
             self.show(&inner);
         }
         is_new
+    }
+
+    /// Ends the episodes of an owner's budgets of a limit, because an administrator has emptied them.
+    pub fn end_episodes(&self, limit: &str, owner: &Owner, now: Timestamp) {
+        self.lock().episodes.end(limit, owner, now);
     }
 
     /// Returns the targets that fail at present.
