@@ -17,6 +17,8 @@ pub struct Episodes {
     open: HashMap<String, Episode>,
     /// Rates of the notifications that have `at-most`, by the name of the episode.
     rates: HashMap<String, Budget>,
+    /// Names of episodes that are forgotten, and that the state file perhaps has.
+    forgotten: Vec<String>,
 }
 
 /// Open episode.
@@ -149,11 +151,21 @@ impl Episodes {
 
     /// Adds an episode that the state file has. An episode that has begun since the start of Weir takes precedence.
     pub fn add_stored(&mut self, row: EpisodeRow) {
-        let Ok(mut episode) = serde_json::from_str::<Episode>(&row.body) else { return };
+        let Ok(mut episode) = serde_json::from_str::<Episode>(&row.body) else {
+            self.forgotten.push(row.name);
+            return;
+        };
         episode.stored = Some(episode.over_until);
-        if self.open.len() < MAX_EPISODES {
+        if self.open.len() < MAX_EPISODES || self.open.contains_key(&row.name) {
             self.open.entry(row.name).or_insert(episode);
+        } else {
+            self.forgotten.push(row.name);
         }
+    }
+
+    /// Deletes the rows of forgotten episodes: otherwise the table grows without bound under a flood of owners.
+    pub fn remove_forgotten(&mut self, recorder: &NoticeRecorder) {
+        self.forgotten.drain(..).for_each(|name| recorder.remove_episode(&name));
     }
 
     pub fn len(&self) -> usize {
@@ -164,10 +176,10 @@ impl Episodes {
         if self.open.len() < MAX_EPISODES {
             return;
         }
-        // The row in the state file stays until the episode has ended there: after a restart, it is an episode again.
         let first = self.open.iter().min_by_key(|(_, episode)| episode.ends()).map(|(name, _)| name.clone());
         if let Some(first) = first {
             self.open.remove(&first);
+            self.forgotten.push(first);
         }
     }
 
@@ -282,5 +294,8 @@ mod tests {
             assert!(episodes.begins(&verdict::Notice { limit, ..notice(11.0, Some("1 / 1d")) }, at(n as i64 / 1_000)));
         }
         assert_eq!((episodes.len(), episodes.rates.len()), (MAX_EPISODES, MAX_EPISODES));
+        assert_eq!(episodes.forgotten.len(), 10, "their rows are deleted");
+        episodes.add_stored(EpisodeRow { name: "more".to_owned(), body: "{}".to_owned() });
+        assert_eq!(episodes.forgotten.len(), 11, "a damaged row is deleted, too");
     }
 }
