@@ -1,7 +1,8 @@
 //! Plain text of notices, for administrators and for users.
 
 use super::notice::{Event, Excess, Notice};
-use crate::time::format_duration;
+use crate::policy::limit::plain_period;
+use crate::time::{format_duration, parse_duration};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -135,17 +136,28 @@ pub fn for_user(notice: &Notice, contact: &str, help_url: Option<&str>) -> Lette
 fn next(excess: &Excess, contact: &str) -> String {
     if let Some(time) = &excess.suspends_for {
         return format!(
-            "Until you hear from us, your mail is refused: the server has suspended this use for {time}. If it was you, \
-             ask for the end of the suspension: {contact}"
+            "The server has suspended it for {}: until then it refuses mail, and each refusal says when the suspension \
+             ends. If it was you, ask for an earlier end: {contact}",
+            plain_duration(time)
         );
     }
     let now = match excess.refuses {
         true => "The server refuses what exceeds the limit, and accepts more when some time has passed.",
         false => "The server has not refused anything because of this limit yet.",
     };
-    let later = excess.may_suspend_for.as_ref().map(|time| format!(" If it goes on, it can be suspended for {time}."));
+    let later = excess
+        .may_suspend_for
+        .as_ref()
+        .map(|time| format!(" If it goes on, it can be suspended for {}.", plain_duration(time)));
     let later = later.unwrap_or_default();
     format!("If it was you, you need not do anything. {now}{later} If you need a higher limit, ask: {contact}")
+}
+
+/// Formats a duration such as `1d` for people: `one day`, `8 hours`.
+fn plain_duration(text: &str) -> String {
+    let Ok(duration) = parse_duration(text) else { return text.to_owned() };
+    let plain = plain_period(duration);
+    if plain.starts_with(|c: char| c.is_ascii_digit()) { plain } else { format!("one {plain}") }
 }
 
 /// Returns the time of a notice: `2026-03-01 10:00:00 UTC`.
@@ -206,9 +218,13 @@ mod tests {
         let harmless = text(|excess| excess.refuses = false);
         assert!(harmless.contains("has not refused anything") && !harmless.contains("suspend"), "{harmless}");
         let threatened = text(|excess| (excess.refuses, excess.may_suspend_for) = (false, Some("1d".to_owned())));
-        assert!(threatened.contains("If it goes on, it can be suspended for 1d."), "{threatened}");
+        assert!(threatened.contains("If it goes on, it can be suspended for one day."), "{threatened}");
         let suspended = text(|excess| excess.suspends_for = Some("1d".to_owned()));
-        assert!(suspended.contains("has suspended") && !suspended.contains("need not do anything"), "{suspended}");
+        assert!(
+            suspended.contains("has suspended it for one day: until then")
+                && !suspended.contains("need not do anything"),
+            "{suspended}"
+        );
         // The budget of a client is perhaps filled by others.
         let shared = for_user(&notice(Event::Begin, "client", "192.0.2.7"), "help@example.org", None);
         assert!(shared.subject.ends_with(" exceeds a limit: was it you?"), "{}", shared.subject);
