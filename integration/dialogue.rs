@@ -7,6 +7,7 @@
 //!                                              sender-mismatch=refuse
 //!     user alice sesame                        a user and the password
 //!     limit recipients user 3 / 1d             a limit: count, per, rate
+//!     suspended alice but *@example.org        the user is suspended for a day, and may write to these addresses
 //!     upstream SIZE 500, DSN                   the upstream's extensions from now on; 8BITMIME until then
 //!     c -> EHLO pc.example                     the client sends this line; consecutive lines are sent in one piece
 //!     c => NOOP\n                              the client sends these octets, with escapes
@@ -27,9 +28,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use weir::policy::address::AddressNormalizer;
+use weir::policy::budgets::Owner;
+use weir::policy::exception::{AllowedRecipients, By, SuspensionRules, Term};
 use weir::policy::limit::{Algorithm, Count, Limit, Quota};
-use weir::policy::matching::{Field, Zone};
+use weir::policy::matching::{Field, PatternTable, Shape, Zone};
 use weir::policy::{InMemoryStore, Policy};
 use weir::session::{
     Answer, Attempt, MessageOutcome, Options, Request, Requirement, Rules, Security, SenderMismatch, Session, Step,
@@ -261,6 +265,9 @@ impl Dialogue {
         if let Some(words) = line.strip_prefix("limit ") {
             return self.limit(words);
         }
+        if let Some(words) = line.strip_prefix("suspended ") {
+            return self.suspend(words);
+        }
         if let Some(text) = line.strip_prefix("c ->") {
             self.send(format!("{}\r\n", text.strip_prefix(' ').unwrap_or(text)).as_bytes());
             return Ok(());
@@ -319,6 +326,26 @@ impl Dialogue {
         let mut limits = self.store.policy.limits.to_vec();
         limits.push(Limit::new(&name, count, per, Quota::rate(Algorithm::Ewma, rate, None)));
         self.store.policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
+        Ok(())
+    }
+
+    fn suspend(&mut self, words: &str) -> Result<(), String> {
+        let (user, patterns) = words.split_once(" but ").ok_or("which recipients are allowed?")?;
+        let mut table = PatternTable::new(Shape::Address);
+        for pattern in patterns.split(' ') {
+            table.insert(pattern, ()).map_err(|_| format!("{pattern} is no pattern"))?;
+        }
+        let allowed = AllowedRecipients::new(vec![Arc::new(table)], patterns.split(' ').map(str::to_owned));
+        let contact = Some("helpdesk@example.org".into());
+        let rules = SuspensionRules { allowed, contact, ends_on_new_password: false };
+        let policy = &mut self.store.policy;
+        let owner = Owner::of_sender(user, &policy.normalizer)?;
+        let by = By::Administrator("root".into());
+        let term =
+            Term { since: self.now, until: self.now.after(Duration::from_secs(86_400)), by, reason: "spam".into() };
+        let suspension = rules.suspension(owner, term, false, false);
+        Arc::make_mut(&mut policy.exceptions).suspend(Arc::new(suspension));
+        policy.suspensions = Arc::new(rules);
         Ok(())
     }
 

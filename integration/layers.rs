@@ -44,7 +44,7 @@ const ROOMS: [(&str, &[&str], Kind); 32] = [
     (
         "notify",
         &[
-            "policy::budgets::Budget",
+            "policy::budgets",
             "policy::limit",
             "policy::verdict",
             "store",

@@ -201,6 +201,21 @@ fn a_kill_loses_no_notice_and_begins_no_second_episode() {
 }
 
 #[test]
+fn a_reset_ends_the_episode() {
+    let (upstream, receiver) = (Upstream::start(), Receiver::start(Behaviour::Accept));
+    let site = site(&upstream, "1h", &format!("{}, at-end = true", hook(&receiver)));
+    let weir = site.start();
+    flood(&weir, 20);
+    receiver.wait_for_accepted(1);
+    let Outcome { code, out, err } = site.run(&["reset", "l", "127.0.0.1", "--reason", "x"], "");
+    assert_eq!(code, Some(0), "{out}{err}");
+    let events = |received: Vec<Received>| received.iter().map(|one| json(one)["event"].clone()).collect::<Vec<_>>();
+    assert_eq!(events(receiver.wait_for_accepted(2)), ["begin", "end"]);
+    flood(&weir, 20);
+    assert_eq!(events(receiver.wait_for_accepted(3)), ["begin", "end", "begin"]);
+}
+
+#[test]
 fn a_notice_that_cannot_be_delivered_is_given_up_and_logged() {
     let (upstream, receiver) = (Upstream::start(), Receiver::start(Behaviour::Answer(503)));
     let site = site(&upstream, "1h", &format!("{}, retry-for = \"2s\"", hook(&receiver)));
@@ -400,9 +415,9 @@ fn a_postfix_takes_mails_that_people_can_read() {
     }
     let text = mail["text"].as_str().unwrap();
     for line in [
-        "Counted: 6 recipients",
-        "Allowed: 5 recipients per day",
-        "from the network 127.0.0.0/24",
+        "It has reached 6 of 5 recipients per day.",
+        ", for a device in the network 127.0.0.0/24. Was it you?",
+        "If it was you, you need not do anything. The server refuses what exceeds the limit",
         "postmaster@example.net",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");

@@ -417,6 +417,22 @@ fn mail_that_a_suspension_refuses_is_counted_for_the_limit_that_suspended() {
 }
 
 #[test]
+fn mail_that_a_suspension_allows_is_counted_apart() {
+    let suspends = "count = \"recipients\"\nper = [\"user\"]\nrate = \"2 / 1000d\"\nalgorithm = \"token-bucket\"\n\
+                    [[limit.action]]\nsuspend = \"1d\"";
+    let rules = "[suspensions]\nallow-recipients = [\"*@example.org\"]\n";
+    let site = site_with_limits(&(rules.to_owned() + &limit("spree", suspends)));
+    // The third recipient suspends alice, and the suspension refuses the fourth one. Two allowed recipients pass, and
+    // fill the budget of the mail that the suspension allows: the limit refuses the next MAIL.
+    let rows = "t,user,sender,recipient\n1,alice,a,x@d\n1,alice,a,y@d\n2,alice,a,z@d\n3,alice,a,x@d\n\
+                3,alice,a,h@example.org\n3,alice,a,H+1@EXAMPLE.org\n4,alice,a,y@d\n";
+    let Outcome { code, out, err } = simulate(&site, &["-"], rows);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let summary = "refused      2 of 7 recipients (28.571 %)\n  suspended    refused 1 more recipients\n";
+    assert!(summary_of(&out, "spree").contains(summary), "{out}");
+}
+
+#[test]
 fn a_history_without_users_is_said_to_have_none() {
     let site = site_with_limits(EWMA);
     let rows = "t,sender,recipient\n1,a@example.org,x\n";

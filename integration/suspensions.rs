@@ -109,6 +109,16 @@ fn a_stolen_account_writes_to_the_help_desk_alone_until_it_has_a_new_password() 
     let show = done(&site, &["show", "alice"], "");
     assert!(show.contains("sends only to postmaster, list:internal,"), "{show}");
 
+    let reference = refused.rsplit_once('(').unwrap().1.trim_end().trim_end_matches(')');
+    let why = done(&site, &["why", reference], "").replace(['\n', ' '], "");
+    for words in
+        ["It allows mail to postmaster, list:internal. It ends at 20", ", with a new password of the user, or with"]
+    {
+        assert!(why.contains(&words.replace(' ', "")), "{why}");
+    }
+    let explained = done(&site, &["check", "--explain"], "").replace(['\n', ' '], "");
+    assert!(explained.contains("issuspendedfor1d,exceptfrommailtopostmaster,list:internal"), "{explained}");
+
     let fingerprint = wait_for_fingerprint(&site);
     assert_eq!(fingerprint.len(), 4);
     // Lines in another order, and a user that is disabled and enabled again, are no new password.

@@ -46,7 +46,7 @@
 //! | session | Dialogue with one client. |
 //! | slot | Permit of a limited number: for the sessions of a gauge, or for the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
-//! | suspension | Exception that refuses all mail of one owner for a while. |
+//! | suspension | Exception that refuses the mail of one owner for a while, except to the recipients that `[suspensions]` allows. |
 //! | top sender | User, or client without a login, that sends or is refused most at present. |
 //! | upstream | Smart host to which Weir relays. |
 //! | verdict | Decision of policy about one event. |

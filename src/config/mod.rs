@@ -198,6 +198,7 @@ impl Config {
             }
             section = this;
             let line = match (&setting.value, setting.is_default) {
+                (Some(url), false) if setting.key == WEBHOOK => format!("{WEBHOOK} = {}", redact::redact_url(url)),
                 (Some(value), false) => format!("{} = {value}", setting.key),
                 (Some(value), true) => format!("{:40} # default", format!("{} = {value}", setting.key)),
                 (None, _) if this.0.is_empty() && setting.key == "hostname" => {
@@ -218,6 +219,9 @@ impl Config {
         DeValue::parse(name).ok()?.get_ref().as_str().map(str::to_owned)
     }
 }
+
+/// Key of a URL whose path may contain a token.
+const WEBHOOK: &str = "webhook";
 
 /// Title of the section of a limit.
 const LIMIT: &str = "[[limit]]";
@@ -296,6 +300,7 @@ impl Reader {
             located: located.configured,
             lateness,
             help_url: help_url.clone(),
+            contact: None,
             compiled: limit::Compiled::default(),
             references: limit::References::default(),
             odd_patterns: BTreeMap::new(),
@@ -303,6 +308,7 @@ impl Reader {
         let senders = senders::read(root.section("senders"), &mut context);
         let has_users_file = accounts.as_ref().is_some_and(|accounts| accounts.file.is_some());
         let suspensions = suspensions::read(root.section("suspensions"), has_users_file, &mut context);
+        context.contact = suspensions.contact.clone();
         let limits = limit::limits(root.tables("limit"), &mut context);
         let (mut references, has_xclient) = (context.references, context.has_xclient);
         let login_networks = login_networks.read(&root, &mut files, &normalizer, &mut references);
@@ -312,7 +318,7 @@ impl Reader {
         }
         notifications.warn_of_unused(&root);
         (places.notifications, places.notify_files) = (notifications.without_target(), notifications.files());
-        let notify = notifications.options(&relay.hostname, help_url.as_ref());
+        let notify = notifications.options(&relay.hostname, suspensions.contact.clone(), help_url.clone());
         let mut policy = Policy::new(limits, normalizer, zone);
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         (policy.locations, policy.login_networks) = (located.locations, login_networks.into());

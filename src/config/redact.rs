@@ -1,6 +1,16 @@
 //! Redaction of a configuration's text before it is printed with error messages: a password that was written into
 //! `weir.toml` by mistake must not appear in the system journal.
 
+/// Replaces the path and the query of a quoted URL, which may contain a token: `"https://hooks.example.org/***"`.
+pub fn redact_url(quoted: &str) -> String {
+    let host = quoted.find("://").map_or(0, |at| at + 3);
+    let path = quoted.get(host..).and_then(|rest| rest.find(['/', '?', '#'])).map(|at| host + at);
+    match path.and_then(|at| quoted.split_at_checked(at)) {
+        Some((_, "/\"" | "/'")) | None => quoted.to_owned(),
+        Some((before, _)) => format!("{before}/***\""),
+    }
+}
+
 /// Replaces each octet of a value that may be a secret by a star, so that positions in the text stay the same. If the
 /// name of a key ends in "file", its value is a file name and no secret. The text may also be another file, which was
 /// given as the configuration by mistake: a file with hashes of passwords, or a private key.
@@ -53,7 +63,7 @@ fn is_secret(before: &str) -> bool {
     let line = before.rsplit('\n').next().unwrap_or_default().trim_end().trim_end_matches(['"', '\'']);
     let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     let key = line.rsplit(|c| !is_of_key(c)).next().unwrap_or_default().to_lowercase();
-    let named = ["pass", "pwd", "token", "secret"].iter().any(|word| key.contains(word));
+    let named = ["pass", "pwd", "token", "secret", "webhook"].iter().any(|word| key.contains(word));
     let first = key.split(['-', '_']).next().unwrap_or_default();
     let meant =
         first.len() > 3 && ["password", "token"].iter().any(|word| strsim::damerau_levenshtein(first, word) <= 2);
@@ -87,6 +97,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_the_host_of_a_webhook_is_shown() {
+        for (url, shown) in [
+            ("\"https://a.example\"", "\"https://a.example\""),
+            ("\"https://a.example:8443/\"", "\"https://a.example:8443/\""),
+            ("\"https://a.example/services/T0/x\"", "\"https://a.example/***\""),
+            ("\"https://a.example?token=x\"", "\"https://a.example/***\""),
+        ] {
+            assert_eq!(redact_url(url), shown);
+        }
+    }
+
+    #[test]
     fn possible_secrets_are_starred_and_positions_stay() {
         for (text, shown) in [
             ("password = \"hunter2\" # mine", "password = ********* # mine"),
@@ -99,6 +121,10 @@ mod tests {
             ("secret = '''\nhunter2", "secret = ***\n*******"),
             ("password-file = \"p\"\ntoken-file = \"t\"", "password-file = \"p\"\ntoken-file = \"t\""),
             ("algorithm = \"token-bucket\"\naddress = \"a:25\"", "algorithm = \"token-bucket\"\naddress = \"a:25\""),
+            (
+                "notify.n = { webhook = \"https://a/b\", mail = [] }",
+                "notify.n = { webhook = *************, mail = [] }",
+            ),
             ("password =", "password ="),
             ("alice:$argon2id$v=19$m=1,t=2$ab:staff\n", "alice:**************************staff\n"),
             ("root:!$6$ab$cd:1:", "root:!*********1:"),

@@ -127,6 +127,7 @@ impl Daemon {
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
+        background_tasks.spawn(notices::follow_resets(Arc::downgrade(&server)));
         background_tasks.spawn(new_passwords::watch(Arc::downgrade(&server)));
         background_tasks.spawn(admin::sample_levels(Arc::downgrade(&server), levels));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));

@@ -1,10 +1,13 @@
 //! Delivery of notices: connects the notifier with the relay and the state file.
 
+use crate::clock;
 use crate::notify::{Extent, Failure, Mailer, Notifier, OutgoingMail, Reader};
 use crate::relay::Relay;
 use crate::server::Server;
 use crate::smtp::envelope::Rcpt;
+use crate::store::audit::{Act, AuditRecord};
 use std::sync::{Arc, Weak};
+use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinHandle;
 
 /// Reads the stored notices, and starts the task that delivers notices.
@@ -23,6 +26,22 @@ pub async fn start(server: &Arc<Server>) -> JoinHandle<()> {
     // Before the first client can connect, so that no episode of the last process begins a second time.
     let is_loaded = notifier.load(&read).await;
     tokio::spawn(Notifier::run(notifier, mailer, read, is_loaded))
+}
+
+/// Ends the episodes of budgets that administrators empty, as long as the server lives.
+pub async fn follow_resets(server: Weak<Server>) {
+    let of_server = |server: Arc<Server>| (server.notifier.clone(), server.store.acts());
+    let Some((notifier, mut acts)) = server.upgrade().map(of_server) else { return };
+    loop {
+        match acts.recv().await {
+            Ok(AuditRecord { act: Act::Reset, limit: Some(limit), owner, .. }) => {
+                notifier.end_episodes(&limit, &owner, clock::now());
+            }
+            Err(RecvError::Closed) => break,
+            // An episode whose reset is missed ends with its period.
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+        }
+    }
 }
 
 fn reader(server: &Arc<Server>) -> Reader {

@@ -61,6 +61,9 @@ fn written<'a>(settings: &'a [Setting], limit: &Limit) -> Vec<&'a Setting> {
 
 const LIMIT: &str = "[[limit]]";
 
+/// Maximum number of patterns of allowed recipients in a sentence.
+const MAX_PATTERNS: usize = 5;
+
 /// Returns the values of a setting as written in the file: the items of a list, or a single value.
 fn values(setting: &Setting) -> Vec<String> {
     let text = setting.value.as_deref().unwrap_or_default();
@@ -218,7 +221,8 @@ impl Explained<'_> {
             _ => "the excess is",
         };
         let owner = self.rates[0].per.first().map_or_else(|| "sender".into(), |field| field.name());
-        let mut rungs: Vec<(f64, String)> = self.tables("action").iter().map(|table| rung(table, &owner)).collect();
+        let mut rungs: Vec<(f64, String)> =
+            self.tables("action").iter().map(|table| rung(table, &owner, &self.allowed())).collect();
         rungs.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let rung = |(at, actions): &(f64, String)| match *at {
             1.0 => format!("{over} {actions}"),
@@ -228,6 +232,18 @@ impl Explained<'_> {
             true => format!("{over} deferred"),
             false => rungs.iter().map(rung).collect::<Vec<_>>().join("; "),
         })
+    }
+
+    /// Describes the recipients to which suspended owners may write; empty if there are none.
+    fn allowed(&self) -> String {
+        let all: Vec<&str> = self.config.policy.suspensions.allowed.patterns().collect();
+        match all.len() {
+            0 => String::new(),
+            1..=MAX_PATTERNS => format!(", except from mail to {}", all.join(", ")),
+            more => {
+                format!(", except from mail to {} and {} more", all[..MAX_PATTERNS].join(", "), more - MAX_PATTERNS)
+            }
+        }
     }
 
     fn mode(&self) -> Option<String> {
@@ -277,14 +293,15 @@ fn condition(setting: &Setting) -> String {
 }
 
 /// Returns one rung: the level from which it applies (1 is the limit's rate), and a description of its actions.
-/// `owner` is the field that an action can suspend.
-fn rung(table: &[&Setting], owner: &str) -> (f64, String) {
+/// `owner` is the field that an action can suspend, and `allowed` the mail that the suspension lets pass.
+fn rung(table: &[&Setting], owner: &str, allowed: &str) -> (f64, String) {
     let (at, actions): (Vec<&Setting>, Vec<&Setting>) = table.iter().partition(|setting| setting.key == "at");
     let at = at.first().and_then(|at| values(at).concat().replace('_', "").parse().ok());
     let is_strict = actions.iter().any(|setting| setting.key == "strict" && setting.value.as_deref() == Some("true"));
     let actions = actions.into_iter().filter(|setting| setting.key != "strict");
     let actions = actions.map(|setting| match (setting.key, is_strict) {
         ("suspend", true) => action(setting, owner) + " from all mail",
+        ("suspend", false) => action(setting, owner) + allowed,
         _ => action(setting, owner),
     });
     (at.unwrap_or(1.0), actions.collect::<Vec<_>>().join(" and "))

@@ -14,6 +14,23 @@ pub fn counted(notice: &verdict::Notice) -> String {
     }
 }
 
+/// Formats level and quota of a notice as what the owner has reached: `101 of 100 recipients per day`. The level is no
+/// count of recent events: the level of a moving average or of a bucket has decayed since the earlier ones.
+pub fn reached(notice: &verdict::Notice) -> String {
+    let noun = notice.thing.noun(2.0);
+    match notice.quota {
+        Quota::Never => format!("a limit that allows no {noun}"),
+        Quota::Unlimited => format!("a limit that allows any number of {noun}"),
+        Quota::Share(share) => {
+            let (level, period) = (notice.quota.level(notice.level), plain_period(share.period));
+            format!("{level} of rejected {}, of at most {} per {period}", share.of.name(), notice.quota.amount())
+        }
+        Quota::Rate { .. } | Quota::Counter { .. } => {
+            format!("{} of {}", notice.thing.plain_number(notice.level), quota(notice))
+        }
+    }
+}
+
 /// Formats the quota of a notice: `100 recipients per day`.
 pub fn quota(notice: &verdict::Notice) -> String {
     let thing = notice.thing;

@@ -93,6 +93,7 @@ impl Notifier {
         let Ok(StoredNotices { notices, episodes }) = read().await else { return false };
         let mut inner = self.lock();
         episodes.into_iter().for_each(|row| inner.episodes.add_stored(row));
+        inner.episodes.remove_forgotten(&self.recorder);
         let made = inner.made_before_load.take().unwrap_or_default();
         let notices: Vec<NoticeRow> = notices.into_iter().filter(|row| !made.contains(&row.key.id)).collect();
         let found = notices.len();

@@ -8,6 +8,12 @@ use super::{command, mail, webhook};
 use crate::time::Timestamp;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum time of one attempt to send a mail: the further mails of the notification wait for it. A client of Weir waits
+/// longer for an upstream, because a client that gives up after the final dot sends its message twice. A notice that
+/// arrives twice has the same Message-ID.
+const MAIL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Mail to be sent with the null sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,10 +74,16 @@ pub async fn deliver(
             let (from, id) = (&*of_name.from, &*notice.id);
             let headers = mail::Headers { from, to: address, id, host: &options.hostname, time: notice.time };
             let message = mail::message(&headers, &letter);
-            return mailer(OutgoingMail { to: address.to_owned(), message, id: id.into() }).await;
+            return within(MAIL_TIMEOUT, mailer(OutgoingMail { to: address.to_owned(), message, id: id.into() })).await;
         }
     };
     outcome.map_err(Failure::of_target)
+}
+
+/// Waits for the outcome of a mail, for at most this time. The connection to the upstream is closed afterwards.
+async fn within(time: Duration, sending: Sending) -> Result<(), Failure> {
+    let late = || Err(Failure::of_target(format!("no answer of the upstream within {} s", time.as_secs())));
+    tokio::time::timeout(time, sending).await.unwrap_or_else(|_| late())
 }
 
 /// Returns the JSON document for webhooks and commands, with the text for administrators.
@@ -90,6 +102,22 @@ fn administrator_letter(options: &NotificationOptions, notice: &Notice) -> Lette
 fn user_letter(options: &Options, of_name: &NotificationOptions, notice: &Notice) -> Letter {
     match &of_name.user_template {
         Some(template) if notice.event != Event::End => template.fill(notice),
-        _ => text::for_user(notice, &of_name.from, options.help_url.as_deref()),
+        _ => {
+            let contact = options.contact.as_deref().unwrap_or(&of_name.from);
+            text::for_user(notice, contact, options.help_url.as_deref())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_upstream_that_never_answers_makes_the_attempt_fail_for_now() {
+        let failure = within(Duration::from_millis(10), Box::pin(std::future::pending())).await.unwrap_err();
+        assert_eq!((failure.extent, failure.is_permanent), (Extent::Target, false));
+        assert!(failure.why.contains("no answer of the upstream"), "{}", failure.why);
+        assert_eq!(within(Duration::from_secs(10), Box::pin(async { Ok(()) })).await, Ok(()));
     }
 }

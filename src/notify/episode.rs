@@ -2,7 +2,7 @@
 
 use super::notice::{Event, Excess, Notice};
 use super::text::REST;
-use crate::policy::budgets::Budget;
+use crate::policy::budgets::{Budget, Key, Owner};
 use crate::policy::limit::Quota;
 use crate::policy::verdict;
 use crate::store::{EpisodeRow, NoticeRecorder};
@@ -17,6 +17,8 @@ pub struct Episodes {
     open: HashMap<String, Episode>,
     /// Rates of the notifications that have `at-most`, by the name of the episode.
     rates: HashMap<String, Budget>,
+    /// Names of episodes that are forgotten, and that the state file perhaps has.
+    forgotten: Vec<String>,
 }
 
 /// Open episode.
@@ -55,6 +57,14 @@ const SEPARATOR: char = '\x1e';
 fn name(notice: &verdict::Notice) -> String {
     let key = notice.key.as_ref().map_or("", |key| key.as_str());
     format!("{}{SEPARATOR}{}{SEPARATOR}{key}", notice.notification.name, notice.limit)
+}
+
+/// Returns whether an episode of this name belongs to a budget of this limit and owner, or of a grant of the owner.
+fn is_of(name: &str, limit: &str, owner: &Owner) -> bool {
+    let mut parts = name.splitn(3, SEPARATOR).skip(1);
+    let (Some(of_limit), Some(key)) = (parts.next(), parts.next()) else { return false };
+    let key = Key::from_stored(key);
+    of_limit == limit && key.ungranted().map_or_else(|| key.owner(), |(own, _)| own.owner()) == *owner
 }
 
 /// Returns the time for which the level must be lower until an episode ends: the limit's period.
@@ -106,6 +116,14 @@ impl Episodes {
         }
     }
 
+    /// Makes the episodes of an owner's budgets of a limit end at the next [`Self::advance`], because the budgets are
+    /// empty now.
+    pub fn end(&mut self, limit: &str, owner: &Owner, now: Timestamp) {
+        for (_, episode) in self.open.iter_mut().filter(|(name, _)| is_of(name, limit, owner)) {
+            (episode.over_until, episode.rest) = (episode.over_until.min(now), 0);
+        }
+    }
+
     /// Ends the episodes whose time has come. Returns the notices of their ends, and stores what has changed.
     pub fn advance(&mut self, recorder: &NoticeRecorder, now: Timestamp) -> Vec<Notice> {
         let mut notices = Vec::new();
@@ -133,11 +151,21 @@ impl Episodes {
 
     /// Adds an episode that the state file has. An episode that has begun since the start of Weir takes precedence.
     pub fn add_stored(&mut self, row: EpisodeRow) {
-        let Ok(mut episode) = serde_json::from_str::<Episode>(&row.body) else { return };
+        let Ok(mut episode) = serde_json::from_str::<Episode>(&row.body) else {
+            self.forgotten.push(row.name);
+            return;
+        };
         episode.stored = Some(episode.over_until);
-        if self.open.len() < MAX_EPISODES {
+        if self.open.len() < MAX_EPISODES || self.open.contains_key(&row.name) {
             self.open.entry(row.name).or_insert(episode);
+        } else {
+            self.forgotten.push(row.name);
         }
+    }
+
+    /// Deletes the rows of forgotten episodes: otherwise the table grows without bound under a flood of owners.
+    pub fn remove_forgotten(&mut self, recorder: &NoticeRecorder) {
+        self.forgotten.drain(..).for_each(|name| recorder.remove_episode(&name));
     }
 
     pub fn len(&self) -> usize {
@@ -148,10 +176,10 @@ impl Episodes {
         if self.open.len() < MAX_EPISODES {
             return;
         }
-        // The row in the state file stays until the episode has ended there: after a restart, it is an episode again.
         let first = self.open.iter().min_by_key(|(_, episode)| episode.ends()).map(|(name, _)| name.clone());
         if let Some(first) = first {
             self.open.remove(&first);
+            self.forgotten.push(first);
         }
     }
 
@@ -208,6 +236,7 @@ mod tests {
             mode: Mode::Enforce,
             level,
             quota: quota("10 / 10s"),
+            consequence: verdict::Consequence::default(),
         }
     }
 
@@ -231,6 +260,24 @@ mod tests {
     }
 
     #[test]
+    fn a_reset_ends_the_episodes_of_one_owner_and_limit() {
+        let alice = |limit: &str, since: Option<i64>| {
+            let key = Key::from_parts(limit, "recipients", "token-bucket", [("user", "alice")].into_iter()).unwrap();
+            let key = since.map_or(key.clone(), |second| key.granted(at(second)));
+            verdict::Notice { limit: limit.into(), key: Some(key), ..notice(11.0, None) }
+        };
+        let all = [alice("l", None), alice("l", Some(1)), alice("m", None), notice(11.0, None)];
+        let mut episodes = Episodes::default();
+        all.iter().for_each(|notice| assert!(episodes.begins(notice, at(0))));
+        let bob = Key::from_parts("l", "recipients", "token-bucket", [("user", "bob")].into_iter()).unwrap();
+        episodes.end("l", &bob.owner(), at(1));
+        assert!(all.iter().all(|notice| !episodes.begins(notice, at(1))));
+        episodes.end("l", &all[0].key.as_ref().unwrap().owner(), at(2));
+        let begun: Vec<bool> = all.iter().map(|notice| episodes.begins(notice, at(2))).collect();
+        assert_eq!(begun, [true, true, false, false]);
+    }
+
+    #[test]
     fn at_most_bounds_the_notices_of_many_episodes() {
         let mut episodes = Episodes::default();
         let notice = notice(11.0, Some("1 / 1h"));
@@ -247,5 +294,8 @@ mod tests {
             assert!(episodes.begins(&verdict::Notice { limit, ..notice(11.0, Some("1 / 1d")) }, at(n as i64 / 1_000)));
         }
         assert_eq!((episodes.len(), episodes.rates.len()), (MAX_EPISODES, MAX_EPISODES));
+        assert_eq!(episodes.forgotten.len(), 10, "their rows are deleted");
+        episodes.add_stored(EpisodeRow { name: "more".to_owned(), body: "{}".to_owned() });
+        assert_eq!(episodes.forgotten.len(), 11, "a damaged row is deleted, too");
     }
 }

@@ -3,7 +3,7 @@
 use super::amounts;
 use crate::policy::limit::Quota;
 use crate::policy::verdict;
-use crate::time::{Timestamp, format_amount};
+use crate::time::{Timestamp, format_amount, format_duration};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -64,6 +64,17 @@ pub struct Excess {
     /// Level and quota for people: `101 recipients`, `100 recipients per day`.
     pub counted: String,
     pub quota: String,
+    /// Both together: `101 of 100 recipients per day`. Empty in a notice of an earlier version of Weir.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reached: String,
+    /// True if the limit refuses the event.
+    pub refuses: bool,
+    /// Length of the suspension that the event begins: `1d`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspends_for: Option<String>,
+    /// Length of the longest suspension that the limit can begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub may_suspend_for: Option<String>,
     /// True if the level exceeds the limit itself, not only the level of the action.
     pub is_over: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,6 +123,8 @@ impl Notice {
             period: "5m".to_owned(),
             counted: "101 recipients".to_owned(),
             quota: "100 recipients per 5 minutes".to_owned(),
+            reached: "101 of 100 recipients per 5 minutes".to_owned(),
+            refuses: true,
             is_over: true,
             user: Some(user.to_owned()),
             client: Some(IpAddr::from([203, 0, 113, 7])),
@@ -144,6 +157,10 @@ impl Excess {
             period: notice.quota.period(),
             counted: amounts::counted(notice),
             quota: amounts::quota(notice),
+            reached: amounts::reached(notice),
+            refuses: notice.consequence.refuses,
+            suspends_for: notice.consequence.suspends.map(format_duration),
+            may_suspend_for: notice.consequence.may_suspend.map(format_duration),
             is_over: is_over(&notice.quota, notice.level),
             user: session.user.map(printable),
             client: Some(session.client),
@@ -163,6 +180,14 @@ impl Excess {
             Some(user) if self.owner.len() == 1 => user.clone(),
             _ if parts.is_empty() => "all mail together".to_owned(),
             _ => parts.join(", "),
+        }
+    }
+
+    /// Returns [`Excess::reached`], also for a notice of an earlier version of Weir.
+    pub fn reached_text(&self) -> String {
+        match self.reached.is_empty() {
+            true => format!("{}, of {}", self.counted, self.quota),
+            false => self.reached.clone(),
         }
     }
 

@@ -6,6 +6,7 @@ use super::options::{MailTarget, NotificationOptions, Options};
 use super::spool::{Failing, Kind, Spool};
 use crate::log::LoggedState;
 use crate::metrics::Metrics;
+use crate::policy::budgets::Owner;
 use crate::policy::verdict;
 use crate::store::{NoticeKey, NoticeRecorder, NoticeRow};
 use crate::time::Timestamp;
@@ -63,6 +64,7 @@ impl Notifier {
     pub fn take(&self, event: &verdict::Notice, session: &Session<'_>, now: Timestamp) -> bool {
         let mut inner = self.lock();
         let is_new = inner.episodes.begins(event, now);
+        inner.episodes.remove_forgotten(&self.recorder);
         if is_new {
             let options = inner.options.clone();
             let name = &*event.notification.name;
@@ -78,6 +80,11 @@ impl Notifier {
             self.show(&inner);
         }
         is_new
+    }
+
+    /// Ends the episodes of an owner's budgets of a limit, because an administrator has emptied them.
+    pub fn end_episodes(&self, limit: &str, owner: &Owner, now: Timestamp) {
+        self.lock().episodes.end(limit, owner, now);
     }
 
     /// Returns the targets that fail at present.
@@ -155,14 +162,18 @@ impl Notifier {
         if skipped {
             self.count(Kind::User, "skipped");
             let (notify, limit, user) = (&notice.notify, &notice.excess.limit, notice.excess.login());
-            tracing::info!(notify, limit, user, "no notice to the user: the mail address is not known");
+            let why = match notice.excess.user {
+                Some(_) => "the mail address is not known",
+                None => "the client has not logged in",
+            };
+            tracing::info!(notify, limit, user, reason = why, "no notice to the user");
         }
         targets
     }
 }
 
-/// Returns the targets of a notice, as in [`NoticeKey::target`], and whether the user gets no mail because the address
-/// is not known.
+/// Returns the targets of a notice, as in [`NoticeKey::target`], and whether the user gets no mail because no user has
+/// logged in, or because the address is not known.
 pub(super) fn targets(options: &NotificationOptions, notice: &Notice) -> (Vec<String>, bool) {
     let (mut targets, mut skipped) = (Vec::new(), false);
     targets.extend(options.webhook.as_ref().map(|_| Kind::Webhook.name().to_owned()));
@@ -171,7 +182,8 @@ pub(super) fn targets(options: &NotificationOptions, notice: &Notice) -> (Vec<St
         let target = match target {
             MailTarget::Address(address) => Some(format!("{} {address}", Kind::Mail.name())),
             MailTarget::User => {
-                let address = notice.excess.login().and_then(|login| options.address_of(login));
+                // Before the login, the client can name any address, also one of another organization.
+                let address = notice.excess.user.as_deref().and_then(|login| options.address_of(login));
                 skipped |= address.is_none();
                 address.map(|address| format!("{} {address}", Kind::User.name()))
             }
@@ -179,4 +191,19 @@ pub(super) fn targets(options: &NotificationOptions, notice: &Notice) -> (Vec<St
         targets.extend(target);
     }
     (targets, skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notify::options::tests::plain;
+
+    #[test]
+    fn a_name_that_has_not_logged_in_gets_no_mail() {
+        let options = NotificationOptions { mail: vec![MailTarget::User], ..plain() };
+        let mut notice = Notice::test("weir.example", "n", "victim@example.net", Timestamp::from_micros(0));
+        assert_eq!(targets(&options, &notice), (vec!["user victim@example.net".to_owned()], false));
+        notice.excess.user = None;
+        assert_eq!(targets(&options, &notice), (Vec::new(), true));
+    }
 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 pub struct Options {
     /// Weir's host name, which notices name as their origin.
     pub hostname: Arc<str>,
+    /// Person or place that helps suspended users, of `[suspensions]`.
+    pub contact: Option<Arc<str>>,
     /// Help page for users.
     pub help_url: Option<Arc<str>>,
     pub notifications: BTreeMap<Arc<str>, NotificationOptions>,

@@ -22,12 +22,13 @@ enum Part {
 type Value = fn(&Notice) -> String;
 
 /// All placeholders, each with its value.
-const PLACEHOLDERS: [(&str, Value); 17] = [
+const PLACEHOLDERS: [(&str, Value); 18] = [
     ("user", |notice| notice.excess.login().unwrap_or_default().to_owned()),
     ("owner", |notice| notice.excess.subject()),
     ("limit-name", |notice| notice.excess.limit.clone()),
     ("level", |notice| notice.excess.counted.clone()),
     ("limit", |notice| notice.excess.quota.clone()),
+    ("reached", |notice| notice.excess.reached_text()),
     ("period", |notice| notice.excess.period.clone()),
     ("mode", |notice| notice.excess.mode.clone()),
     ("client", |notice| notice.excess.client.map(|client| client.to_string()).unwrap_or_default()),

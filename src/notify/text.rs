@@ -1,7 +1,8 @@
 //! Plain text of notices, for administrators and for users.
 
 use super::notice::{Event, Excess, Notice};
-use crate::time::format_duration;
+use crate::policy::limit::plain_period;
+use crate::time::{format_duration, parse_duration};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub fn for_administrator(notice: &Notice) -> Letter {
     let mut text = match notice.event {
         Event::Begin if excess.is_over => format!("{who} exceeds the limit {limit}.\n\n"),
         Event::Begin => format!("{who} has reached a level of the limit {limit} at which a notice is due.\n\n"),
-        Event::End => format!("{who} has been below the limit {limit} for the limit's period.\n\n"),
+        Event::End => format!("{who} is below the limit {limit} again.\n\n"),
         Event::Test => format!(
             "This is a test of the notification {}: an administrator has asked for it, and the values below are invented.\n\n",
             notice.notify
@@ -36,7 +37,7 @@ pub fn for_administrator(notice: &Notice) -> Letter {
         let period = Some(&*excess.period).filter(|period| period.starts_with(|c: char| c.is_ascii_digit()));
         let _ = write!(
             text,
-            "\nThere is no other notice about this budget until its level has been lower for {}.\n",
+            "\nThere is no other notice about this budget until its level has been lower for {}, or until it is reset.\n",
             period.map_or_else(|| format_duration(REST), str::to_owned)
         );
         if let [(field, value)] = &excess.owner.iter().collect::<Vec<_>>()[..]
@@ -93,37 +94,75 @@ fn facts(notice: &Notice, text: &mut String) {
     }
 }
 
-/// Returns the text of a notice for the user who is concerned.
+/// Returns the text of a notice for the user who is concerned, who perhaps knows nothing about mail servers.
 pub fn for_user(notice: &Notice, contact: &str, help_url: Option<&str>) -> Letter {
-    let Excess { counted, quota, network, country, is_over, .. } = &notice.excess;
-    let account = notice.excess.login().unwrap_or("(unknown)");
-    let host = &notice.host;
-    let from = network.as_ref().map(|network| match country {
-        Some(country) => format!("{network} ({})", country.to_uppercase()),
-        None => network.clone(),
-    });
-    let from = from.map_or_else(String::new, |network| format!(" from the network {network}"));
+    let excess = &notice.excess;
+    let (account, host) = (excess.login().unwrap_or("(unknown)"), &notice.host);
     let contact = match help_url {
         Some(url) => format!("{contact}, or see {url}"),
         None => contact.to_owned(),
     };
-    let test = if notice.event == Event::Test { "This is a test, the values are invented.\n\n" } else { "" };
+    // A budget of several users, such as that of a client, is not the account's own.
+    let (owner, its) = match excess.owner.contains_key("user") {
+        true => (format!("Your account {account}"), "its limit"),
+        false => (format!("Your account {account}, or other mail that counts with its mail,"), "a limit"),
+    };
     if notice.event == Event::End {
         let subject = format!("Your account {account} is below its limit again");
-        let text = format!("Your account {account} at {host} is below its limit again.\n\nQuestions: {contact}\n");
+        let text = format!("{owner} is below {its} at {host} again.\n\nQuestions: {contact}\n");
         return Letter { subject, text };
     }
-    let does = if *is_over { "exceeds its limit" } else { "is close to its limit" };
-    let subject = format!("Your account {account} {does}: was it you?");
+    let test = if notice.event == Event::Test { "This is a test, the values are invented.\n\n" } else { "" };
+    let does = if excess.is_over { "exceeds" } else { "is close to" };
+    let network = excess.network.as_ref().map(|network| match &excess.country {
+        Some(country) => format!("{network} ({})", country.to_uppercase()),
+        None => network.clone(),
+    });
+    let network = network.map_or_else(String::new, |network| format!(", for a device in the network {network}"));
     let text = format!(
-        "{test}Your account {account} {does} at {host}.\n\nCounted: {counted}\nAllowed: {quota}\n\n\
-         The last event came{from} at {}. Was it you?\n\n\
-         If it was not you, another person perhaps knows your password. Change the password now, and tell us: {contact}\n\n\
-         If it was you, there is nothing to do: the server accepts more when some time has passed. \
-         If you need a higher limit, ask: {contact}\n",
-        notice.time.rfc3339()
+        "{test}{owner} {does} {its} at {host}.\n\n\
+         It has reached {}.\n\
+         The server noticed it at {}{network}. Was it you?\n\n\
+         If it was not you, another person probably uses your account. Change your password at once, and tell us: \
+         {contact}\n\n{}\n",
+        excess.reached_text(),
+        plain_time(notice),
+        next(excess, &contact),
     );
-    Letter { subject, text }
+    Letter { subject: format!("Your account {account} {does} {its}: was it you?"), text }
+}
+
+/// Returns the paragraph about the consequences, for the user who has caused the notice.
+fn next(excess: &Excess, contact: &str) -> String {
+    if let Some(time) = &excess.suspends_for {
+        return format!(
+            "The server has suspended it for {}: until then it refuses mail, and each refusal says when the suspension \
+             ends. If it was you, ask for an earlier end: {contact}",
+            plain_duration(time)
+        );
+    }
+    let now = match excess.refuses {
+        true => "The server refuses what exceeds the limit, and accepts more when some time has passed.",
+        false => "The server has not refused anything because of this limit yet.",
+    };
+    let later = excess
+        .may_suspend_for
+        .as_ref()
+        .map(|time| format!(" If it goes on, it can be suspended for {}.", plain_duration(time)));
+    let later = later.unwrap_or_default();
+    format!("If it was you, you need not do anything. {now}{later} If you need a higher limit, ask: {contact}")
+}
+
+/// Formats a duration such as `1d` for people: `one day`, `8 hours`.
+fn plain_duration(text: &str) -> String {
+    let Ok(duration) = parse_duration(text) else { return text.to_owned() };
+    let plain = plain_period(duration);
+    if plain.starts_with(|c: char| c.is_ascii_digit()) { plain } else { format!("one {plain}") }
+}
+
+/// Returns the time of a notice: `2026-03-01 10:00:00 UTC`.
+fn plain_time(notice: &Notice) -> String {
+    notice.time.rfc3339().replace('T', " ").replace('Z', " UTC")
 }
 
 #[cfg(test)]
@@ -155,8 +194,8 @@ mod tests {
             for_user(&notice(Event::Begin, "user", "alice@example.org"), "help@example.org", Some("https://h.example"));
         assert_eq!(letter.subject, "Your account alice@example.org exceeds its limit: was it you?");
         for words in [
-            "101 recipients",
-            "100 recipients per 5 minutes",
+            "It has reached 101 of 100 recipients per 5 minutes.\n",
+            "at 1970-01-01 00:00:00 UTC, for a device in the network",
             "203.0.113.0/24",
             "help@example.org, or see https://h.example",
         ] {
@@ -166,5 +205,29 @@ mod tests {
         let close = notice(Event::Begin, "user", "alice@example.org");
         let close = Notice { excess: Excess { is_over: false, ..close.excess }, ..close };
         assert!(for_user(&close, "help@example.org", None).subject.contains("is close to its limit"));
+    }
+
+    #[test]
+    fn the_user_reads_the_consequences_of_this_limit_and_no_others() {
+        let text = |change: fn(&mut Excess)| {
+            let mut notice = notice(Event::Begin, "user", "alice");
+            change(&mut notice.excess);
+            for_user(&notice, "help@example.org", None).text
+        };
+        assert!(text(|_| ()).contains("refuses what exceeds the limit"));
+        let harmless = text(|excess| excess.refuses = false);
+        assert!(harmless.contains("has not refused anything") && !harmless.contains("suspend"), "{harmless}");
+        let threatened = text(|excess| (excess.refuses, excess.may_suspend_for) = (false, Some("1d".to_owned())));
+        assert!(threatened.contains("If it goes on, it can be suspended for one day."), "{threatened}");
+        let suspended = text(|excess| excess.suspends_for = Some("1d".to_owned()));
+        assert!(
+            suspended.contains("has suspended it for one day: until then")
+                && !suspended.contains("need not do anything"),
+            "{suspended}"
+        );
+        // The budget of a client is perhaps filled by others.
+        let shared = for_user(&notice(Event::Begin, "client", "192.0.2.7"), "help@example.org", None);
+        assert!(shared.subject.ends_with(" exceeds a limit: was it you?"), "{}", shared.subject);
+        assert!(shared.text.contains("or other mail that counts with its mail"), "{}", shared.text);
     }
 }

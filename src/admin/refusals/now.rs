@@ -1,5 +1,6 @@
 //! Asks policy again about a refused event, with the present budgets and limits.
 
+use crate::admin::exceptions::Exception;
 use crate::decisions::{DecisionRecord, LimitRecord};
 use crate::policy::budgets::SessionCounters;
 use crate::policy::matching::SkipReason;
@@ -26,6 +27,9 @@ pub struct Now {
     /// Reply that would refuse the event, without a reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<String>,
+    /// Suspension that would refuse the event: the recipients to which the owner may write, and how it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<Exception>,
     /// All limits in force.
     pub limits: Vec<LimitNow>,
 }
@@ -107,7 +111,13 @@ impl Asked {
             format!("{} {}", reply.code(), text.trim_end_matches(" (-)"))
         });
         let limits = self.explained.iter().map(|one| self.limit(one, file)).collect();
-        Now { time: self.time, passes: passes(&self.verdict), reply, limits }
+        let suspension = match &self.verdict.ruling {
+            Ruling::Suspended(suspended) => {
+                Some(Exception::of_suspension(&suspended.suspension, &self.known.policy.suspensions))
+            }
+            _ => None,
+        };
+        Now { time: self.time, passes: passes(&self.verdict), reply, suspension, limits }
     }
 
     fn limit(&self, one: &Explained, file: &Path) -> LimitNow {

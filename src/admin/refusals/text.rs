@@ -3,6 +3,7 @@
 use super::now::{LimitNow, name, quota_text};
 use super::remedy::RemedyKind;
 use super::{Coalesced, RefusalAnswer};
+use crate::admin::exceptions::Exception;
 use crate::decisions::{DecisionRecord, ExceptionRecord, LimitRecord, Outcome, ReplyRecord};
 use crate::policy::limit::Mode;
 use crate::terminal::{columns_of, harmless};
@@ -43,6 +44,9 @@ pub fn explanation(answer: &RefusalAnswer, reference: &str) -> String {
         Some(reply) => format!("Now it would be refused: {reply}"),
     };
     text.line(0, &now);
+    if let Some(suspension) = &answer.now.suspension {
+        text.line(0, &until(suspension));
+    }
     answer.changes.iter().for_each(|change| text.line(0, &format!("Changed since: {change}")));
     remedies(answer, &mut text);
     text.0
@@ -118,6 +122,17 @@ fn exceptions(decision: &DecisionRecord, text: &mut Text) {
         let address = mismatch.address.as_deref().unwrap_or("no single valid address");
         text.line(2, &format!("sender in the {}: {address}", mismatch.part));
     }
+}
+
+/// Describes what a suspended owner may send, and how the suspension ends.
+fn until(suspension: &Exception) -> String {
+    let Exception { until, allowed_recipients, ends_on_new_password, .. } = suspension;
+    let sends = match &allowed_recipients[..] {
+        [] => "It allows no mail".to_owned(),
+        all => format!("It allows mail to {}", all.join(", ")),
+    };
+    let password = if *ends_on_new_password { ", with a new password of the user" } else { "" };
+    format!("{sends}. It ends at {until}{password}, or with \"weir release\".")
 }
 
 fn exception(exception: &ExceptionRecord) -> String {

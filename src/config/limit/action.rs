@@ -3,7 +3,7 @@
 use super::Context;
 use crate::config::section::{self, Section};
 use crate::config::values::{choice, flag, text};
-use crate::policy::limit::{Action, Charge, Count, Delay, Ladder, Limit, Mode, Rung, Template, Verb};
+use crate::policy::limit::{Action, Charge, Count, Delay, KnownValues, Ladder, Limit, Mode, Rung, Template, Verb};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use crate::relay::UpstreamOptions;
@@ -144,7 +144,8 @@ fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc
         Some(false) => return Err("false has no effect: leave the key out".to_owned()),
         None => {}
     }
-    let template = Template::parse(&text(value)?, cx.help_url.as_ref()).map_err(|error| error.to_string())?;
+    let known = KnownValues { help_url: cx.help_url.as_ref(), contact: cx.contact.as_ref() };
+    let template = Template::parse(&text(value)?, known).map_err(|error| error.to_string())?;
     let class = match (verb, template.code()) {
         (Verb::Defer, Some(code)) if code.basic >= 500 => Some((code, "its codes are 4xx; deny has 5xx")),
         (Verb::Deny, Some(code)) if code.basic < 500 => Some((code, "its codes are 5xx; defer has 4xx")),

@@ -50,6 +50,8 @@ pub struct Context<'a> {
     pub lateness: Lateness,
     /// URL of the page for users.
     pub help_url: Option<Arc<str>>,
+    /// Contact of `[suspensions]`, which is read before the limits.
+    pub contact: Option<Arc<str>>,
     /// Compiled lists and override tables. They are kept because several limits may refer to the same list or table.
     pub compiled: Compiled,
     /// The users and groups that limits name, to be checked against the users file.

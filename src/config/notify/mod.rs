@@ -65,10 +65,10 @@ impl Notifications {
     }
 
     /// Returns the options of all notifications.
-    pub fn options(&self, hostname: &str, help_url: Option<&Arc<str>>) -> Options {
+    pub fn options(&self, hostname: &str, contact: Option<Arc<str>>, help_url: Option<Arc<str>>) -> Options {
         let of = |(name, known): (&String, &Known)| (name.as_str().into(), known.targets.options.clone());
         let notifications = self.0.iter().map(of).collect();
-        Options { hostname: hostname.into(), help_url: help_url.cloned(), notifications }
+        Options { hostname: hostname.into(), contact, help_url, notifications }
     }
 
     /// Warns of notifications that no limit uses.

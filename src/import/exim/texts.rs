@@ -1,7 +1,7 @@
 //! Translation of Exim's reply texts and delays.
 
 use super::Verb;
-use crate::policy::limit::Template;
+use crate::policy::limit::{KnownValues, Template};
 use crate::time::{format_duration, parse_exim_duration};
 
 /// Translates the text of a reply. Returns an error that says why limits cannot express the text.
@@ -21,7 +21,7 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     let text = text.replace("\\n", " ").replace('{', "(").replace('}', ")").replace('\\', "");
     let text = text.replace('\u{1}', "{").replace('\u{2}', "}");
     let text = without_other_code(&text, verb);
-    match Template::parse(text, None) {
+    match Template::parse(text, KnownValues::default()) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!("message = {message}: {error}, so Weir's standard text is used")),
     }

@@ -2,7 +2,7 @@
 
 use super::super::limit::{Limit, quoted};
 use super::super::source_line::SourceLine;
-use crate::policy::limit::Template;
+use crate::policy::limit::{KnownValues, Template};
 
 /// Action of a rule.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub fn act(limit: &mut Limit, place: &SourceLine, action: &str) {
     };
     let text = text.replace("$$ratecount", "\u{1}level\u{2}").replace(['{', '}'], "");
     let text = text.replace('\u{1}', "{").replace('\u{2}', "}");
-    let wrong = match Template::parse(&text, None) {
+    let wrong = match Template::parse(&text, KnownValues::default()) {
         _ if text.contains("$$") => Some("it uses a variable that texts of Weir do not have".to_owned()),
         _ if text.trim().is_empty() => None,
         Ok(_) => return limit.act(verb, quoted(&text)),

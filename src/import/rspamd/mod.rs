@@ -10,7 +10,7 @@ use super::budget::Allowance;
 use super::limit::{Budget, Condition, Limit, MatchValue, quoted};
 use super::report::Report;
 use super::source_line::SourceLine;
-use crate::policy::limit::{Algorithm, Charge, Count, Template};
+use crate::policy::limit::{Algorithm, Charge, Count, KnownValues, Template};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use owner::Owner;
@@ -307,7 +307,7 @@ impl<'a> Section<'a> {
             limit.shadow(place, format!("{setting}: rspamd only marks the mail"));
         }
         let text = bucket.message.as_deref().map(|text| text.replace(['{', '}'], ""));
-        match text.as_deref().map(|text| Template::parse(text, None)) {
+        match text.as_deref().map(|text| Template::parse(text, KnownValues::default())) {
             None => limit.act("defer", "true"),
             Some(Ok(template)) if template.code().is_none_or(|code| code.basic < 500) => {
                 limit.act("defer", quoted(text.as_deref().unwrap_or_default()));

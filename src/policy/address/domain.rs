@@ -44,7 +44,8 @@ pub fn pattern(pattern: &str) -> Cow<'_, str> {
         return lower_nfc(pattern).into();
     }
     let has_star = |label: &str| label.contains('*');
-    let is_unicode = pattern.split('.').any(|label| has_star(label) && !label.is_ascii());
+    // The lower case of some characters is ASCII, such as that of the Kelvin sign.
+    let is_unicode = pattern.split('.').any(|label| has_star(label) && !lower_nfc(label).is_ascii());
     let normalized = each_label(pattern, |label| match (has_star(label), is_unicode) {
         (true, _) => lower_nfc(label).into(),
         (false, true) => unicode(&normal(label)).into_owned().into(),
@@ -53,12 +54,14 @@ pub fn pattern(pattern: &str) -> Cow<'_, str> {
     normalized.into()
 }
 
-/// Returns a normalized domain with U-labels in place of its A-labels.
+/// Returns a normalized domain with U-labels in place of its A-labels. An A-label stays if its U-label is a spelling of
+/// another label: `xn--91g` encodes U+210A, which UTS 46 maps to `g`.
 pub fn unicode(domain: &str) -> Cow<'_, str> {
-    match has_a_label(domain) {
-        false => domain.into(),
-        true => each_label(domain, |label| u_label(label).map_or(label.into(), Cow::Owned)).into(),
+    if !has_a_label(domain) {
+        return domain.into();
     }
+    let decoded = |label| u_label(label).filter(|decoded| a_label(decoded) == label);
+    each_label(domain, |label| decoded(label).map_or(label.into(), Cow::Owned)).into()
 }
 
 /// Converts a text to lower case, then to NFC.
@@ -210,6 +213,18 @@ mod tests {
             assert_eq!(pattern(expected), expected, "{text}");
         }
         assert_eq!(unicode("a.xn--bcher-kva.xn--mller-kva"), "a.bücher.müller");
+    }
+
+    #[test]
+    fn a_pattern_whose_labels_have_other_u_labels_or_become_ascii_is_normalized_once() {
+        for (text, expected) in [
+            ("\u{985}*.xn--91G", "\u{985}*.xn--91g"),
+            ("\u{212a}*.b\u{fc}cher", "k*.xn--bcher-kva"),
+            ("\u{985}*.xn--0y0c", "\u{985}*.\u{e000}"),
+        ] {
+            assert_eq!(pattern(text), expected, "{text}");
+            assert_eq!(pattern(expected), expected, "{text}");
+        }
     }
 
     #[test]

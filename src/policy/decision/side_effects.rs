@@ -8,7 +8,7 @@ use crate::policy::exception::{By, Suspension, Term};
 use crate::policy::limit::{Count, Effect, Limit, Mode, Verb};
 use crate::policy::plan::PlannedBudget;
 use crate::policy::request::Event;
-use crate::policy::verdict::{Notice, Suspended, SuspensionNotice, Verdict};
+use crate::policy::verdict::{Consequence, Notice, Suspended, SuspensionNotice, Verdict};
 use crate::policy::{Lateness, Policy};
 use std::sync::Arc;
 
@@ -108,7 +108,20 @@ impl Decision<'_> {
                 mode: step.limit.mode,
                 level: step.level,
                 quota: *step.planned.quota,
+                consequence: self.consequence(step),
             });
+        }
+    }
+
+    fn consequence(&self, step: &Step<'_>) -> Consequence {
+        if step.limit.mode != Mode::Enforce {
+            return Consequence::default();
+        }
+        let reached = step.reached.as_ref();
+        Consequence {
+            refuses: reached.is_some_and(|reached| reached.refusal.is_some()),
+            suspends: reached.and_then(|reached| reached.suspends).map(|(time, _)| time),
+            may_suspend: step.limit.ladder.longest_suspension().filter(|_| self.may_suspend(step)),
         }
     }
 

@@ -168,6 +168,15 @@ impl Ladder {
         self.rungs.iter().any(|rung| matches!(rung.action, Action::Suspend { .. }))
     }
 
+    /// Returns the longest suspension of all rungs; `None` if no rung suspends.
+    pub fn longest_suspension(&self) -> Option<Duration> {
+        let time = |rung: &Rung| match rung.action {
+            Action::Suspend { time, .. } => Some(time),
+            _ => None,
+        };
+        self.rungs.iter().filter_map(time).max()
+    }
+
     /// Returns the level of the first rung.
     pub fn lowest(&self) -> f64 {
         self.lowest

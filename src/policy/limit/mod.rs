@@ -23,7 +23,7 @@ pub use quota::{Quota, Scope, Share};
 pub use rate_doubt::RateDoubt;
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
 pub use reset_target::ResetTarget;
-pub use template::{Code, Template};
+pub use template::{Code, KnownValues, Template};
 pub use wording::{Thing, plain_period};
 
 pub(super) use keys::OwnerFields;

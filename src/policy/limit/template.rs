@@ -10,6 +10,7 @@ pub struct Template {
     code: Option<Code>,
     parts: Vec<Part>,
     help_url: Arc<str>,
+    contact: Arc<str>,
 }
 
 /// Reply code and enhanced code (RFC 3463).
@@ -78,8 +79,9 @@ enum Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placeholder {
-    /// The only value that is known when the template is parsed.
+    /// Known when the template is parsed, as the contact is.
     HelpUrl,
+    Contact,
     Level,
     Limit,
     Period,
@@ -88,7 +90,7 @@ enum Placeholder {
     Reference,
 }
 
-const PLACEHOLDERS: [(&str, Placeholder); 7] = [
+const PLACEHOLDERS: [(&str, Placeholder); 8] = [
     ("level", Placeholder::Level),
     ("limit", Placeholder::Limit),
     ("period", Placeholder::Period),
@@ -96,7 +98,17 @@ const PLACEHOLDERS: [(&str, Placeholder); 7] = [
     ("limit-name", Placeholder::LimitName),
     ("reference", Placeholder::Reference),
     ("help-url", Placeholder::HelpUrl),
+    ("contact", Placeholder::Contact),
 ];
+
+/// Values of placeholders that are known when a template is parsed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownValues<'a> {
+    /// Help page for users.
+    pub help_url: Option<&'a Arc<str>>,
+    /// Person or place that helps suspended users.
+    pub contact: Option<&'a Arc<str>>,
+}
 
 /// Error in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +116,7 @@ pub enum BadTemplate {
     Unclosed,
     UnknownPlaceholder { name: String },
     NoHelpUrl,
+    NoContact,
     NotPrintable,
     TooLong,
     Empty,
@@ -122,6 +135,7 @@ impl fmt::Display for BadTemplate {
             Self::NoHelpUrl => {
                 f.write_str("{help-url} has no value: write help-url = \"https://…\" on top of the file")
             }
+            Self::NoContact => f.write_str("{contact} has no value: write contact = \"…\" in [suspensions]"),
             Self::NotPrintable => f.write_str("a reply is printable ASCII, in one line"),
             Self::TooLong => write!(f, "a reply has at most {MAX_TEXT} characters"),
             Self::Empty => f.write_str("a reply has some text"),
@@ -136,8 +150,8 @@ impl fmt::Display for BadTemplate {
 const MAX_TEXT: usize = 350;
 
 impl Template {
-    /// Parses a template and checks its placeholders. `help_url` is the help page for users.
-    pub fn parse(text: &str, help_url: Option<&Arc<str>>) -> Result<Self, BadTemplate> {
+    /// Parses a template and checks its placeholders.
+    pub fn parse(text: &str, known: KnownValues<'_>) -> Result<Self, BadTemplate> {
         if text.trim().is_empty() {
             return Err(BadTemplate::Empty);
         }
@@ -159,18 +173,25 @@ impl Template {
             let placeholder = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
             let (_, placeholder) =
                 placeholder.ok_or_else(|| BadTemplate::UnknownPlaceholder { name: name.to_owned() })?;
-            if *placeholder == Placeholder::HelpUrl && help_url.is_none() {
-                return Err(BadTemplate::NoHelpUrl);
+            match placeholder {
+                Placeholder::HelpUrl if known.help_url.is_none() => return Err(BadTemplate::NoHelpUrl),
+                Placeholder::Contact if known.contact.is_none() => return Err(BadTemplate::NoContact),
+                _ => {}
             }
             parts.extend([Part::Text(before.to_owned()), Part::Placeholder(*placeholder)]);
             rest = after;
         }
         parts.push(Part::Text(rest.to_owned()));
-        let urls = parts.iter().filter(|part| **part == Part::Placeholder(Placeholder::HelpUrl)).count();
-        if text.len() + urls * help_url.map_or(0, |url| url.len()) > MAX_TEXT {
+        let [help_url, contact] = [known.help_url, known.contact].map(|value| value.cloned().unwrap_or_default());
+        let value = |part: &Part| match part {
+            Part::Placeholder(Placeholder::HelpUrl) => help_url.len(),
+            Part::Placeholder(Placeholder::Contact) => contact.len(),
+            _ => 0,
+        };
+        if text.len() + parts.iter().map(value).sum::<usize>() > MAX_TEXT {
             return Err(BadTemplate::TooLong);
         }
-        Ok(Self { code, parts, help_url: help_url.cloned().unwrap_or_default() })
+        Ok(Self { code, parts, help_url, contact })
     }
 
     /// Returns the reply code at the beginning of the text, if there is one.
@@ -198,6 +219,7 @@ impl Template {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
             Part::Placeholder(Placeholder::HelpUrl) => self.help_url.to_string(),
+            Part::Placeholder(Placeholder::Contact) => self.contact.to_string(),
             Part::Placeholder(Placeholder::Level) => words.level.clone(),
             Part::Placeholder(Placeholder::Limit) => words.limit.clone(),
             Part::Placeholder(Placeholder::Period) => words.period.clone(),
@@ -222,15 +244,32 @@ mod tests {
             ("5.7.1 no", None, "5.7.1 no"),
         ] {
             if text.starts_with("100") {
-                assert!(Template::parse(text, None).is_err(), "{text}");
+                assert!(Template::parse(text, KnownValues::default()).is_err(), "{text}");
                 continue;
             }
-            let template = Template::parse(text, None).unwrap();
+            let template = Template::parse(text, KnownValues::default()).unwrap();
             assert_eq!(template.code().map(|code| code.to_string()).as_deref(), code, "{text}");
             assert_eq!(template.parts, [Part::Text(rest.to_owned())]);
         }
-        assert_eq!(Template::parse("554 ", None), Err(BadTemplate::Empty));
-        assert!(matches!(Template::parse("554 4.7.1 no", None), Err(BadTemplate::CodesDisagree { .. })));
+        assert_eq!(Template::parse("554 ", KnownValues::default()), Err(BadTemplate::Empty));
+        assert!(matches!(
+            Template::parse("554 4.7.1 no", KnownValues::default()),
+            Err(BadTemplate::CodesDisagree { .. })
+        ));
+    }
+
+    #[test]
+    fn a_text_may_name_the_help_page_and_the_contact() {
+        let (help_url, contact) = (Arc::from("https://h.example"), Arc::from("+44 1223 again"));
+        let known = KnownValues { help_url: Some(&help_url), contact: Some(&contact) };
+        let template = Template::parse("{limit-name}: see {help-url}, call {contact}", known).unwrap();
+        let [level, limit, period, wait] = Default::default();
+        let words = Words { level, limit, period, wait, limit_name: "l", reference: "-" };
+        assert_eq!(template.fill(&words), "l: see https://h.example, call +44 1223 again");
+        assert!(!template.says_later(), "the contact is no promise");
+        let long = Arc::from("x".repeat(200));
+        let known = KnownValues { help_url: None, contact: Some(&long) };
+        assert_eq!(Template::parse(&format!("{} {{contact}}", "x".repeat(150)), known), Err(BadTemplate::TooLong));
     }
 
     #[test]
@@ -238,14 +277,15 @@ mod tests {
         for (text, why) in [
             ("{level", BadTemplate::Unclosed),
             ("see {help-url}", BadTemplate::NoHelpUrl),
+            ("ask {contact}", BadTemplate::NoContact),
             ("{levle}", BadTemplate::UnknownPlaceholder { name: "levle".into() }),
             ("a\r\nb", BadTemplate::NotPrintable),
             ("\u{fc}ber", BadTemplate::NotPrintable),
             (" ", BadTemplate::Empty),
         ] {
-            assert_eq!(Template::parse(text, None), Err(why), "{text}");
+            assert_eq!(Template::parse(text, KnownValues::default()), Err(why), "{text}");
         }
-        assert_eq!(Template::parse(&"x".repeat(351), None), Err(BadTemplate::TooLong));
+        assert_eq!(Template::parse(&"x".repeat(351), KnownValues::default()), Err(BadTemplate::TooLong));
         assert!(BadTemplate::UnknownPlaceholder { name: "levle".into() }.to_string().contains("{limit-name}"));
     }
 }

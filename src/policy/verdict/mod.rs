@@ -70,6 +70,18 @@ pub struct Notice {
     /// Level of the budget.
     pub level: f64,
     pub quota: Quota,
+    pub consequence: Consequence,
+}
+
+/// Consequence of a limit for the owner of the budget, as far as it is known when the notice is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consequence {
+    /// True if the limit refuses the event.
+    pub refuses: bool,
+    /// Length of the suspension that begins with the event.
+    pub suspends: Option<Duration>,
+    /// Longest suspension of the limit's rungs, if the owner can be suspended.
+    pub may_suspend: Option<Duration>,
 }
 
 impl Notice {
