@@ -102,7 +102,8 @@ fn a_flood_changes_the_page_at_most_once_a_second() {
     });
     println!("{:.0} refusals / s", count / seconds);
     let changes: Vec<f64> = serde_json::from_value(browser.run("return window.changes", &[])).unwrap();
-    let gaps: Vec<f64> = changes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // The first change can belong to the rendering of the page that had been opened, which no change delays.
+    let gaps: Vec<f64> = changes.windows(2).skip(1).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.iter().all(|gap| *gap >= 990.0), "{gaps:?}");
     assert!(count > 100.0 * changes.len() as f64, "{count} refusals, {} changes", changes.len());
     assert_no_errors(&browser);
