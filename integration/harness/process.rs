@@ -5,6 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -23,9 +24,20 @@ struct Log {
     more: Condvar,
 }
 
+/// Ports of [`free_port`]. Linux gives the ports from 32768 on to outgoing connections, and to listeners on port 0. One of
+/// these could take such a port before the program that is to listen there has started.
+const PORTS: Range<u16> = 20_000..32_000;
+
 /// Returns a port that is free at the moment.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    loop {
+        let mut octets = [0; 2];
+        getrandom::fill(&mut octets).unwrap();
+        let port = PORTS.start + u16::from_ne_bytes(octets) % (PORTS.end - PORTS.start);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Process {
