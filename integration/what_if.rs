@@ -266,15 +266,20 @@ fn without_a_log_of_all_decisions_the_answer_names_the_remedy() {
     }
 }
 
+/// Sends the traffic through Weir, stops Weir, and returns the decision log.
+fn recorded_traffic(site: &Site) -> String {
+    let weir = site.start();
+    send_traffic(&weir);
+    wait_for_lines(site, TRAFFIC_LINES);
+    assert_eq!(weir.terminate(), Some(0));
+    std::fs::read_to_string(site.path("decisions")).unwrap()
+}
+
 #[test]
 fn torn_and_foreign_lines_are_left_out_and_counted() {
     let upstream = Upstream::start();
     let site = site(&upstream, FULL_LOG);
-    let weir = site.start();
-    send_traffic(&weir);
-    wait_for_lines(&site, TRAFFIC_LINES);
-    assert_eq!(weir.terminate(), Some(0));
-    let text = std::fs::read_to_string(site.path("decisions")).unwrap();
+    let text = recorded_traffic(&site);
     let last = text.lines().last().unwrap();
     let long = "y".repeat(3 << 20);
     std::fs::write(site.path("decisions"), format!("{{\"time\":\n\n\u{0}\n{long}\n{text}{}", &last[..last.len() / 2]))
@@ -298,11 +303,7 @@ fn peak_memory(weir: &Process) -> u64 {
 fn only_the_newest_part_of_a_large_log_is_read_and_mail_flows_meanwhile() {
     let upstream = Upstream::start();
     let site = site(&upstream, FULL_LOG);
-    let weir = site.start();
-    send_traffic(&weir);
-    wait_for_lines(&site, TRAFFIC_LINES);
-    assert_eq!(weir.terminate(), Some(0));
-    let text = std::fs::read_to_string(site.path("decisions")).unwrap();
+    let text = recorded_traffic(&site);
     let session = serde_json::from_str::<Value>(text.lines().next().unwrap()).unwrap()["session"].clone();
     let mut file = std::io::BufWriter::new(std::fs::File::create(site.path("decisions")).unwrap());
     for n in 0..(80 << 20) / text.len() {
