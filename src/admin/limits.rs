@@ -7,7 +7,7 @@ use super::{Api, ApiError, Errors, Json};
 use crate::clock;
 use crate::policy::limit::{Action, Delay, Limit, Rung};
 use crate::time::{format_amount, format_duration};
-use axum::extract::State as ApiState;
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -74,7 +74,7 @@ pub struct LimitAction {
 /// Returns the limits in force: each with its explanation, its actions, and the number of its budgets that are nearly
 /// full. The numbers are up to ten seconds old.
 #[utoipa::path(get, path = "/v1/limits", responses((status = 200, description = "The limits", body = LimitsAnswer), Errors))]
-pub async fn limits(ApiState(api): ApiState<Api>) -> Result<Json<LimitsAnswer>, ApiError> {
+pub async fn limits(State(api): State<Api>) -> Result<Json<LimitsAnswer>, ApiError> {
     let (server, now) = (api.server()?, clock::now());
     let policy = server.store.policy();
     let counts = api.limit_counts().at(&server.store, &policy, now).await;

@@ -25,7 +25,7 @@ pub struct Replay {
     pub report: Report,
 }
 
-/// What would have become of one session.
+/// Consequences of the tried limit for one session.
 #[derive(Default)]
 struct Session {
     counters: SessionCounters,

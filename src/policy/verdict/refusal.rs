@@ -24,7 +24,7 @@ pub struct Refusal {
     pub wait: Wait,
     /// Length of the suspension that the refusal starts: the longest suspension among all limits that suspend.
     pub suspends: Option<Duration>,
-    /// What the reply says about this suspension.
+    /// Facts about the suspension, for the reply.
     pub suspension: Option<SuspensionNotice>,
     /// The event is refused because its delay, together with the earlier delays, would be too long.
     pub is_late: bool,

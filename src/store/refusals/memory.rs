@@ -37,7 +37,7 @@ pub struct RefusalMemory {
 
 struct Inner {
     refusals: Coalesced,
-    /// What limits in shadow or soft mode would have refused.
+    /// Events that limits in shadow or soft mode would have refused.
     shadow: Coalesced,
     /// ID of the latest record.
     last_id: i64,
