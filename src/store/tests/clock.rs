@@ -85,12 +85,7 @@ async fn a_believed_jump_back_resets_no_budget_and_one_forward_ends_exceptions()
     let mut new = limit("new", Field::User, "10.5 / 1d");
     new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
     let policy = of(vec![limit("l", Field::User, "100 / 1d"), new]);
-    let options = Options {
-        path: path.clone(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&path);
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     let mut machine = Machine::new(store);
     make_exceptions(&machine.store, DAY).await;

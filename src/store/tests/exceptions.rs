@@ -211,12 +211,7 @@ async fn resetting_an_unreadable_budget_fails() {
 }
 
 fn open_with(path: &Path, policy: Policy) -> Store {
-    let options = Options {
-        path: path.to_owned(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(path);
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 

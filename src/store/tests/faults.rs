@@ -40,12 +40,7 @@ async fn foreign_files_are_not_touched_and_limits_hold_in_memory() {
 async fn a_task_that_fails_is_counted_and_refusals_are_written_when_it_succeeds_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let options = Options {
-        path: path.clone(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&path);
     let metrics = Arc::new(Metrics::new().unwrap());
     let store = Store::open(&options, policy("100 / 1d"), metrics.clone()).unwrap();
     store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap();

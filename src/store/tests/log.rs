@@ -24,12 +24,7 @@ fn the_log_keeps_its_length_under_load_and_always_with_synced_commits() {
 async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let options = Options {
-        path: path.clone(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&path);
     let metrics = Arc::new(Metrics::new().unwrap());
     let store = Store::open(&options, new_recipients("400K / 1d", None), metrics.clone()).unwrap();
     let length = || file::wal_path(&path).metadata().unwrap().len();
@@ -102,12 +97,7 @@ impl std::io::Write for Stalled {
 
 /// Returns a store with three budgets. The filter of each budget can take up to 800 kB.
 async fn store_of_large_filters(path: &Path) -> Store {
-    let options = Options {
-        path: path.to_owned(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(path);
     let limits = new_recipients("400K / 1d", None);
     let store = Store::open(&options, limits, Arc::new(Metrics::new().unwrap())).unwrap();
     for user in ["alice", "bob", "carol"] {

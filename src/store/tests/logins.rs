@@ -20,12 +20,7 @@ fn policy_with_novelty() -> Policy {
 }
 
 fn open_with_novelty(path: &Path) -> Store {
-    let options = Options {
-        path: path.to_owned(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(path);
     Store::open(&options, policy_with_novelty(), Arc::new(Metrics::new().unwrap())).unwrap()
 }
 
@@ -182,12 +177,7 @@ fn a_hundred_thousand_users_take_at_most_200_octets_per_user_and_network() {
     const NETWORKS: u64 = 3;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let options = Options {
-        path: path.clone(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&path);
     let mut file = File::open(&options).unwrap();
     // The users log in in no order, so that the pages of the table are split at random places.
     let rows: Vec<_> = (0..USERS * NETWORKS).map(|n| (n * 7_919 * 104_729) % (USERS * NETWORKS)).collect();

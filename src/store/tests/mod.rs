@@ -76,14 +76,18 @@ async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
     store.admit(at(0), &asked, &mut SessionCounters::default()).await.unwrap();
 }
 
-fn open(path: &Path) -> Result<Store, OpenError> {
-    let options = Options {
+/// Returns the usual options of these tests.
+fn options(path: &Path) -> Options {
+    Options {
         path: path.to_owned(),
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
         refusals: RefusalOptions::default(),
-    };
-    Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap()))
+    }
+}
+
+fn open(path: &Path) -> Result<Store, OpenError> {
+    Store::open(&options(path), policy("100 / 1d"), Arc::new(Metrics::new().unwrap()))
 }
 
 fn asked(user: &str, recipients: usize) -> PolicyRequest {
@@ -142,12 +146,7 @@ async fn a_second_store_on_one_file_is_refused() {
 async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
     let folder = tempfile::tempdir().unwrap();
     let policy = new_recipients("400K / 1d", None);
-    let options = Options {
-        path: folder.path().join("state.db"),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = options(&folder.path().join("state.db"));
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // 250 filters of 800 kB take more than the memory for budgets.
     let users: Vec<String> = (0..250).map(|n| format!("user{n}")).collect();

@@ -22,12 +22,7 @@ fn per_sender(rate: &str) -> Policy {
 }
 
 fn open(path: &Path, policy: Policy) -> Store {
-    let options = Options {
-        path: path.to_owned(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(path);
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 

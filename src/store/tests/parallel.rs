@@ -33,12 +33,7 @@ async fn parallel_decisions_never_exceed_a_limit() {
 #[tokio::test]
 async fn decisions_out_of_order_do_not_make_time_pass_twice() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
-        path: folder.path().join("state.db"),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&folder.path().join("state.db"));
     let store = Store::open(&options, policy("1K / 1s"), Arc::new(Metrics::new().unwrap())).unwrap();
     let mut total = 0;
     for n in 0..2_000i64 {
@@ -109,12 +104,7 @@ fn dialogue(recipients: usize) -> Vec<Vec<Event>> {
 /// transactions.
 async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
-        path: folder.path().join("state.db"),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&folder.path().join("state.db"));
     let store = Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap();
     let (store, log, policy) = (Arc::new(store), Arc::new(Log::default()), Arc::new(policy()));
     let tasks: Vec<_> = (0..1000u64)

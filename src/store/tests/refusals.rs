@@ -276,12 +276,7 @@ async fn old_refusals_are_deleted_in_slices_and_each_step_uses_an_index() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     open(&path).unwrap().close().await;
-    let options = Options {
-        path: path.clone(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&path);
     let mut file = File::open(&options).unwrap();
     let rows: Vec<_> = (0..3_000)
         .map(|n| RefusalRow::single(n + 1, &reference("alice", n, 1), refusal("alice", &"x".repeat(2_000))))

@@ -33,12 +33,7 @@ async fn a_file_of_version_2_is_migrated() {
     journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, journal::Seen::Whole);
     old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
     drop(old);
-    let options = Options {
-        path: path.clone(),
-        durability: Durability::Process,
-        on_failure: OnFailure::Allow,
-        refusals: RefusalOptions::default(),
-    };
+    let options = super::options(&path);
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // The recipients are still known after the migration, and the hundredth recipient exceeds the limit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut SessionCounters::default()).await.unwrap()), 99);
