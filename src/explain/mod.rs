@@ -7,6 +7,7 @@ mod hours;
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
+use crate::policy::KnownTo;
 use crate::policy::limit::{Algorithm, Charge, Count, Effect, Limit, Mode, Quota, Scope};
 use crate::policy::request::{Event, Stage};
 use crate::time::{format_amount, format_duration};
@@ -164,9 +165,9 @@ impl Explained<'_> {
         let distinct = self.rates[0].distinct?;
         let what = distinct.what.name();
         if let Some(memory) = distinct.known_to {
-            let by = match memory.per {
-                None => "anyone here has".to_owned(),
-                Some(field) => format!("this {} has", field.word()),
+            let by = match memory.known_to {
+                KnownTo::All => "anyone here has".to_owned(),
+                KnownTo::Each(field) => format!("this {} has", field.word()),
             };
             let what = if self.rates[0].count == Count::Messages { "a message counts once, if a" } else { "a" };
             let counts = if self.rates[0].count == Count::Messages { "is one" } else { "counts only if it is one" };
@@ -187,6 +188,7 @@ impl Explained<'_> {
     fn charging(&self) -> Option<String> {
         let limit = &self.rates[0];
         let what = match (limit.count, limit.charge) {
+            (Count::Refusals, _) => return Some("charged when another limit refuses the recipient".to_owned()),
             (Count::Rejections, _) => return Some("charged when the upstream rejects".to_owned()),
             (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
             (Count::Messages | Count::Recipients | Count::Bytes, Charge::Accepted) => {

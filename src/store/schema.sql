@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS exception (
     lenient  INTEGER NOT NULL DEFAULT 0, -- 1: a suspension that lets mail to the recipients of [suspensions] pass
     password TEXT,             -- of a suspension that a new password of the user ends: fingerprint of the password hash
                                -- at its beginning, or empty until it is known; NULL: no new password ends it
+    known_to TEXT,             -- of a lock: memory whose recipients the owner may still write to; NULL: no lock
     PRIMARY KEY (of_limit, owner)
 ) STRICT, WITHOUT ROWID;
 

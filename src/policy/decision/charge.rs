@@ -96,11 +96,10 @@ impl Decision<'_> {
     /// has seen the recipient lately does not change.
     pub(super) fn learn(&mut self, event: usize) {
         let now = self.now;
-        for lesson in self.plan.lessons.iter().filter(|lesson| lesson.event == event) {
-            let slot = &mut self.loaded.0[lesson.key];
-            let seen = slot.budget.as_ref().and_then(|budget| budget.seen.as_deref());
-            if lesson.rule.look(seen, now, lesson.value) != Seen::Lately {
-                slot.charge(Some(lesson.rule), State { at: now, level: 0.0 }, now, &[lesson.value]);
+        for entry in self.plan.memory_entries.iter().filter(|entry| entry.event == event) {
+            if self.has_seen(entry) != Seen::Lately {
+                let state = State { at: now, level: 0.0 };
+                self.loaded.0[entry.key].charge(Some(entry.memory.rule()), state, now, &[entry.value]);
             }
         }
     }

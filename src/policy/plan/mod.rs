@@ -12,12 +12,12 @@ pub use exceeded::ConditionalCheck;
 pub(super) use match_cache::MatcherSet;
 
 use crate::engine::distinct::{self, Value};
-use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
 use crate::policy::exception::{Grant, Suspension};
 use crate::policy::limit::{Effect, Limit, Quota, Scope};
 use crate::policy::matching::{SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
+use crate::policy::{Memory, Policy};
 use crate::time::Timestamp;
 use exceeded::Precondition;
 use planner::Planner;
@@ -39,8 +39,8 @@ pub struct Plan<'a> {
     pub(super) suspension: Option<Arc<Suspension>>,
     /// Indices in `keys` of the keys of memories.
     memory_keys: Vec<usize>,
-    /// Recipients that memories learn, sorted by the index of the event.
-    pub(super) lessons: Vec<Lesson>,
+    /// Sorted by the index of the event.
+    pub(super) memory_entries: Vec<MemoryEntry>,
 }
 
 /// Limit that applies to one event.
@@ -56,10 +56,11 @@ pub(super) struct Check {
     pub precondition: Option<Precondition>,
 }
 
-/// Recipient that a memory learns.
-pub(super) struct Lesson {
+/// Recipient of an event, and a memory that learns the recipient from a delivery, or that decides about a recipient of a
+/// locked owner.
+pub(super) struct MemoryEntry {
     pub event: usize,
-    pub rule: distinct::Rule,
+    pub memory: Memory,
     /// Index in [`Plan::keys`] of the memory's key.
     pub key: usize,
     pub value: Value,
@@ -194,8 +195,8 @@ impl<'a> Plan<'a> {
         // Limits that look at other limits' budgets come after those limits in the policy.
         of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
         plan.checks.sort_by_key(|check| check.event);
-        if learns {
-            plan.add_lessons(&planner);
+        if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
+            plan.add_memory_entries(&planner);
         }
         plan
     }

@@ -158,6 +158,7 @@ async fn a_suspension_of_version_6_is_strict() {
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
         "ALTER TABLE exception DROP COLUMN lenient; ALTER TABLE exception DROP COLUMN password; \
+         ALTER TABLE exception DROP COLUMN known_to; \
          INSERT INTO exception VALUES ('', 'user=bob', NULL, 0, 9000000000000000, 'limit l', '9 of 9'); \
          PRAGMA user_version = 6",
     )
