@@ -145,6 +145,12 @@ impl Explained<'_> {
                 limit.quota.period(),
                 format_amount(share.at_least)
             ),
+            Quota::Regularity(rule) => format!(
+                "{} only at times that are up to {} regular over {} gaps",
+                limit.thing().noun(2.0),
+                limit.quota.amount(),
+                rule.gaps()
+            ),
             Quota::Rate { .. } => {
                 // If the limit does not refuse from its own rate on, its actions decide how much passes. The lines of
                 // [`Bounds`] then state the amount.

@@ -2,7 +2,8 @@
 //!
 //! A budget is
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
-//! If the limit counts distinct values, `seen` is the budget's filter in base64. If the budget belongs to a grant,
+//! If the limit counts distinct values, `seen` is the budget's filter in base64. If the limit measures regularity,
+//! `times` has the times of the last events. If the budget belongs to a grant,
 //! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
 //! `suspension`). A suspension has `strict`, a lock has `known-to`, and, if a new password ends it, `ends-on-new-password`, perhaps with
 //! `password-fingerprint`. The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
@@ -16,6 +17,7 @@ use super::journal;
 use super::login_history::{self, LoginKey, LoginRow, MAX_NAMES};
 use super::refusals::{self, RefusalRow};
 use crate::engine::State;
+use crate::engine::regularity::Times;
 use crate::policy::KnownTo;
 use crate::policy::budgets::{Budget, Key, Owner};
 use crate::policy::exception::{By, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
@@ -50,9 +52,12 @@ pub fn of_budget(key: &Key, budget: &Budget) -> Value {
     let mut parts = own.parts();
     let mut next = || parts.next().unwrap_or_default();
     let (limit, count, algorithm) = (next(), next(), next());
-    let Budget { state: State { at, level }, seen } = budget;
+    let Budget { state: State { at, level }, seen, times } = budget;
     let mut line = json!({"limit": limit, "count": count, "algorithm": algorithm, "owner": owner(&own.owner()),
         "at": at.rfc3339_exact(), "level": level});
+    if let Some(times) = times {
+        line["times"] = times.iter().collect::<Vec<_>>().into_iter().map(|time| json!(time)).collect();
+    }
     if let Some(seen) = seen {
         line["seen"] = json!(BASE64_STANDARD.encode(journal::seal_seen(seen)));
     }
@@ -150,7 +155,7 @@ impl Line {
 
 impl Object {
     fn budget(&self) -> Result<Line, String> {
-        self.only(&["limit", "count", "algorithm", "owner", "at", "level", "seen", "granted"])?;
+        self.only(&["limit", "count", "algorithm", "owner", "at", "level", "seen", "times", "granted"])?;
         let owners = self.owners()?;
         let (count, algorithm) = (self.word("count")?, self.word("algorithm")?);
         if !Count::ALL.iter().any(|known| known.name() == count) {
@@ -176,7 +181,15 @@ impl Object {
                 Some(journal::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
             }
         };
-        Ok(Line::Budget(HashedKey::of(key), Budget { state: State { at, level }, seen }))
+        let times = match self.0.get("times") {
+            None => None,
+            Some(times) => {
+                let times: Vec<Timestamp> =
+                    serde_json::from_value(times.clone()).map_err(|error| format!("\"times\": {error}"))?;
+                Some(Arc::new(Times::new(times)))
+            }
+        };
+        Ok(Line::Budget(HashedKey::of(key), Budget { state: State { at, level }, seen, times }))
     }
 
     fn exception(&self) -> Result<Line, String> {

@@ -78,7 +78,8 @@ fn add_seen(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget RENAME TO former; ALTER TABLE journal RENAME TO former_journal")?;
     transaction.execute_batch(SCHEMA)?;
-    let mut insert = transaction.prepare("INSERT INTO budget VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    let mut insert =
+        transaction.prepare("INSERT INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     for_each(transaction, "SELECT key, at, level, seen FROM former", |row| {
         let (key, at, level, seen): (String, i64, f64, Option<Vec<u8>>) = row.try_into()?;
         let order = HashedKey::of(Key::from_stored(&key)).order;
@@ -117,7 +118,16 @@ fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 
 /// Migrates to version 8.
 fn to_version_8(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-    add_locks(transaction)
+    add_locks(transaction)?;
+    add_times(transaction)
+}
+
+/// Adds the times of the last events of a budget.
+fn add_times(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    if has_column(transaction, "budget", "times")? {
+        return Ok(());
+    }
+    transaction.execute_batch("ALTER TABLE budget ADD COLUMN times BLOB")
 }
 
 /// Adds the column that makes a suspension a lock.

@@ -7,6 +7,7 @@ CREATE TABLE IF NOT EXISTS budget (
     at    INTEGER NOT NULL,    -- microseconds since 1970
     level REAL NOT NULL,       -- in units of the count, at that time
     seen  BLOB,                -- filter of seen values, as in journal.rs; for limits that count distinct values
+    times BLOB,                -- times of the last events, as in journal.rs; for limits that measure regularity
     PRIMARY KEY (hash, key)
 ) STRICT, WITHOUT ROWID;
 

@@ -21,6 +21,9 @@ impl Decision<'_> {
             Effect::Record => self.charge(planned, state, learnt),
             Effect::Charge | Effect::TrueUp if is_charged => {
                 self.charge(planned, state, learnt);
+                if step.amount > 0.0 {
+                    self.add_time(planned);
+                }
                 verdict.trued_up.extend(self.trued_up(effect, planned));
                 if is_let_through {
                     self.note_charge(step, event, verdict);
@@ -101,6 +104,14 @@ impl Decision<'_> {
                 let state = State { at: now, level: 0.0 };
                 self.loaded.0[entry.key].charge(Some(entry.memory.rule()), state, now, &[entry.value]);
             }
+        }
+    }
+
+    /// Adds the time of the event to a budget whose limit measures regularity.
+    fn add_time(&mut self, planned: &PlannedBudget<'_>) {
+        let now = self.now;
+        if let (Quota::Regularity(rule), Some(slot)) = (*planned.quota, self.slot_mut(planned.slot)) {
+            slot.add_time(rule, now);
         }
     }
 

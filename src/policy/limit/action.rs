@@ -60,10 +60,10 @@ impl Notification {
         // time.
         let former = former.map(|budget| State { at: budget.state.at.min(now), ..budget.state });
         let Some(at_most) = self.at_most else {
-            return Some(Budget { state: State { at: now, level: 0.0 }, seen: None });
+            return Some(Budget::new(State { at: now, level: 0.0 }));
         };
         let (state, outcome) = at_most.step(former, now, 1.0);
-        (!outcome.over).then_some(Budget { state, seen: None })
+        (!outcome.over).then_some(Budget::new(state))
     }
 }
 

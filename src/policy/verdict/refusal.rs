@@ -183,6 +183,10 @@ impl Refusal {
                 };
                 format!("{} {within} at most", self.thing.plain_amount(most))
             }
+            Quota::Regularity(rule) => {
+                let (level, most, noun) = (quota.level(self.level), quota.amount(), self.thing.noun(2.0));
+                format!("The times of {noun} are {level} regular over {} gaps, {most} at most", rule.gaps())
+            }
             Quota::Rate { rate, .. } => {
                 let (used, most) = self.used(&quota);
                 let (used, most) = (self.thing.plain_number(used), self.thing.plain_amount(most));

@@ -29,7 +29,8 @@ async fn a_file_of_version_2_is_migrated() {
     old.execute("INSERT INTO budget VALUES (?1, ?2, 40.0, ?3)", row).unwrap();
     let mut journal = journal::Entry::default();
     let state = crate::engine::State { at: at(0), level: 70.0 };
-    let bob = policy::budgets::Budget { state, seen: Some(Arc::new(filter(&policy, 70))) };
+    let bob =
+        policy::budgets::Budget { seen: Some(Arc::new(filter(&policy, 70))), ..policy::budgets::Budget::new(state) };
     journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, journal::Seen::Whole);
     old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
     drop(old);
