@@ -236,7 +236,7 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
         draft.quotas().iter().copied().chain(others)
     };
     let needs_one = |quota: &Quota| matches!(quota, Quota::Rate { .. } | Quota::Counter { .. });
-    let is_too_large = |quota: &Quota| needs_one(quota) && distinct.value.filter(quota).is_none();
+    let is_too_large = |quota: &Quota| needs_one(quota) && distinct.value.filter(draft.limit.count, quota).is_none();
     if let Some(quota) = all().find(is_too_large) {
         let (most, amount) = (MAX_OCTETS / 2, quota.amount());
         let message = format!("{amount} distinct values are too many: a filter has room for {most}");
@@ -282,7 +282,8 @@ fn warn_of_chosen_keys(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Dis
     };
     let Some(field) = per.value.iter().find(is_chosen) else { return };
     let rates = draft.quotas().iter().filter(|quota| matches!(quota, Quota::Rate { .. }));
-    let octets = rates.filter_map(|quota| distinct.value.filter(quota)).map(|rule| rule.octets()).max();
+    let octets =
+        rates.filter_map(|quota| distinct.value.filter(draft.limit.count, quota)).map(|rule| rule.octets()).max();
     let Some(octets) = octets.filter(|octets| *octets > MAX_CHOSEN_FILTER) else { return };
     let name = field.name();
     let message = format!(

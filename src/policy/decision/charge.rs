@@ -17,6 +17,7 @@ impl Decision<'_> {
         let (is_charged, is_let_through) = outcome(step, is_refused);
         match effect {
             Effect::Watch => {}
+            Effect::Charge if step.is_remembered => {}
             Effect::Peek => self.count_in_total(limit, planned, event, is_refused),
             Effect::Record => self.charge(planned, state, learnt),
             Effect::Charge | Effect::TrueUp if is_charged => {

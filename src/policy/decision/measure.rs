@@ -90,6 +90,7 @@ impl Decision<'_> {
             Count::Messages => f64::min(new, 1.0),
             _ => new,
         };
+        step.is_remembered = unknown == 0;
         (amount, unknown == 0 || amount == 0.0 && step.limit.charge != Charge::Attempts)
     }
 

@@ -100,6 +100,8 @@ struct Step<'a> {
     state: State,
     /// The budget has already counted the message of this event, at an earlier recipient.
     is_counted: bool,
+    /// The memory of the limit knows all recipients of this event, so the event does not touch the budget.
+    is_remembered: bool,
     /// Values of the event that the filter of known values checks (`values`), and the values that the filter has to
     /// learn (`learnt`).
     values: &'a Values,
@@ -214,8 +216,21 @@ impl<'a> Decision<'a> {
         };
         let before = self.slot(planned.slot).and_then(Slot::state);
         let state = before.unwrap_or(State { at: self.now, level: 0.0 });
-        let learnt = Vec::new();
-        Step { limit, planned, effect, before, state, is_counted, values, learnt, amount, level: 0.0, reached: None }
+        let (learnt, is_remembered) = (Vec::new(), false);
+        Step {
+            limit,
+            planned,
+            effect,
+            before,
+            state,
+            is_counted,
+            is_remembered,
+            values,
+            learnt,
+            amount,
+            level: 0.0,
+            reached: None,
+        }
     }
 
     /// Returns whether the budget of a limit that counts messages has already counted the message of this event.

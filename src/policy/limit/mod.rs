@@ -118,6 +118,9 @@ pub enum Mode {
     Enforce,
 }
 
+/// Number of recipients of a message for which the filter of a limit on messages to new recipients has room.
+const RECIPIENTS_PER_MESSAGE: f64 = 20.0;
+
 /// Counting of distinct values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distinct {
@@ -134,16 +137,18 @@ impl Distinct {
         Self { what, remember: None, known_to: None }
     }
 
-    /// Returns the rule of a filter that is large enough for a quota; `None` if the filter would be too large, or if
-    /// nothing has to be remembered.
-    pub fn filter(self, quota: &Quota) -> Option<distinct::Rule> {
+    /// Returns the rule of a filter that is large enough for a quota of this count; `None` if the filter would be too
+    /// large, or if nothing has to be remembered.
+    pub fn filter(self, count: Count, quota: &Quota) -> Option<distinct::Rule> {
+        // A message has several recipients, and the filter has to hold them all.
+        let times = if count == Count::Messages && self.what.is_of_recipient() { RECIPIENTS_PER_MESSAGE } else { 1.0 };
         match quota {
             Quota::Rate { rate, rule } => {
-                distinct::Rule::with_burst(rule.burst(), rate.amount, rate.period, self.remember)
+                distinct::Rule::with_burst(rule.burst() * times, rate.amount * times, rate.period, self.remember)
             }
             // One day is longer than any message or connection lasts.
-            Quota::Counter { most, .. } => distinct::Rule::new(*most, Duration::from_secs(86_400), None),
-            // A person writes to few new recipients in a day.
+            Quota::Counter { most, .. } => distinct::Rule::new(*most * times, Duration::from_secs(86_400), None),
+            // A person writes fewer messages to new recipients in a day.
             Quota::Regularity(_) => distinct::Rule::new(1_000.0, Duration::from_secs(86_400), None),
             Quota::Never | Quota::Unlimited | Quota::Share(_) => None,
         }
@@ -256,7 +261,8 @@ impl Limit {
         // An event counts at least 1. Suppose that the level after an event of 1 is the same with and without the
         // state. Then the level after a larger or later event is also the same.
         let level = |state| rule.step(state, now, 1.0).0.level;
-        let filters = || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(&quota)));
+        let filters =
+            || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(self.count, &quota)));
         let knows = epoch.is_some_and(|epoch| filters().flatten().any(|filter| !filter.is_over(epoch, now)));
         !knows && level(Some(state)) == level(None)
     }

@@ -77,6 +77,9 @@ impl Thing {
         match self.distinct {
             Some(Distinct { what: Field::Country, .. }) if !is_one => "new countries".to_owned(),
             Some(Distinct { what: Field::Asn, .. }) => format!("new AS number{}", if is_one { "" } else { "s" }),
+            Some(Distinct { what: Field::Recipient, .. }) if self.count == Count::Refusals => {
+                format!("refused new recipient{}", if is_one { "" } else { "s" })
+            }
             Some(Distinct { what: Field::Recipient, .. }) if self.count == Count::Messages => {
                 format!("message{} to new recipients", if is_one { "" } else { "s" })
             }

@@ -324,7 +324,7 @@ impl<'a> Plan<'a> {
             return Ok(first + it);
         }
         let (slot, total) = known.unwrap_or_else(|| self.add_key(&quota, key, &charging.derived.prefix));
-        let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
+        let filter = limit.distinct.and_then(|distinct| distinct.filter(limit.count, &quota));
         self.budgets.push(PlannedBudget { limit: index, quota, row, slot, total, filter, may_share });
         Ok(self.budgets.len() - 1)
     }
