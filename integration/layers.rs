@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 32] = [
+const ROOMS: [(&str, &[&str], Kind); 33] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -126,6 +126,7 @@ const ROOMS: [(&str, &[&str], Kind); 32] = [
     ("history", &["time"], Kind::Free),
     ("import", &["policy", "time"], Kind::Free),
     ("simulate", &["policy", "time"], Kind::Free),
+    ("recommend", &["simulate", "config", "policy", "time"], Kind::Free),
     // Replays the decision log. It is a room of its own, because `simulate` knows no records of decisions: a row of its
     // history is a whole message, and a record is one event of a session.
     ("what_if", &["decisions", "policy", "time"], Kind::Free),

@@ -128,7 +128,7 @@ fn run_attacks(arguments: &Arguments, policy: Policy, accounts: Option<Accounts>
     days.dedup();
     let kinds: Vec<AttackKind> = arguments.attack.concat();
     let victims = usize::from(arguments.victims);
-    let options = AttackOptions { victims, days: days.clone(), seed: arguments.seed };
+    let options = AttackOptions { victims, days: days.clone(), seed: arguments.seed, is_until_refusal: false };
     let attacks = Attacks::new(policy, accounts, &mut history, options).map_err(|error| match error {
         AttackError::History(error) => CommandError::new(exit::IO, format!("{name}: {error}")),
         AttackError::NoUser => CommandError::new(
