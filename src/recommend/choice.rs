@@ -24,8 +24,7 @@ const BULK_DAYS: usize = 3;
 /// Maximum share of the users that may have a row in the overrides of one limit.
 const MAX_SPECIAL_SHARE: f64 = 0.01;
 
-/// Minimum and maximum margin, in steps of the numbers; a step is about a quarter.
-const MIN_MARGIN: usize = 1;
+/// Maximum margin that cross-validation gives, in steps of the numbers.
 const MAX_MARGIN: usize = 3;
 
 impl Promise {
@@ -48,8 +47,8 @@ pub fn choose(family: &Family, refusals: &FamilyRefusals, promise: &Promise) -> 
         let needed = first_fitting(family, refusals, promise, |other| other == part, 2.0)?;
         Some(needed.saturating_sub(trained))
     });
-    let margin = margins.map(|margin| margin.unwrap_or(MAX_MARGIN)).max().unwrap_or(MIN_MARGIN);
-    let index = (smallest + margin.clamp(MIN_MARGIN, MAX_MARGIN)).min(family.numbers.len() - 1);
+    let margin = margins.map(|margin| margin.unwrap_or(MAX_MARGIN)).max().unwrap_or(MAX_MARGIN);
+    let index = (smallest + margin.clamp(family.min_margin, MAX_MARGIN)).min(family.numbers.len() - 1);
     Some(Number { index, special: special_users(family, refusals, smallest, index) })
 }
 
@@ -100,7 +99,7 @@ mod tests {
     /// on some days.
     fn refusals(users: &[(&str, usize, [u64; PARTS], i64)]) -> FamilyRefusals {
         let of_number = |index: usize| {
-            let refused = users.iter().filter(|(_, peak, ..)| index < *peak);
+            let refused = users.iter().filter(move |(_, peak, ..)| index < *peak);
             refused.map(|(user, _, parts, days)| {
                 ((*user).into(), UserRefusals { parts: *parts, days: (0..*days).collect() })
             })

@@ -20,6 +20,9 @@ pub struct Family {
     pub numbers: &'static [u32],
     /// Share of the permitted refusals that this family may use. The shares of all families add up to 1.
     pub share: f64,
+    /// Minimum margin between the smallest number that keeps the promise in the training and the recommended number, in
+    /// steps of the numbers; a step is about a quarter, and three steps are twice the number.
+    pub min_margin: usize,
     /// Overrides can give a user another number. Without overrides, `except` exempts a user.
     pub has_overrides: bool,
 }
@@ -58,6 +61,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "defer = \"{level} messages to people you have never written to, {limit} per {period} at most; try again in {wait} ({reference})\"",
         numbers: &[10, 12, 15, 20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200],
         share: 0.35,
+        min_margin: 1,
         has_overrides: true,
     },
     Family {
@@ -68,6 +72,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "defer = \"{level} people you have never written to, {limit} per {period} at most; try again in {wait} ({reference})\"",
         numbers: &[20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200, 250, 300, 400, 500, 650],
         share: 0.25,
+        min_margin: 3,
         has_overrides: true,
     },
     Family {
@@ -78,6 +83,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "lock = \"until-released\"",
         numbers: &[55, 60, 65, 70, 75, 80, 85, 90, 95],
         share: 0.1,
+        min_margin: 1,
         has_overrides: false,
     },
     Family {
@@ -88,6 +94,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "defer = \"{level} messages to people to whom nobody here has written, {limit} per {period} at most; try again in {wait} ({reference})\"",
         numbers: &[5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50],
         share: 0.1,
+        min_margin: 2,
         has_overrides: true,
     },
     Family {
@@ -98,6 +105,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "defer = \"{level} of {limit} recipients per {period}; try again in {wait} ({reference})\"",
         numbers: &[50, 65, 80, 100, 130, 160, 200, 250, 300, 400, 500, 650, 800, 1000, 1300, 1600, 2000],
         share: 0.05,
+        min_margin: 3,
         has_overrides: true,
     },
     Family {
@@ -108,6 +116,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "defer = \"{level} of {limit} recipients per {period}; try again in {wait} ({reference})\"",
         numbers: &[100, 130, 160, 200, 250, 300, 400, 500, 650, 800, 1000, 1300, 1600, 2000, 2500, 3000, 4000, 5000],
         share: 0.05,
+        min_margin: 3,
         has_overrides: true,
     },
     Family {
@@ -118,6 +127,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "defer = \"{level} of {limit} messages per {period}; try again in {wait} ({reference})\"",
         numbers: &[20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200, 250, 300, 400, 500, 650],
         share: 0.05,
+        min_margin: 3,
         has_overrides: true,
     },
     Family {
@@ -128,6 +138,7 @@ pub const FAMILIES: [Family; 8] = [
         action: "defer = \"{level} of {limit} messages per {period}; try again in {wait} ({reference})\"",
         numbers: &[50, 65, 80, 100, 130, 160, 200, 250, 300, 400, 500, 650, 800, 1000, 1300],
         share: 0.05,
+        min_margin: 3,
         has_overrides: true,
     },
 ];
