@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::process::Command;
 
 const DAY: u64 = 86_400;
-const DAYS: u64 = 120;
+const DAYS: u64 = 90;
 /// Strangers to whom the newsletter goes, each five days.
 const READERS: u64 = 150;
 

@@ -167,12 +167,17 @@ pub fn reach(results: &AttackResults) -> String {
         format!(", {most} in {days}d")
     });
     let (days, locked) = (days.collect::<String>(), runs().filter(|run| run.locked.is_some()).count());
-    format!("{before} strangers before the first refusal{days}; {first}; locked: {locked} of {}", results.runs.len())
+    let more = if runs().any(|run| run.is_cut) { "+" } else { "" };
+    format!(
+        "{before}{more} strangers before the first refusal{days}; {first}; locked: {locked} of {}",
+        results.runs.len()
+    )
 }
 
 fn reached_text(reached: Reached) -> String {
     match reached.after {
         Some(after) => format!("{} {}", reached.strangers, whole_seconds(after)),
+        None if reached.is_cut => format!("> {}", reached.strangers),
         None => "never".to_owned(),
     }
 }

@@ -29,6 +29,11 @@ pub const DAYS: [u64; 2] = [1, 7];
 /// Accounts that are attacked: from the busiest user to the quietest.
 const VICTIMS: usize = 5;
 
+/// Maximum number of recipients of an attack on one number, and of an attack on all chosen limits. A number that lets more
+/// strangers through stops no attack.
+const MAX_RECIPIENTS_OF_NUMBER: u64 = 2_000;
+const MAX_RECIPIENTS: u64 = 20_000;
+
 /// Seed of the attacks at random times, so that the same history gives the same recommendation.
 const SEED: u64 = 1;
 
@@ -37,8 +42,10 @@ const SEED: u64 = 1;
 pub struct Reached {
     /// Strangers who got mail before the first refusal.
     pub strangers: u64,
-    /// Time until the first refusal; `None`: an attack of a day is never refused.
+    /// Time until the first refusal; `None`: an attack of a day, or its first recipients, are never refused.
     pub after: Option<Duration>,
+    /// The attack was cut off after the maximum number of recipients.
+    pub is_cut: bool,
 }
 
 /// Results of all attacks.
@@ -51,13 +58,14 @@ pub struct Stolen {
 
 /// Runs all attacks.
 pub fn attack(mail: &Mail, chosen: &ChosenLimits) -> Result<Stolen, SetupError> {
-    let scene = |days: &[u64], is_until_refusal| {
-        let options = AttackOptions { victims: VICTIMS, days: days.to_vec(), seed: SEED, is_until_refusal };
+    let scene = |days: &[u64], is_until_refusal, max_recipients| {
+        let options =
+            AttackOptions { victims: VICTIMS, days: days.to_vec(), seed: SEED, is_until_refusal, max_recipients };
         Scene::new(mail.messages.clone(), options).map(Arc::new).map_err(|error| match error {
             AttackError::NoUser | AttackError::History(_) => SetupError::NoUser,
         })
     };
-    let until_refusal = scene(&DAYS[..1], true)?;
+    let until_refusal = scene(&DAYS[..1], true, MAX_RECIPIENTS_OF_NUMBER)?;
     let candidates: Vec<(usize, u32)> = FAMILIES
         .iter()
         .enumerate()
@@ -86,7 +94,7 @@ pub fn attack(mail: &Mail, chosen: &ChosenLimits) -> Result<Stolen, SetupError> 
     for ((family, _), (_, reached)) in candidates.iter().zip(results) {
         by_number[*family].push(reached);
     }
-    let attacks = Attacks::on(chosen.policy(false)?, None, scene(&DAYS, false)?);
+    let attacks = Attacks::on(chosen.policy(false)?, None, scene(&DAYS, false, MAX_RECIPIENTS)?);
     Ok(Stolen { by_number, chosen: FINAL_KINDS.map(|kind| attacks.run(kind)).into() })
 }
 
@@ -95,5 +103,6 @@ fn reached(results: &AttackResults) -> Reached {
     Reached {
         strangers: results.runs.iter().map(|run| run.before_refusal).max().unwrap_or(0),
         after: after.and_then(|all| all.into_iter().max()),
+        is_cut: results.runs.iter().any(|run| run.is_cut),
     }
 }

@@ -33,6 +33,8 @@ pub struct AttackOptions {
     pub seed: u64,
     /// An attack ends at its first refusal. Its results then count nothing that comes later.
     pub is_until_refusal: bool,
+    /// Maximum number of recipients of one attack. Without a suspension, a flood of a month has many more.
+    pub max_recipients: u64,
 }
 
 /// Results of one kind of attack, one for each victim or group of victims.
@@ -57,9 +59,6 @@ pub struct AttackRun {
     /// The attack was cut off after the maximum number of recipients, so more strangers would have got mail.
     pub is_cut: bool,
 }
-
-/// Maximum number of recipients of one attack. Without a suspension, a flood of a month has many more.
-const MAX_RECIPIENTS: u64 = 100_000;
 
 /// History that is divided at the time when the attacks begin, with the accounts that are attacked.
 pub struct Scene {
@@ -141,7 +140,7 @@ impl Attacks {
         for number in 0.. {
             let next = kind.message(targets, number, self.scene.began, last, &mut random);
             let Some(next) = next.filter(|next| next.message.at < end) else { break };
-            run.is_cut = tried >= MAX_RECIPIENTS;
+            run.is_cut = tried >= self.scene.options.max_recipients;
             if run.is_cut || locked.iter().all(|is_locked| *is_locked) {
                 break;
             }
