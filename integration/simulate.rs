@@ -81,8 +81,9 @@ fn decisions_are_those_of_an_independent_formula() {
     let site = site_with_limits(EWMA);
     let Outcome { code, out, err } = simulate(&site, &["--json", "-"], csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let mut decisions = lines_of_json(&out);
-    let summary = decisions.pop().unwrap();
+    let (decisions, summaries): (Vec<Value>, Vec<Value>) =
+        lines_of_json(&out).into_iter().partition(|line| line.get("decision").is_some());
+    let summary = &summaries[0];
     // Weir decides the rows of one message together, so find the decision on a row by its recipient, which is unique.
     let decided: HashMap<&str, &Value> =
         decisions.iter().map(|decision| (decision["recipient"].as_str().unwrap(), decision)).collect();
@@ -102,7 +103,7 @@ fn limits_on_messages_and_on_recipients_combine() {
     let site = site_with_limits(&format!("{EWMA}{BUCKET}"));
     let Outcome { out, .. } = simulate(&site, &["--json", "-"], csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
-    let (decisions, summaries) = lines.split_at(lines.len() - 2);
+    let (decisions, summaries) = lines.split_at(lines.len() - 3);
     for (summary, name) in summaries.iter().zip(["average", "bucket"]) {
         assert_eq!(summary["limit"], name);
         let named = |decision: &&Value| {
@@ -410,10 +411,12 @@ fn mail_that_a_suspension_refuses_is_counted_for_the_limit_that_suspended() {
     let rows = "t,user,sender,recipient\n1,alice,a,x\n1,alice,a,y\n2,alice,a,x\n3,alice,a,x\n3,alice,a,y\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows);
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let summary = "refused      1 of 5 recipients (20.000 %)\n  suspended    refused 2 more recipients\n  affected     1 of 1 user\n";
+    let summary = "refused      1 of 5 recipients (20.000 %)\n  suspended    or locked senders: 2 more recipients refused\n  affected     1 of 1 user\n";
     assert!(summary_of(&out, "spree").contains(summary), "{out}");
     let Outcome { out, .. } = simulate(&site, &["--json", "-"], rows);
-    assert_eq!(lines_of_json(&out).last().unwrap()["refused-while-suspended"], 2);
+    let lines = lines_of_json(&out);
+    let [limit, total] = &lines[lines.len() - 2..] else { panic!("{out}") };
+    assert_eq!((&limit["refused-while-suspended"], &total["total"]["refused-while-suspended"]), (&2.into(), &2.into()));
 }
 
 #[test]
@@ -428,7 +431,8 @@ fn mail_that_a_suspension_allows_is_counted_apart() {
                 3,alice,a,h@example.org\n3,alice,a,H+1@EXAMPLE.org\n4,alice,a,y@d\n";
     let Outcome { code, out, err } = simulate(&site, &["-"], rows);
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let summary = "refused      2 of 7 recipients (28.571 %)\n  suspended    refused 1 more recipients\n";
+    let summary =
+        "refused      2 of 7 recipients (28.571 %)\n  suspended    or locked senders: 1 more recipients refused\n";
     assert!(summary_of(&out, "spree").contains(summary), "{out}");
 }
 
@@ -552,4 +556,80 @@ fn a_limit_counts_only_while_the_other_limit_is_exceeded() {
         (Some(0), true),
         "{out}"
     );
+}
+
+#[test]
+fn totals_cover_all_limits_and_leave_the_attack_out() {
+    let rows = history();
+    // This limit is checked at DATA, when the recipients have been accepted.
+    let large = limit(
+        "large",
+        "count = \"messages\"\nper = [\"user\"]\nrate = \"2 / 1h\"\nalgorithm = \"token-bucket\"\nmatch = { message-recipients = \"> 2\" }",
+    );
+    let site = site_with_limits(&format!("{EWMA}{large}"));
+    let total = |lines: &[Value]| lines.iter().find_map(|line| line.get("total").cloned()).unwrap();
+    let Outcome { out, .. } = simulate(&site, &["--json", "-"], csv(&rows).as_bytes());
+    let lines = lines_of_json(&out);
+    let decided: Vec<&Value> = lines.iter().filter(|line| line.get("decision").is_some()).collect();
+    // Each recipient has one line, which says what happened to the mail for this recipient.
+    assert_eq!(decided.len(), rows.len());
+    let refused = decided.iter().filter(|line| line["decision"] == "refuse").count();
+    let with_message = decided.iter().filter(|line| line["whole-message"] == true).count();
+    let without_attack = total(&lines);
+    assert!(with_message > 0 && refused > with_message, "{with_message} of {refused}");
+    assert_eq!(without_attack["refused"], refused);
+    assert_eq!(without_attack["refused-with-message"], with_message);
+    assert_eq!(without_attack["recipients"], rows.len());
+    // The attack is in no total of the history; the attacked account's own mail is named apart.
+    let flood = ["--json", "--flood", "user1 1/s 3rcpt from 1700010000", "-"];
+    let Outcome { out, err, .. } = simulate(&site, &flood, csv(&rows).as_bytes());
+    let attacked = total(&lines_of_json(&out));
+    assert_eq!((attacked["recipients"].clone(), err.as_str()), (rows.len().into(), ""));
+    let more = attacked["refused"].as_u64().unwrap() - refused as u64;
+    assert!(more > 0 && attacked["refused-of-attacked-account"].as_u64().unwrap() >= more, "{attacked}");
+    for (flood, words) in [
+        ("ghost 1/h 1rcpt from 1700010000", "no mail of the history is of the user ghost"),
+        ("user1 1/h 1rcpt from 0", "the flood begins at 1970-01-01T00:00:00Z, where the history has no mail"),
+    ] {
+        let Outcome { err, .. } = simulate(&site, &["--flood", flood, "-"], csv(&rows).as_bytes());
+        assert!(err.contains(words), "{err}");
+    }
+}
+
+#[test]
+fn attacks_are_stopped_by_locks_and_are_the_same_in_each_run() {
+    let lock = "count = \"messages\"\nper = [\"user\"]\nrate = \"65% regular over 15 gaps\"\ndistinct = \"recipient\"\nknown-to = \"user\"\n[[limit.action]]\nlock = \"until-released\"";
+    let site = site_with_limits(&format!(
+        "{}{}",
+        limit("regular", lock),
+        limit("number", "count = \"recipients\"\nper = [\"user\"]\nrate = \"50 / 1d\"")
+    ));
+    // Three users write to some of their friends at odd times in 60 days.
+    let rows: Vec<_> = (0..900u64)
+        .map(|n| (1_700_000_000 + n * 5_760 + n * n % 1_000, format!("user{}", n % 3), format!("friend{}", n * n % 7)))
+        .collect();
+    let attack = |arguments: &[&str]| simulate(&site, &[arguments, &["-"]].concat(), csv(&rows).as_bytes());
+    let arguments = ["--attack", "all", "--victims", "3", "--days", "1,7", "--json"];
+    let Outcome { code, out, err } = attack(&arguments);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let results = lines_of_json(&out);
+    assert_eq!(results.len(), 12);
+    let of = |name: &str| results.iter().find(|line| line["attack"] == name).unwrap();
+    // The flood is regular: 15 messages make 14 gaps, and the sixteenth message locks the account.
+    for (name, seconds) in [("flood", 15.0), ("trickle", 9_000.0), ("rotating-senders", 15.0)] {
+        let result = of(name);
+        assert_eq!(result["before-first-refusal"], 15, "{result}");
+        assert_eq!((&result["delivered-after-days"]["7"], &result["locked"]), (&15.into(), &3.into()), "{result}");
+        assert_eq!(result["seconds-to-first-refusal"], seconds, "{result}");
+    }
+    // At most 49 of 50 recipients pass at once, as the users' own mail counts, too.
+    let hundreds = of("flood-of-hundreds")["before-first-refusal"].as_u64().unwrap();
+    assert!((40..=49).contains(&hundreds), "{hundreds}");
+    assert_eq!(attack(&arguments).out, out);
+    let Outcome { out, .. } = attack(&["--attack", "flood,trickle", "--days", "1"]);
+    assert!(out.contains("flood                     15s        15 (15)        15 (15)  3 of 3, 15s"), "{out}");
+    let Outcome { code, err, .. } = attack(&["--attack", "nonsense"]);
+    assert!(code == Some(64) && err.contains("known: all, flood, flood-of-hundreds"), "{err}");
+    let Outcome { code, err, .. } = simulate(&site, &["--attack", "all", "-"], b"t,sender,recipient\n1,a,b\n");
+    assert!(code == Some(65) && err.contains("no user has sent mail in it lately"), "{err}");
 }

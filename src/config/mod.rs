@@ -19,6 +19,7 @@ mod location;
 mod login_history;
 mod login_networks;
 mod mail_loop;
+mod memory;
 mod notify;
 mod overrides;
 mod redact;
@@ -39,7 +40,7 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use files::Files;
 
 use crate::accounts::file_metadata::FileMetadata;
-use crate::policy::{MaxNewBudgets, Policy};
+use crate::policy::{MaxNewBudgets, MemoryRules, Policy};
 use crate::session::Requirement;
 use crate::{decisions, log, relay, server, store};
 pub use diff::needs_restart;
@@ -301,6 +302,7 @@ impl Reader {
             lateness,
             help_url: help_url.clone(),
             contact: None,
+            memory: MemoryRules::default(),
             compiled: limit::Compiled::default(),
             references: limit::References::default(),
             odd_patterns: BTreeMap::new(),
@@ -309,6 +311,7 @@ impl Reader {
         let has_users_file = accounts.as_ref().is_some_and(|accounts| accounts.file.is_some());
         let suspensions = suspensions::read(root.section("suspensions"), has_users_file, &mut context);
         context.contact = suspensions.contact.clone();
+        context.memory = memory::read(root.section("memory"));
         let limits = limit::limits(root.tables("limit"), &mut context);
         let (mut references, has_xclient) = (context.references, context.has_xclient);
         let login_networks = login_networks.read(&root, &mut files, &normalizer, &mut references);

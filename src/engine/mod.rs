@@ -7,6 +7,7 @@
 pub mod bucket;
 pub mod distinct;
 pub mod ewma;
+pub mod regularity;
 mod wait;
 
 use crate::time::Timestamp;

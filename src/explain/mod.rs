@@ -7,6 +7,7 @@ mod hours;
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
+use crate::policy::KnownTo;
 use crate::policy::limit::{Algorithm, Charge, Count, Effect, Limit, Mode, Quota, Scope};
 use crate::policy::request::{Event, Stage};
 use crate::time::{format_amount, format_duration};
@@ -144,6 +145,12 @@ impl Explained<'_> {
                 limit.quota.period(),
                 format_amount(share.at_least)
             ),
+            Quota::Regularity(rule) => format!(
+                "{} only at times that are up to {} regular over {} gaps",
+                limit.thing().noun(2.0),
+                limit.quota.amount(),
+                rule.gaps()
+            ),
             Quota::Rate { .. } => {
                 // If the limit does not refuse from its own rate on, its actions decide how much passes. The lines of
                 // [`Bounds`] then state the amount.
@@ -163,6 +170,16 @@ impl Explained<'_> {
     fn distinct(&self) -> Option<String> {
         let distinct = self.rates[0].distinct?;
         let what = distinct.what.name();
+        if let Some(memory) = distinct.known_to {
+            let by = match memory.known_to {
+                KnownTo::All => "anyone here has".to_owned(),
+                KnownTo::Each(field) => format!("this {} has", field.word()),
+            };
+            let what = if self.rates[0].count == Count::Messages { "a message counts once, if a" } else { "a" };
+            let counts = if self.rates[0].count == Count::Messages { "is one" } else { "counts only if it is one" };
+            let time = format_duration(memory.remember());
+            return Some(format!("{what} recipient {counts} to which {by} not written for {time}"));
+        }
         Some(match distinct.remember {
             Some(time) => {
                 format!("a {what} counts only if it is new, or has not been seen for {}", format_duration(time))
@@ -177,6 +194,7 @@ impl Explained<'_> {
     fn charging(&self) -> Option<String> {
         let limit = &self.rates[0];
         let what = match (limit.count, limit.charge) {
+            (Count::Refusals, _) => return Some("charged when another limit refuses the recipient".to_owned()),
             (Count::Rejections, _) => return Some("charged when the upstream rejects".to_owned()),
             (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
             (Count::Messages | Count::Recipients | Count::Bytes, Charge::Accepted) => {

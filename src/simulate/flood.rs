@@ -14,7 +14,7 @@ pub struct Flood {
     pub user: Arc<str>,
     interval: Duration,
     recipients: u64,
-    from: Timestamp,
+    pub from: Timestamp,
     /// Messages sent so far.
     sent: u64,
     /// Number of recipients to whom mail was delivered.
@@ -67,6 +67,11 @@ impl Flood {
     pub fn next_at(&self) -> Option<Timestamp> {
         let after = Duration::try_from_secs_f64(self.interval.as_secs_f64() * self.sent as f64).ok()?;
         (after < DURATION).then(|| self.from.after(after))
+    }
+
+    /// Returns whether a message of the history is of the attacked account, after the flood began.
+    pub fn attacks(&self, message: &Message) -> bool {
+        message.user.as_ref() == Some(&self.user) && message.at >= self.from
     }
 
     /// Returns the flood's next message, sent at `at`. All its recipients are new: no earlier message has them.

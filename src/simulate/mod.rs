@@ -1,6 +1,7 @@
 //! Simulation: sends recorded mail of the past through a policy, and counts the refusals that each limit would have
 //! caused.
 
+mod attack;
 mod axis;
 mod flood;
 mod history_csv;
@@ -9,9 +10,10 @@ mod plot;
 mod replay;
 mod report;
 mod tally;
+mod totals;
 
 use crate::policy::Policy;
-use crate::time::Timestamp;
+pub use attack::{AttackError, AttackKind, AttackOptions, AttackResults, Attacks, report_json, report_text};
 pub use flood::Flood;
 use history_csv::Message;
 pub use history_csv::{BadRows, History, MissingUser, ReadError};
@@ -19,10 +21,9 @@ use origin::Origin;
 use plot::Traffic;
 pub use replay::{AccountFacts, Accounts};
 use replay::{Replay, disable_incomplete};
-use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use totals::Totals;
 
 /// Simulation of a policy with a history and possibly a flood.
 pub struct Simulation {
@@ -34,29 +35,6 @@ pub struct Simulation {
     /// Messages and refusals of each user, if a plot is to be drawn.
     traffic: Option<Traffic>,
     flood: Option<Flood>,
-}
-
-/// Totals over all messages of the simulation.
-#[derive(Default)]
-struct Totals {
-    messages: u64,
-    recipients: u64,
-    origins: HashSet<Origin>,
-    span: Option<(Timestamp, Timestamp)>,
-}
-
-impl Totals {
-    fn add(&mut self, message: &Message) {
-        self.messages += 1;
-        self.recipients += message.recipients.len() as u64;
-        self.origins.insert(message.origin());
-        let (first, _) = self.span.unwrap_or((message.at, message.at));
-        self.span = Some((first, message.at));
-    }
-
-    fn duration(&self) -> Duration {
-        self.span.map_or(Duration::ZERO, |(first, last)| last.since(first))
-    }
 }
 
 /// Error that stops a simulation before the end of the history.
@@ -103,14 +81,32 @@ impl Simulation {
         )
     }
 
+    /// Returns a warning if the flood cannot show what it is for: no mail of the history is of its account, or the history
+    /// has no mail at its time.
+    pub fn flood_doubt(&self) -> Option<String> {
+        let flood = self.flood.as_ref().filter(|_| !self.is_empty())?;
+        let doubts = [
+            (!self.totals.origins.contains(&Origin::User(flood.user.clone())))
+                .then(|| format!("no mail of the history is of the user {}", flood.user)),
+            (!self.totals.spans(flood.from))
+                .then(|| format!("the flood begins at {}, where the history has no mail", flood.from.rfc3339())),
+        ];
+        let doubts: Vec<String> = doubts.into_iter().flatten().collect();
+        (!doubts.is_empty())
+            .then(|| format!("{}: limits that learn from the account's mail know nothing of it", doubts.join("; ")))
+    }
+
     /// Sends all messages of the history and the flood through the policy. Writes each decision to `decisions`, if
     /// given, as a line of JSON.
     pub fn run(&mut self, history: &mut History, mut decisions: Option<&mut impl Write>) -> Result<(), ReplayError> {
         while let Some((message, is_flood)) = self.next(history).map_err(ReplayError::History)? {
-            let outcome = self.replay.send(&message);
-            self.totals.add(&message);
-            if let Some(flood) = self.flood.as_mut().filter(|_| is_flood) {
-                flood.note(message.at, &outcome);
+            let outcome = self.replay.send(&message, is_flood);
+            match self.flood.as_mut().filter(|_| is_flood) {
+                Some(flood) => flood.note(message.at, &outcome),
+                None => {
+                    let is_attacked = self.flood.as_ref().is_some_and(|flood| flood.attacks(&message));
+                    self.totals.add(&message, &outcome, is_attacked);
+                }
             }
             if let Some(traffic) = &mut self.traffic {
                 traffic.add(&message, &self.replay.tallies);

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use std::sync::Arc;
 
 /// Function that returns the account of a user.
-pub type Accounts = Box<dyn Fn(&str) -> AccountFacts>;
+pub type Accounts = Arc<dyn Fn(&str) -> AccountFacts>;
 
 /// Facts of an account that limits compare.
 #[derive(Clone, Default)]
@@ -24,6 +24,7 @@ pub struct AccountFacts {
 }
 
 /// State of a replay.
+#[derive(Clone)]
 pub struct Replay {
     store: InMemoryStore,
     accounts: Option<Accounts>,
@@ -103,8 +104,8 @@ impl Replay {
     }
 
     /// Sends a message through the policy: MAIL and all RCPT, then, if a recipient was accepted, DATA and the end of
-    /// the message.
-    pub fn send(&mut self, message: &Message) -> Outcome {
+    /// the message. The totals of the limits do not count the messages of an attack.
+    pub fn send(&mut self, message: &Message, is_attack: bool) -> Outcome {
         let account = self.accounts.as_ref().zip(message.user.as_deref()).map(|(accounts, user)| accounts(user));
         let account = account.unwrap_or_default();
         let registered_network = message.client.zip(message.user.as_deref()).and_then(|(client, user)| {
@@ -154,9 +155,14 @@ impl Replay {
             charges.retain(|charged: &RefundableCharge| charged.until.is_given_back_unsent());
             self.store.give_back(&charges);
         }
-        self.add_totals(message, &asked.facts);
+        if whole.is_none() {
+            self.store.deliver(message.at, &asked.facts);
+        }
         let outcome = Outcome { recipients, message: whole };
-        self.add_suspended(&outcome);
+        if !is_attack {
+            self.add_totals(message, &asked.facts);
+            self.add_suspended(&outcome);
+        }
         outcome
     }
 

@@ -8,16 +8,18 @@ use super::tally::{self, Tally};
 use crate::policy::Policy;
 use crate::policy::limit::{Limit, Mode, Quota};
 use crate::policy::verdict::Refusal;
-use crate::time::{format_duration, format_wait};
+use crate::time::format_duration;
 use std::io::Write;
 use std::time::Duration;
 
 impl Simulation {
-    /// Returns a line of JSON for each limit, and one line for the flood, if there is one.
+    /// Returns a line of JSON for each limit, one line for all limits together, and one line for the flood, if there is
+    /// one.
     pub fn json_summary(&self) -> String {
         let limits = self.policy.limits.iter().enumerate().zip(&self.replay.tallies);
         let mut lines: Vec<String> =
             limits.map(|((place, limit), tally)| self.limit_json(place, limit, tally).to_string()).collect();
+        lines.push(self.totals.json().to_string());
         lines.extend(self.flood.as_ref().map(|flood| flood.json().to_string()));
         lines.join("\n") + "\n"
     }
@@ -64,6 +66,7 @@ impl Simulation {
             speed
         );
         text.extend(self.missing_users().map(|sentence| format!("{sentence}\n")));
+        text.push_str(&totals.summary());
         for ((title, limit), tally) in self.titles.iter().zip(self.policy.limits.iter()).zip(&self.replay.tallies) {
             text += &match tally.events == 0 && totals.messages > 0 {
                 true => held_never(title, limit, tally),
@@ -99,7 +102,7 @@ impl Simulation {
             tally.events,
         );
         if tally.suspended > 0 {
-            text.push_str(&format!("  suspended    refused {} more recipients\n", tally.suspended));
+            text.push_str(&format!("  suspended    or locked senders: {} more recipients refused\n", tally.suspended));
         }
         if tally.refused > 0 {
             let (affected, all) = (tally.refused_by_origin.len(), Origin::counted(self.totals.origins.iter()));
@@ -128,14 +131,13 @@ fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
     format!("\n{title}: held for no message: {why}\n")
 }
 
-/// Writes the decisions on a message as lines of JSON: one line for each recipient, and one more line if the message
-/// was refused at DATA or at its end.
+/// Writes the decisions on a message as lines of JSON, one line for each recipient. If the whole message was refused at
+/// DATA or at its end, the line of each accepted recipient says so.
 pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outcome: &Outcome) -> std::io::Result<()> {
-    let recipients = message.recipients.iter().map(|recipient| Some(&**recipient)).zip(&outcome.recipients);
-    let whole = outcome.message.is_some().then_some((None, &outcome.message));
-    for (recipient, refusal) in recipients.chain(whole) {
+    for (recipient, own) in message.recipients.iter().zip(&outcome.recipients) {
+        let refusal = own.as_ref().or(outcome.message.as_ref());
         let mut line = serde_json::json!({ "t": message.at.micros() as f64 / 1e6, "user": message.user.as_deref(),
-            "sender": message.sender.as_deref(), "recipient": recipient, "decision": if refusal.is_some() { "refuse" } else { "pass" } });
+            "sender": message.sender.as_deref(), "recipient": &**recipient, "decision": if refusal.is_some() { "refuse" } else { "pass" } });
         match refusal {
             Some(Refused::Limit(refusal)) => {
                 line["limit"] = refusal.limit.as_ref().into();
@@ -148,9 +150,12 @@ pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outc
             }
             Some(Refused::Suspension(suspended)) => {
                 line["suspended"] = suspended.suspension.owner.to_string().into();
-                line["wait"] = format_wait(suspended.left).into();
+                line["wait"] = suspended.left_text().into();
             }
             None => {}
+        }
+        if own.is_none() && refusal.is_some() {
+            line["whole-message"] = true.into();
         }
         writeln!(out, "{line}")?;
     }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 /// Totals of one limit.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Number of recipients (for a limit at RCPT) or messages (for other limits) to which the limit applied.
     pub events: u64,
@@ -38,6 +38,7 @@ pub struct Tally {
 }
 
 /// Results of all limits for one message, in the order of the policy.
+#[derive(Clone)]
 pub struct Marks(Vec<Mark>);
 
 #[derive(Clone, Copy, Default)]

@@ -92,7 +92,7 @@ fn checked_rate(limit: &Limit, text: &str) -> Result<(Arc<str>, String), String>
     }
     let is_too_large = quota.may_be_rate()
         && quota.rule().is_some()
-        && limit.distinct.is_some_and(|distinct| distinct.filter(&quota).is_none());
+        && limit.distinct.is_some_and(|distinct| distinct.filter(limit.count, &quota).is_none());
     if is_too_large {
         return Err(format!("\"{text}\" is too much to remember all that was seen: write less, or unlimited"));
     }

@@ -71,6 +71,10 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
     let Draft { limit, charge, .. } = draft;
     let is_counter = |quota: &Quota| matches!(quota, Quota::Counter { .. });
     let error = |message: &str| s.error(&charge.span, message, Some("charge = \"accepted\""));
+    if limit.count == Count::Refusals && charge.value != Charge::Attempts {
+        let message = "each refusal is charged: count = \"refusals\" works only with charge = \"attempts\"";
+        s.error(&charge.span, message, Some("leave charge out"));
+    }
     match charge.value {
         Charge::Accepted => {}
         Charge::Attempts => {
@@ -90,7 +94,7 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             if limit.distinct.is_some() {
                 error("charge = \"sent\" cannot be used with distinct: a value that was counted cannot be refunded");
             }
-            if !matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes) {
+            if !matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Refusals) {
                 error(&format!(
                     "charge = \"sent\" works only with count = \"messages\", \"recipients\" or \"bytes\", not {}",
                     limit.count.name()
@@ -183,7 +187,8 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
 /// have no such value. Also reports `distinct` together with counts and rates that cannot be combined with it.
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
-    let has_recipient = matches!(limit.count, Count::Recipients | Count::Rejections);
+    let has_recipient =
+        matches!(limit.count, Count::Recipients | Count::Messages | Count::Rejections | Count::Refusals);
     let is_in = |field: &Field| {
         field == what
             || matches!(
@@ -196,6 +201,9 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
     let name = what.name();
     if limit.count == Count::Bytes {
         s.error(span, "distinct cannot be used with count = \"bytes\"", Some("count = \"messages\""));
+    } else if what.is_of_recipient() && limit.count == Count::Messages && limit.stage != Stage::Rcpt {
+        let message = "distinct = \"recipient\" cannot be used with messages that are counted after RCPT";
+        s.error(span, message, Some("leave message-recipients out of match and except, or count = \"recipients\""));
     } else if what.is_of_recipient() && !has_recipient {
         let message = format!("distinct = \"{name}\" cannot be used with count = \"{}\"", limit.count.name());
         s.error(span, message, Some("count = \"recipients\""));
@@ -228,7 +236,7 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
         draft.quotas().iter().copied().chain(others)
     };
     let needs_one = |quota: &Quota| matches!(quota, Quota::Rate { .. } | Quota::Counter { .. });
-    let is_too_large = |quota: &Quota| needs_one(quota) && distinct.value.filter(quota).is_none();
+    let is_too_large = |quota: &Quota| needs_one(quota) && distinct.value.filter(draft.limit.count, quota).is_none();
     if let Some(quota) = all().find(is_too_large) {
         let (most, amount) = (MAX_OCTETS / 2, quota.amount());
         let message = format!("{amount} distinct values are too many: a filter has room for {most}");
@@ -274,7 +282,8 @@ fn warn_of_chosen_keys(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Dis
     };
     let Some(field) = per.value.iter().find(is_chosen) else { return };
     let rates = draft.quotas().iter().filter(|quota| matches!(quota, Quota::Rate { .. }));
-    let octets = rates.filter_map(|quota| distinct.value.filter(quota)).map(|rule| rule.octets()).max();
+    let octets =
+        rates.filter_map(|quota| distinct.value.filter(draft.limit.count, quota)).map(|rule| rule.octets()).max();
     let Some(octets) = octets.filter(|octets| *octets > MAX_CHOSEN_FILTER) else { return };
     let name = field.name();
     let message = format!(

@@ -11,11 +11,11 @@ use super::super::values::any_network;
 use super::key::{Key, put};
 use super::pattern_hints;
 use super::references::{Reference, References};
-use crate::policy::Lateness;
 use crate::policy::address::AddressNormalizer;
 use crate::policy::limit::{Limit, OverrideRow, OverrideRows, Overrides};
 use crate::policy::location::LocationField;
 use crate::policy::matching::{Field, Networks, PatternTable, Shape};
+use crate::policy::{Lateness, MemoryRules};
 use crate::relay::UpstreamOptions;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -52,6 +52,8 @@ pub struct Context<'a> {
     pub help_url: Option<Arc<str>>,
     /// Contact of `[suspensions]`, which is read before the limits.
     pub contact: Option<Arc<str>>,
+    /// Sizes of the memories of `known-to`.
+    pub memory: MemoryRules,
     /// Compiled lists and override tables. They are kept because several limits may refer to the same list or table.
     pub compiled: Compiled,
     /// The users and groups that limits name, to be checked against the users file.

@@ -1,7 +1,7 @@
 //! Charges of a decision: the budgets and counters that an event changes, and the charges that can be refunded.
 
 use super::{Decision, Step};
-use crate::engine::distinct::Value;
+use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Receipt, State};
 use crate::policy::budgets::{Key, RefundWhen, RefundableCharge};
 use crate::policy::limit::{Charge, Count, Effect, Limit, Mode, Quota, Scope};
@@ -17,15 +17,20 @@ impl Decision<'_> {
         let (is_charged, is_let_through) = outcome(step, is_refused);
         match effect {
             Effect::Watch => {}
+            Effect::Charge if step.is_remembered => {}
             Effect::Peek => self.count_in_total(limit, planned, event, is_refused),
             Effect::Record => self.charge(planned, state, learnt),
             Effect::Charge | Effect::TrueUp if is_charged => {
                 self.charge(planned, state, learnt);
+                if step.amount > 0.0 {
+                    self.add_time(planned);
+                }
                 verdict.trued_up.extend(self.trued_up(effect, planned));
                 if is_let_through {
                     self.note_charge(step, event, verdict);
                 }
                 if limit.counts_once()
+                    && step.amount > 0.0
                     && let Some(key) = self.plan.key(planned.slot)
                 {
                     self.counters.count(key);
@@ -88,6 +93,26 @@ impl Decision<'_> {
         if !is_refused {
             let (state, _) = rule.step(self.loaded.0[index].state(), self.now, 1.0);
             self.loaded.0[index].charge(planned.filter, state, self.now, &[]);
+        }
+    }
+
+    /// Makes the memories learn the recipient of the event at this index, to which a message was delivered. A memory that
+    /// has seen the recipient lately does not change.
+    pub(super) fn learn(&mut self, event: usize) {
+        let now = self.now;
+        for entry in self.plan.memory_entries.iter().filter(|entry| entry.event == event) {
+            if self.has_seen(entry) != Seen::Lately {
+                let state = State { at: now, level: 0.0 };
+                self.loaded.0[entry.key].charge(Some(entry.memory.rule()), state, now, &[entry.value]);
+            }
+        }
+    }
+
+    /// Adds the time of the event to a budget whose limit measures regularity.
+    fn add_time(&mut self, planned: &PlannedBudget<'_>) {
+        let now = self.now;
+        if let (Quota::Regularity(rule), Some(slot)) = (*planned.quota, self.slot_mut(planned.slot)) {
+            slot.add_time(rule, now);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::engine::distinct::Value;
 use crate::policy::Policy;
 use crate::policy::budgets::{Loaded, RefundableCharge, SessionCounters, Slot};
 use crate::policy::exception::Suspension;
-use crate::policy::limit::{Charge, Effect, Limit, Mode, Quota};
+use crate::policy::limit::{Charge, Count, Effect, Limit, Mode, Quota};
 use crate::policy::plan::{BudgetRef, Check, Plan, PlannedBudget, Values};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::policy::verdict::{LimitHit, Refusal, Ruling, Verdict};
@@ -49,10 +49,14 @@ pub fn decide(
         let verdict = match event {
             // After a refusal that ends the session, all further events of the run are skipped.
             _ if is_over => Verdict { ruling: Ruling::Skipped, ..Verdict::default() },
+            Event::Delivered(_) => {
+                decision.learn(at);
+                Verdict::default()
+            }
             Event::Recipient(_) | Event::Message if mail_refused => {
                 Verdict { ruling: Ruling::Skipped, ..Verdict::default() }
             }
-            _ => match decision.suspended(event) {
+            _ => match decision.suspended(at, event) {
                 Some(suspended) => Verdict { ruling: Ruling::Suspended(Box::new(suspended)), ..Verdict::default() },
                 None => decision.decide(event, these),
             },
@@ -94,6 +98,10 @@ struct Step<'a> {
     /// the declared size.
     before: Option<State>,
     state: State,
+    /// The budget has already counted the message of this event, at an earlier recipient.
+    is_counted: bool,
+    /// The memory of the limit knows all recipients of this event, so the event does not touch the budget.
+    is_remembered: bool,
     /// Values of the event that the filter of known values checks (`values`), and the values that the filter has to
     /// learn (`learnt`).
     values: &'a Values,
@@ -134,26 +142,17 @@ impl<'a> Decision<'a> {
             let not_made = checks.iter().zip(&made).filter(|(_, is_made)| !**is_made);
             verdict.not_exceeded = not_made.map(|(check, _)| self.plan.budgets[check.budget].limit).collect();
         }
-        for step in &mut steps {
-            self.measure(step, event);
-            if step.reached.is_none() {
-                continue;
-            }
-            verdict.limit_hits.extend(step.limit_hit());
-            self.notify(step, &mut verdict);
-            if step.limit.mode == Mode::Enforce {
-                self.suspend(step, &mut verdict);
-                let Some(reached) = &mut step.reached else { continue };
-                // The step keeps its refusal for its evaluation.
-                if let Some(mut over) = reached.refusal.clone() {
-                    over.indices.push(step.planned.limit);
-                    refusal = Some(match refusal {
-                        None => over,
-                        Some(former) => Box::new(former.and(*over)),
-                    });
-                }
-                verdict.delay = verdict.delay.max(reached.delay);
-                verdict.route = reached.route.take().or(verdict.route);
+        for step in steps.iter_mut().filter(|step| step.limit.count != Count::Refusals) {
+            self.take_effect(step, event, &mut verdict, &mut refusal);
+        }
+        let refuses = |step: &Step<'_>| step.reached.as_ref().is_some_and(|reached| reached.refusal.is_some());
+        // A limit on refusals in shadow mode also counts the refusals that limits in shadow mode would make.
+        let would_refuse = refusal.is_some() || steps.iter().any(refuses);
+        for step in steps.iter_mut().filter(|step| step.limit.count == Count::Refusals) {
+            let is_refused = if step.limit.mode == Mode::Enforce { refusal.is_some() } else { would_refuse };
+            match is_refused {
+                true => self.take_effect(step, event, &mut verdict, &mut refusal),
+                false => step.effect = None,
             }
         }
         for step in &steps {
@@ -173,11 +172,43 @@ impl<'a> Decision<'a> {
         verdict
     }
 
+    /// Measures a step, and takes the actions of its limit. Merges a refusal by the limit into `refusal`.
+    fn take_effect(
+        &mut self,
+        step: &mut Step<'_>,
+        event: &Event,
+        verdict: &mut Verdict,
+        refusal: &mut Option<Box<Refusal>>,
+    ) {
+        self.measure(step, event);
+        if step.reached.is_none() {
+            return;
+        }
+        verdict.limit_hits.extend(step.limit_hit());
+        self.notify(step, verdict);
+        if step.limit.mode != Mode::Enforce {
+            return;
+        }
+        self.suspend(step, verdict);
+        let Some(reached) = &mut step.reached else { return };
+        // The step keeps its refusal for its evaluation.
+        if let Some(mut over) = reached.refusal.clone() {
+            over.indices.push(step.planned.limit);
+            *refusal = Some(match refusal.take() {
+                None => over,
+                Some(former) => Box::new(former.and(*over)),
+            });
+        }
+        verdict.delay = verdict.delay.max(reached.delay);
+        verdict.route = reached.route.take().or(verdict.route.take());
+    }
+
     /// Prepares a step, which [`Decision::measure`] completes.
     fn begin(&self, check: &'a Check) -> Step<'a> {
         let planned = &self.plan.budgets[check.budget];
         let limit = &self.policy.limits[planned.limit];
-        let effect = self.effect(limit, planned, check.effect);
+        let is_counted = self.has_counted(limit, planned, check.effect);
+        let effect = self.effect(limit, planned, check.effect, is_counted);
         // An event adds nothing if the budget has already counted the message of this event.
         let (values, amount) = match effect == Some(check.effect) {
             true => (&check.values, check.amount),
@@ -185,14 +216,34 @@ impl<'a> Decision<'a> {
         };
         let before = self.slot(planned.slot).and_then(Slot::state);
         let state = before.unwrap_or(State { at: self.now, level: 0.0 });
-        Step { limit, planned, effect, before, state, values, learnt: Vec::new(), amount, level: 0.0, reached: None }
+        let (learnt, is_remembered) = (Vec::new(), false);
+        Step {
+            limit,
+            planned,
+            effect,
+            before,
+            state,
+            is_counted,
+            is_remembered,
+            values,
+            learnt,
+            amount,
+            level: 0.0,
+            reached: None,
+        }
+    }
+
+    /// Returns whether the budget of a limit that counts messages has already counted the message of this event.
+    fn has_counted(&self, limit: &Limit, planned: &PlannedBudget<'_>, effect: Effect) -> bool {
+        let has_counted = || self.plan.key(planned.slot).is_some_and(|key| self.counters.has_counted(key));
+        limit.counts_once() && effect == Effect::Charge && has_counted()
     }
 
     /// Returns the effect of an event on a budget at this moment; `None` if the event has no effect.
-    fn effect(&self, limit: &Limit, planned: &PlannedBudget<'_>, effect: Effect) -> Option<Effect> {
-        let has_counted = || self.plan.key(planned.slot).is_some_and(|key| self.counters.has_counted(key));
-        let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
+    fn effect(&self, limit: &Limit, planned: &PlannedBudget<'_>, effect: Effect, is_counted: bool) -> Option<Effect> {
         match *planned.quota {
+            // The filter learns all new recipients of the message, although the message counts once.
+            _ if is_counted && limit.is_of_new_recipients() && planned.filter.is_some() => Some(effect),
             _ if is_counted && limit.charge != Charge::Attempts => None,
             _ if !self.begun.is_empty() && self.is_of_begun(limit, planned) => None,
             Quota::Unlimited => None,

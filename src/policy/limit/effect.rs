@@ -43,6 +43,8 @@ impl Limit {
             (_, stage) if self.watch.is_some() => stage,
             (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
             (Count::Messages | Count::Recipients, stage) if self.matcher.needs_recipients() => stage.max(Stage::Data),
+            // A message counts at its first recipient that is new.
+            (Count::Messages, _) if self.is_of_new_recipients() => Stage::Rcpt,
             (Count::Messages, Stage::Mail | Stage::Rcpt) if self.matcher.needs_recipient() => Stage::Data,
             (_, stage) => stage,
         }
@@ -76,6 +78,7 @@ impl Limit {
             (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Peek)),
             (Count::Bytes, Event::Message) => at(Stage::Data),
             (Count::Bytes, Event::End { .. }) => Some(Effect::TrueUp),
+            (Count::Refusals, Event::Recipient(_)) => Some(Effect::Charge),
             (Count::Rejections, Event::Rejected(_)) => Some(Effect::Record),
             (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Peek),
             // Checks the share of rejected messages.

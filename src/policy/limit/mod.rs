@@ -29,10 +29,11 @@ pub use wording::{Thing, plain_period};
 pub(super) use keys::OwnerFields;
 pub(super) use template::Words;
 
+use super::Memory;
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::Stage;
 use crate::engine::distinct::{self, Value};
-use crate::engine::{Rule, State};
+use crate::engine::{Rule, State, regularity};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -117,24 +118,38 @@ pub enum Mode {
     Enforce,
 }
 
+/// Number of recipients of a message for which the filter of a limit on messages to new recipients has room.
+const RECIPIENTS_PER_MESSAGE: f64 = 20.0;
+
 /// Counting of distinct values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distinct {
     pub what: Field,
     /// Time for which the filter remembers a value. `None` means one period.
     pub remember: Option<Duration>,
+    /// Memory whose recipients are not counted. The filter of the budget then remembers values for one period.
+    pub known_to: Option<Memory>,
 }
 
 impl Distinct {
-    /// Returns the rule of a filter that is large enough for a quota; `None` if the filter would be too large, or if
-    /// nothing has to be remembered.
-    pub fn filter(self, quota: &Quota) -> Option<distinct::Rule> {
+    /// Returns a rule that counts each value of this field once in each period.
+    pub fn new(what: Field) -> Self {
+        Self { what, remember: None, known_to: None }
+    }
+
+    /// Returns the rule of a filter that is large enough for a quota of this count; `None` if the filter would be too
+    /// large, or if nothing has to be remembered.
+    pub fn filter(self, count: Count, quota: &Quota) -> Option<distinct::Rule> {
+        // A message has several recipients, and the filter has to hold them all.
+        let times = if count == Count::Messages && self.what.is_of_recipient() { RECIPIENTS_PER_MESSAGE } else { 1.0 };
         match quota {
             Quota::Rate { rate, rule } => {
-                distinct::Rule::with_burst(rule.burst(), rate.amount, rate.period, self.remember)
+                distinct::Rule::with_burst(rule.burst() * times, rate.amount * times, rate.period, self.remember)
             }
             // One day is longer than any message or connection lasts.
-            Quota::Counter { most, .. } => distinct::Rule::new(*most, Duration::from_secs(86_400), None),
+            Quota::Counter { most, .. } => distinct::Rule::new(*most * times, Duration::from_secs(86_400), None),
+            // A person writes fewer messages to new recipients in a day.
+            Quota::Regularity(_) => distinct::Rule::new(1_000.0, Duration::from_secs(86_400), None),
             Quota::Never | Quota::Unlimited | Quota::Share(_) => None,
         }
     }
@@ -213,6 +228,11 @@ impl Limit {
         self.per.iter().any(|field| field.is_of_recipient())
     }
 
+    /// Returns whether only recipients that are new count, or messages to such recipients.
+    pub(super) fn is_of_new_recipients(&self) -> bool {
+        self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())
+    }
+
     /// Returns whether clients can freely choose the keys of the limit's budgets. The number of new budgets of such a
     /// limit is bounded.
     pub fn has_chosen_keys(&self) -> bool {
@@ -234,11 +254,15 @@ impl Limit {
     /// Returns whether a store can delete a budget because every later decision would be the same without the budget.
     /// `epoch` is the time when the newer generation of the budget's filter began, if the budget has a filter.
     pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
+        if self.quotas().any(|quota| matches!(quota, Quota::Regularity(_))) {
+            return now.since(state.at) > regularity::REMEMBERED;
+        }
         let Some(rule) = self.slowest() else { return true };
         // An event counts at least 1. Suppose that the level after an event of 1 is the same with and without the
         // state. Then the level after a larger or later event is also the same.
         let level = |state| rule.step(state, now, 1.0).0.level;
-        let filters = || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(&quota)));
+        let filters =
+            || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(self.count, &quota)));
         let knows = epoch.is_some_and(|epoch| filters().flatten().any(|filter| !filter.is_over(epoch, now)));
         !knows && level(Some(state)) == level(None)
     }

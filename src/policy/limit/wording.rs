@@ -9,7 +9,7 @@ use crate::time::{format_amount, format_duration};
 use std::time::Duration;
 
 /// Thing that a limit counts. If `distinct` is present, the limit counts only new values of that field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thing {
     pub count: Count,
     pub distinct: Option<Distinct>,
@@ -28,6 +28,9 @@ impl Limit {
             Quota::Never => thing.amount(0.0),
             Quota::Unlimited => format!("any number of {}", thing.noun(2.0)),
             Quota::Share(share) => format!("{} rejected in {period}, at most {}", share.of.name(), quota.amount()),
+            Quota::Regularity(_) => {
+                format!("{} at times that are up to {} regular over {period}", thing.noun(2.0), quota.amount())
+            }
             Quota::Counter { scope: Scope::AtOnce, most } => format!("{} at once", thing.amount(most)),
             Quota::Counter { most, .. } => format!("{} per {period}", thing.amount(most)),
             Quota::Rate { rate, rule: Rule::Bucket(bucket) } => {
@@ -74,6 +77,12 @@ impl Thing {
         match self.distinct {
             Some(Distinct { what: Field::Country, .. }) if !is_one => "new countries".to_owned(),
             Some(Distinct { what: Field::Asn, .. }) => format!("new AS number{}", if is_one { "" } else { "s" }),
+            Some(Distinct { what: Field::Recipient, .. }) if self.count == Count::Refusals => {
+                format!("refused new recipient{}", if is_one { "" } else { "s" })
+            }
+            Some(Distinct { what: Field::Recipient, .. }) if self.count == Count::Messages => {
+                format!("message{} to new recipients", if is_one { "" } else { "s" })
+            }
             Some(distinct) => format!("new {}{}", distinct.what.word(), if is_one { "" } else { "s" }),
             None if is_one => self.count.name().trim_end_matches('s').to_owned(),
             None => self.count.name().to_owned(),
@@ -162,8 +171,7 @@ mod tests {
     #[test]
     fn amounts_are_words_that_users_know() {
         let thing = |count| Thing { count, distinct: None };
-        let new =
-            Thing { count: Count::Recipients, distinct: Some(Distinct { what: Field::Recipient, remember: None }) };
+        let new = Thing { count: Count::Recipients, distinct: Some(Distinct::new(Field::Recipient)) };
         for (thing, number, text) in [
             (thing(Count::Recipients), 1.0, "1 recipient"),
             (thing(Count::LoginFailures), 1.0, "1 failed login"),

@@ -4,6 +4,7 @@
 mod exceeded;
 mod explain;
 mod match_cache;
+mod memories;
 mod planner;
 mod prepare;
 
@@ -11,12 +12,12 @@ pub use exceeded::ConditionalCheck;
 pub(super) use match_cache::MatcherSet;
 
 use crate::engine::distinct::{self, Value};
-use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
 use crate::policy::exception::{Grant, Suspension};
 use crate::policy::limit::{Effect, Limit, Quota, Scope};
 use crate::policy::matching::{SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
+use crate::policy::{Memory, Policy};
 use crate::time::Timestamp;
 use exceeded::Precondition;
 use planner::Planner;
@@ -36,6 +37,10 @@ pub struct Plan<'a> {
     pub(super) own: Keys,
     /// Suspension that applies to this session, if there is one.
     pub(super) suspension: Option<Arc<Suspension>>,
+    /// Indices in `keys` of the keys of memories.
+    memory_keys: Vec<usize>,
+    /// Sorted by the index of the event.
+    pub(super) memory_entries: Vec<MemoryEntry>,
 }
 
 /// Limit that applies to one event.
@@ -49,6 +54,24 @@ pub(super) struct Check {
     pub values: Values,
     /// `None`: the check is made in any case.
     pub precondition: Option<Precondition>,
+}
+
+/// Recipient of an event, and a memory that learns the recipient from a delivery, or that decides about a recipient of a
+/// locked owner.
+pub(super) struct MemoryEntry {
+    pub event: usize,
+    pub memory: Memory,
+    /// Index in [`Plan::keys`] of the memory's key.
+    pub key: usize,
+    pub value: Value,
+}
+
+/// Value of an event, for a limit that counts only new values.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    pub value: Value,
+    /// Index in [`Plan::keys`] of the key of the memory that perhaps knows the value; `None` without `known-to`.
+    pub memory: Option<usize>,
 }
 
 /// Budget of a limit, and its quota.
@@ -116,8 +139,24 @@ pub(super) enum BudgetRef {
 pub(super) enum Values {
     /// The limit counts all events.
     All,
-    One(Value),
-    Many(Vec<Value>),
+    One(Candidate),
+    Many(Vec<Candidate>),
+}
+
+impl Values {
+    fn as_mut_slice(&mut self) -> &mut [Candidate] {
+        match self {
+            Self::All => &mut [],
+            Self::One(candidate) => std::slice::from_mut(candidate),
+            Self::Many(candidates) => candidates,
+        }
+    }
+}
+
+impl Candidate {
+    pub fn new(value: Value) -> Self {
+        Self { value, memory: None }
+    }
 }
 
 /// Initial capacity for budgets.
@@ -141,7 +180,8 @@ impl<'a> Plan<'a> {
         let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
             policy.limits.iter().enumerate().filter(|(_, limit)| limit.derived.interests & kinds != 0).peekable();
-        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
+        let learns = policy.has_memories() && request.events.iter().any(|event| matches!(event, Event::Delivered(_)));
+        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() && !learns {
             return plan;
         }
         // A run of events seldom needs more budgets, even under a policy with many limits.
@@ -155,6 +195,9 @@ impl<'a> Plan<'a> {
         // Limits that look at other limits' budgets come after those limits in the policy.
         of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
         plan.checks.sort_by_key(|check| check.event);
+        if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
+            plan.add_memory_entries(&planner);
+        }
         plan
     }
 
@@ -225,7 +268,7 @@ impl<'a> Plan<'a> {
                 known = Some(budget.map(conditional));
             }
             let Some((budget, precondition)) = known.clone().flatten() else { continue };
-            let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), planner.values(limit, at)) else {
+            let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), self.values(planner, limit, at)) else {
                 continue;
             };
             self.checks.push(Check { event: at, budget, effect, amount, values, precondition });
@@ -281,7 +324,7 @@ impl<'a> Plan<'a> {
             return Ok(first + it);
         }
         let (slot, total) = known.unwrap_or_else(|| self.add_key(&quota, key, &charging.derived.prefix));
-        let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
+        let filter = limit.distinct.and_then(|distinct| distinct.filter(limit.count, &quota));
         self.budgets.push(PlannedBudget { limit: index, quota, row, slot, total, filter, may_share });
         Ok(self.budgets.len() - 1)
     }
@@ -293,7 +336,7 @@ impl<'a> Plan<'a> {
             Quota::Never | Quota::Unlimited => (BudgetRef::None, None),
             Quota::Counter { scope: Scope::Message, .. } => (BudgetRef::Message(self.own.push(key)), None),
             Quota::Counter { scope: Scope::Connection, .. } => (BudgetRef::Connection(self.own.push(key)), None),
-            Quota::Rate { .. } | Quota::Counter { scope: Scope::AtOnce, .. } => {
+            Quota::Rate { .. } | Quota::Regularity(_) | Quota::Counter { scope: Scope::AtOnce, .. } => {
                 (BudgetRef::Stored(self.keys.push(key)), None)
             }
             Quota::Share(_) => {

@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns a filter that has learnt the first recipients of `asked`. Version 2 stored filters in the same form.
 fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
-    let rule = policy.limits[0].distinct.unwrap().filter(&policy.limits[0].quota).unwrap();
+    let rule = policy.limits[0].distinct.unwrap().filter(policy.limits[0].count, &policy.limits[0].quota).unwrap();
     let learn =
         |filter, n| Some(rule.learn(filter, at(0), crate::engine::distinct::Value::of(&format!("{n}@example.net"))));
     (0..values).fold(None, learn).unwrap()
@@ -29,7 +29,8 @@ async fn a_file_of_version_2_is_migrated() {
     old.execute("INSERT INTO budget VALUES (?1, ?2, 40.0, ?3)", row).unwrap();
     let mut journal = journal::Entry::default();
     let state = crate::engine::State { at: at(0), level: 70.0 };
-    let bob = policy::budgets::Budget { state, seen: Some(Arc::new(filter(&policy, 70))) };
+    let bob =
+        policy::budgets::Budget { seen: Some(Arc::new(filter(&policy, 70))), ..policy::budgets::Budget::new(state) };
     journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, journal::Seen::Whole);
     old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
     drop(old);
@@ -158,6 +159,7 @@ async fn a_suspension_of_version_6_is_strict() {
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
         "ALTER TABLE exception DROP COLUMN lenient; ALTER TABLE exception DROP COLUMN password; \
+         ALTER TABLE exception DROP COLUMN known_to; \
          INSERT INTO exception VALUES ('', 'user=bob', NULL, 0, 9000000000000000, 'limit l', '9 of 9'); \
          PRAGMA user_version = 6",
     )
