@@ -29,7 +29,9 @@
 //! | login history | Networks, countries and EHLO names from which each user has logged in lately. |
 //! | location | Country and autonomous system of a client, which a database gives for its address. |
 //! | login networks | Networks from which a user is expected to log in. |
+//! | lock | Suspension that refuses only mail to strangers. |
 //! | matcher | Conditions under which a limit applies: `match` and `except`. |
+//! | memory | Recipients to which mail of an owner was delivered lately; a limit with `known-to` does not count them. |
 //! | mode | `enforce`, `soft` (warns and notifies, never refuses) or `shadow` (counts; clients notice nothing). |
 //! | notice | Document about an exceeded limit, which the targets of a notification get. |
 //! | notification | Section `[notify.NAME]`: the targets of the notices that limits make with the action `notify`. |
@@ -41,11 +43,13 @@
 //! | pipeline | Commands that a client sent without waiting for replies; policy decides on all of them in one act. |
 //! | quota | Amount that a limit allows: a rate with its burst, or a count per message or connection. |
 //! | refund | Subtraction of an earlier charge from a budget, because the charged event had no effect: the mail was not sent. |
+//! | regularity | 1 minus the coefficient of variation of the gaps between events: programs send at regular times. |
 //! | rung, ladder | Rung: an action of a limit, and the level from which it applies. Ladder: all rungs of the limit. |
 //! | senders | Addresses as which users may send: own addresses, permits, login maps and aliases of `[senders]`. |
 //! | session | Dialogue with one client. |
 //! | slot | Permit of a limited number: for the sessions of a gauge, or for the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
+//! | stranger | Recipient that a memory does not know. |
 //! | suspension | Exception that refuses the mail of one owner for a while, except to the recipients that `[suspensions]` allows. |
 //! | top sender | User, or client without a login, that sends or is refused most at present. |
 //! | upstream | Smart host to which Weir relays. |
@@ -71,7 +75,8 @@
 //! 5. The client sends the message with DATA or BDAT. `server/message_pipe.rs` forwards the octets as they arrive, with
 //!    one `Received:` line on top, and `smtp/data.rs` examines every octet. `smtp/from_header/` finds the addresses in the
 //!    From header, and `session/sender_check.rs` compares them with the senders of the user. Weir sends the final dot
-//!    last, and the client gets the upstream's answer to the final dot. Weir has no queue.
+//!    last, and the client gets the upstream's answer to the final dot. The memories (`policy/memory.rs`) learn the
+//!    recipients of an accepted message before that. Weir has no queue.
 //!
 //! # Around it
 //!
