@@ -31,8 +31,8 @@ fn rcpt(weir: &Process, user: &str, recipient: &str) -> String {
 
 /// Returns a history in CSV: alice wrote to friend@example.net three days ago, and to old@example.net 200 days ago.
 fn history() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    let ago = |days: u64, recipient: &str, outcome: &str| {
+    let now = weir::clock::now().micros() / 1_000_000;
+    let ago = |days: i64, recipient: &str, outcome: &str| {
         format!("{},,alice,alice@example.org,{recipient},100,,{outcome}\n", now - days * 86_400)
     };
     [
