@@ -311,7 +311,8 @@ impl Reader {
         let has_users_file = accounts.as_ref().is_some_and(|accounts| accounts.file.is_some());
         let suspensions = suspensions::read(root.section("suspensions"), has_users_file, &mut context);
         context.contact = suspensions.contact.clone();
-        context.memory = memory::read(root.section("memory"));
+        let (memory, memory_span) = memory::read(root.section("memory"));
+        context.memory = memory;
         let limits = limit::limits(root.tables("limit"), &mut context);
         let (mut references, has_xclient) = (context.references, context.has_xclient);
         let login_networks = login_networks.read(&root, &mut files, &normalizer, &mut references);
@@ -323,6 +324,7 @@ impl Reader {
         (places.notifications, places.notify_files) = (notifications.without_target(), notifications.files());
         let notify = notifications.options(&relay.hostname, suspensions.contact.clone(), help_url.clone());
         let mut policy = Policy::new(limits, normalizer, zone);
+        memory::warn_of_unused(&root, memory_span, &policy);
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         (policy.locations, policy.login_networks) = (located.locations, login_networks.into());
         policy.login_history = login_history;

@@ -24,6 +24,7 @@ use jiff::tz::TimeZone;
 use line::Line;
 use repeats::RefusalCopies;
 use rows::Rows;
+pub use rows::UNNAMED_DOMAIN;
 use std::io::{self, Write};
 use std::path::PathBuf;
 pub use summary::Summary;

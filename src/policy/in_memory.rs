@@ -8,7 +8,7 @@ use super::budgets::{Key, KeyRef};
 use super::exception::Suspension;
 use super::request::{Facts, PolicyRequest};
 use super::verdict::Verdict;
-use super::{Explained, Plan, Policy, decide, explain};
+use super::{Explained, Learnt, Lessons, Plan, Policy, decide, explain};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,6 +85,17 @@ impl InMemoryStore {
             let request = PolicyRequest::delivered(facts.clone(), facts.recipients.iter().cloned());
             self.admit(now, &request, &mut SessionCounters::default());
         }
+    }
+
+    /// Makes memories learn recipients of the past.
+    pub fn teach(&mut self, lessons: &Lessons) -> Vec<Learnt> {
+        let mut learnt = Vec::new();
+        for keys in lessons.parts() {
+            let mut loaded = take(&mut self.budgets, keys.iter().map(Key::borrowed));
+            learnt.extend(lessons.learn(&keys, &mut loaded));
+            keep(&mut self.budgets, keys.iter().map(Key::borrowed), loaded);
+        }
+        learnt
     }
 
     /// Refunds charges.

@@ -60,7 +60,7 @@ use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, Sess
 use crate::policy::limit::Count;
 use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::Verdict;
-use crate::policy::{self, Plan, Policy};
+use crate::policy::{self, Learnt, Lessons, Plan, Policy};
 use crate::time::Timestamp;
 use cache::Transacted;
 use hashed_key::{HashedKey, HashedKeyRef};
@@ -180,6 +180,16 @@ impl Store {
         keys.dedup();
         let give_back = |_, loaded: &mut Loaded| loaded.give_back(charges, &keys);
         self.transact(now, keys.iter().map(Key::borrowed), give_back).await
+    }
+
+    /// Makes memories learn recipients of the past. On return the recipients are durable, unless the store is degraded.
+    pub async fn teach(&self, now: Timestamp, lessons: &Lessons) -> Result<Vec<Learnt>, Unavailable> {
+        let mut learnt = Vec::new();
+        for keys in lessons.parts() {
+            let learn = |_, loaded: &mut Loaded| lessons.learn(&keys, loaded);
+            learnt.extend(self.transact(now, keys.iter().map(Key::borrowed), learn).await?);
+        }
+        Ok(learnt)
     }
 
     /// Returns copies of these budgets in their present state, without changing or caching anything. Returns an error

@@ -4,6 +4,7 @@ use super::moment::{Moment, is_of_history};
 use super::{Context, exceeded};
 use crate::config::section::{Placed, Section};
 use crate::engine::distinct::MAX_OCTETS;
+use crate::policy::KnownTo;
 use crate::policy::limit::{Charge, Count, Distinct, Limit, Quota, Scope};
 use crate::policy::matching::{AllOf, Condition, Field};
 use crate::policy::request::Stage;
@@ -172,7 +173,11 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
     let count = Some(&draft.count.span).filter(|_| counts_logins);
     let per = draft.per.as_ref().filter(|per| per.value.iter().any(|field| field.is_of_user()));
-    let distinct = draft.distinct.as_ref().filter(|distinct| distinct.value.what.is_of_user());
+    let is_of_user = |distinct: &Distinct| {
+        let known_to = distinct.known_to.map(|memory| memory.known_to);
+        distinct.what.is_of_user() || matches!(known_to, Some(KnownTo::Each(field)) if field.is_of_user())
+    };
+    let distinct = draft.distinct.as_ref().filter(|distinct| is_of_user(&distinct.value));
     if let Some(span) = count.or(per.map(|per| &per.span)).or(distinct.map(|distinct| &distinct.span)) {
         let message = "this limit is for users, and no listener has logins: it never applies";
         s.source().warn_unless(&["listener"], span, message, Some(NO_AUTH));

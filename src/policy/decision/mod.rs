@@ -303,6 +303,8 @@ impl Step<'_> {
 #[cfg(test)]
 mod evaluation_tests;
 #[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod suspension_tests;

@@ -5,6 +5,7 @@ mod faults;
 mod forgetting;
 mod log;
 mod logins;
+mod memories;
 mod new_budgets;
 mod notices;
 mod parallel;
