@@ -91,8 +91,11 @@ enum Command {
     /// End a grant before its time
     #[command(after_help = "Example:\n  weir revoke user-recipients alice")]
     Revoke(exceptions::Revoke),
-    /// Suspend a user, client, sender or domain: Weir refuses all its mail for a limited time
-    #[command(after_help = "Example:\n  weir suspend alice --for 1d --reason \"password stolen\"")]
+    /// Suspend a user, client, sender or domain: Weir refuses its mail for a time or until it is released
+    #[command(after_help = concat!(
+        "Example:\n  weir suspend alice --for 1d --reason \"password stolen\"\n",
+        "  weir suspend alice --strangers-only --until-released --reason \"odd mail\""
+    ))]
     Suspend(exceptions::Suspend),
     /// End a suspension, also one that a limit began
     #[command(after_help = "Example:\n  weir release alice --reason \"new password\"")]

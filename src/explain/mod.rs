@@ -338,6 +338,7 @@ fn action(setting: &Setting, owner: &str) -> String {
         "drop" => format!("dropped{text}"),
         "route" => format!("routed by {value}"),
         "suspend" => format!("denied, and the {owner} is suspended for {value}"),
+        "lock" => format!("denied, and the {owner} is locked for {value}: it may write to known recipients only"),
         key => format!("told to {value} ({key})"),
     }
 }

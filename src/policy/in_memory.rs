@@ -111,7 +111,11 @@ impl InMemoryStore {
     fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
         let exceptions = Arc::make_mut(&mut self.policy.exceptions);
         let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now));
-        let suspension = former.map_or(suspension.clone(), |former| Arc::new(suspension.extending(former)));
+        let next = match former {
+            None => Some(suspension),
+            Some(former) => suspension.following(former).map(Arc::new),
+        };
+        let Some(suspension) = next else { return };
         if !exceptions.has_room() {
             exceptions.forget(now, None);
         }

@@ -4,8 +4,9 @@ use super::log_throttle::{LogThrottle, Permit};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::notify::{self, Notifier};
+use crate::policy::KnownTo;
 use crate::policy::exception;
-use crate::policy::exception::{Suspension, Term};
+use crate::policy::exception::{Suspension, Term, UNTIL_RELEASED};
 use crate::policy::limit::{Mode, Quota};
 use crate::policy::request::{Country, Location, Stage};
 use crate::policy::verdict::{LimitHit, Notice};
@@ -253,13 +254,15 @@ impl SessionLog<'_> {
 
     fn suspended(&self, suspension: &Suspension) {
         let Self { metrics, session, client, user, .. } = self;
-        let Suspension { owner, term: Term { since, until, by, reason }, .. } = suspension;
+        let Suspension { owner, term, .. } = suspension;
+        let Term { since, by, reason, .. } = term;
         if let exception::By::Limit(limit) = by {
             metrics.limits.suspensions.with_label_values(&[limit]).inc();
         }
         let Some(Permit { suppressed }) = self.permit("suspended") else { return };
-        let time = format_duration(until.since(*since));
-        tracing::warn!(session, %client, user, suspended = %owner, time, %by, %reason, suppressed, "suspended");
+        let time = term.left(*since).map_or_else(|| UNTIL_RELEASED.to_owned(), format_duration);
+        let known_to = suspension.known_to.map(KnownTo::name);
+        tracing::warn!(session, %client, user, suspended = %owner, time, known_to, %by, %reason, suppressed, "suspended");
     }
 
     fn message(&self, delivery: &Delivery, told: bool) {

@@ -52,10 +52,14 @@ impl Decision<'_> {
         self.allows(suspension, event)
     }
 
-    /// Returns whether a memory knows the recipient of the event at this index.
+    /// Returns whether a memory knows the recipient of the event at this index. While the store cannot read the memory,
+    /// the lock refuses nothing, and the limits decide: a refusal for good would be wrong about known recipients.
     fn knows(&self, at: usize, known_to: KnownTo) -> bool {
         let mut of_event = self.plan.memory_entries.iter().filter(|entry| entry.event == at);
-        of_event.any(|entry| entry.memory.known_to == known_to && self.has_seen(entry) != Seen::Never)
+        of_event.any(|entry| {
+            let is_known = || self.loaded.0[entry.key].is_unread || self.has_seen(entry) != Seen::Never;
+            entry.memory.known_to == known_to && is_known()
+        })
     }
 
     /// Returns whether a memory has seen the recipient of its entry.

@@ -4,7 +4,7 @@ import { get, getIfAvailable } from "./api.js";
 import { grantButton, releaseButton, resetButton, revokeButton, suspendButton } from "./acts.js";
 import { draw } from "./chart.js";
 import { foreign, h, visible } from "./dom.js";
-import { actor, ago, limitLink, number, octets, ownerKey, owner as ownerLinks, time, zoneName } from "./format.js";
+import { actor, ago, end, limitLink, number, octets, owner as ownerLinks, ownerKey, time, zoneName } from "./format.js";
 import { bar, budgetWords, facts, hasLevel, leniency, modeMark, refusals, section, table, unreadable } from "./parts.js";
 
 /** Colours of the lines of the chart: one for each limit that is shown. */
@@ -71,7 +71,7 @@ function acts({ owner, suspensions }) {
 
 function suspended(suspension) {
     return h("div", { class: "note", "data-key": `suspension ${ownerKey(suspension.owner)}` },
-        h("p", {}, h("strong", {}, "Suspended"), " until ", time(suspension.until), ", by ", actor(suspension.by), ": ", foreign(suspension.reason), leniency(suspension)));
+        h("p", {}, h("strong", {}, suspension["known-to"] ? "Locked" : "Suspended"), " until ", end(suspension.until), ", by ", actor(suspension.by), ": ", foreign(suspension.reason), leniency(suspension)));
 }
 
 function activity({ activity: row, account }) {
