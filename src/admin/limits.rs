@@ -123,6 +123,7 @@ fn action(Rung { at, action }: &Rung) -> LimitAction {
         Action::Route(upstream) => ("route", Some(upstream.to_string())),
         Action::Suspend { time, .. } => ("suspend", Some(format_duration(*time))),
         Action::Notify(notification) => ("notify", Some(notification.name.to_string())),
+        Action::Suspect(suspect) => ("suspect", Some(format_amount(suspect.points))),
     };
     LimitAction { at: *at, action: name.to_owned(), value }
 }

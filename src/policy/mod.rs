@@ -26,6 +26,7 @@ mod plan;
 mod record_filter;
 pub mod request;
 mod suspension;
+mod suspicion;
 mod term;
 pub mod verdict;
 
@@ -37,6 +38,7 @@ pub use login_history::LoginHistory;
 pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
 pub use record_filter::{ClientFilter, UserFilter};
+pub use suspicion::{Sign, SignPoints, Suspect, SuspicionClass, SuspicionRules, SuspicionScore};
 
 use address::AddressNormalizer;
 use budgets::{Budget, Key};
@@ -70,6 +72,9 @@ pub struct Policy {
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
     pub suspensions: Arc<SuspensionRules>,
+    pub suspicion: SuspicionRules,
+    /// Signs, which raise suspicion scores.
+    signs: Arc<[Sign]>,
     /// True if any enforced limit can delay replies.
     delays: bool,
     /// True if a condition of any limit needs the novelty of a login.
@@ -110,13 +115,14 @@ impl Policy {
     pub fn new(mut limits: Vec<Limit>, normalizer: AddressNormalizer, zone: Zone) -> Self {
         let mut matcher_set = MatcherSet::default();
         limits.iter_mut().for_each(|limit| limit.prepare(&mut matcher_set));
+        let signs = Sign::of_limits(&mut limits).into();
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
         let uses_novelty = limits.iter().any(|limit| limit.matcher.needs_novelty());
         let (limits, matcher_set) = (limits.into(), Arc::new(matcher_set));
         let senders = Arc::new(Senders::new(&normalizer));
-        Self { limits, normalizer, senders, zone, delays, uses_novelty, matcher_set, ..Self::default() }
+        Self { limits, normalizer, senders, zone, signs, delays, uses_novelty, matcher_set, ..Self::default() }
     }
 
     /// Returns whether the client is in a login network of a user. `own`: the login networks that the user's account
@@ -135,14 +141,19 @@ impl Policy {
     /// budgets of other limits, the other limits stay in shadow mode; otherwise they are left out.
     pub fn trying(&self, name: &str) -> Self {
         let is_tried = |limit: &&Limit| *limit.name == *name;
-        let looks = |limit: &Limit| limit.watch.is_some() || limit.matcher.has_exceeded();
+        let looks =
+            |limit: &Limit| limit.watch.is_some() || limit.matcher.has_exceeded() || limit.matcher.has_suspicion();
         let keeps_others = self.limits.iter().filter(is_tried).any(looks);
         let kept = self.limits.iter().filter(|limit| keeps_others || is_tried(limit)).cloned();
         let kept =
             kept.map(|limit| Limit { mode: if is_tried(&&limit) { Mode::Enforce } else { Mode::Shadow }, ..limit });
-        let Self { limits, delays, uses_novelty, matcher_set, .. } =
+        let Self { limits, mut signs, delays, uses_novelty, matcher_set, .. } =
             Self::new(kept.collect(), self.normalizer.clone(), self.zone.clone());
-        Self { limits, delays, uses_novelty, matcher_set, exceptions: Arc::default(), ..self.clone() }
+        // The signs keep the modes of their limits, because the tried limit may match on the score.
+        for sign in Arc::make_mut(&mut signs) {
+            sign.mode = self.signs.iter().find(|known| known.limit == sign.limit).map_or(sign.mode, |known| known.mode);
+        }
+        Self { limits, signs, delays, uses_novelty, matcher_set, exceptions: Arc::default(), ..self.clone() }
     }
 
     /// Returns the name of the limit at this index. If the limit has several rates, the name includes the rate.
@@ -189,6 +200,9 @@ impl Policy {
 
     /// Merges two budgets of one key. `counted` began at 0 while `stored` could not be read.
     pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
+        if key.sign_limit().is_some() {
+            return self.merge_sign(key, stored, counted);
+        }
         let kind = key.kind();
         let limit = self.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));
         match limit.and_then(Limit::rule) {

@@ -41,6 +41,12 @@ pub const NEW: &str = "<new>";
 /// grant began, in microseconds.
 const GRANT: &str = "grant=";
 
+/// First part of the key of a sign's points. No limit has this name, because a limit's name has no space.
+const SIGN: &str = " sign";
+
+/// Third part of the key of a sign's points.
+const POINTS: &str = "points";
+
 impl Owner {
     /// Returns the text of an [`Owner`]. `owners` is the owner part of a key, as `OwnerFields::name` returns it.
     pub(in crate::policy) fn text(owners: &str) -> &str {
@@ -132,6 +138,16 @@ impl<'a> KeyRef<'a> {
         Key(buffer)
     }
 
+    /// Writes the key of the points that a sign has for a user to `buffer`. `limit` is the name of the sign's limit, and
+    /// `user` is normalized.
+    pub(in crate::policy) fn of_sign(limit: &str, user: &str, buffer: &'a mut String) -> Self {
+        let mark = SEPARATOR.encode_utf8(&mut [0; 4]).to_owned();
+        let user = if user == NEW { "?" } else { user };
+        buffer.clear();
+        buffer.extend([SIGN, &mark, limit, &mark, POINTS, &mark, "user=", user]);
+        Key(buffer)
+    }
+
     /// Returns a copy that owns its text.
     pub fn owned(self) -> Key {
         Key(self.0.into())
@@ -200,6 +216,12 @@ impl<T: AsRef<str>> Key<T> {
     /// process starts.
     pub fn is_volatile(&self) -> bool {
         self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
+    }
+
+    /// Returns the name of the limit, if the budget has the points of a sign.
+    pub fn sign_limit(&self) -> Option<&str> {
+        let mut parts = self.parts();
+        (parts.next() == Some(SIGN)).then(|| parts.next())?
     }
 
     /// Returns the parts: the limit's name, the count and the algorithm, followed by each part of the owner, such as

@@ -2,9 +2,10 @@
 
 use super::delay::{Overage, Room, TooLate, reply_delay};
 use crate::engine::Wait;
+use crate::policy::Suspect;
 use crate::policy::limit::{Action, ActionKind, Delay, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
-use crate::time::format_duration;
+use crate::time::{format_amount, format_duration};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Reached {
     pub suspends: Option<(Duration, bool)>,
     /// Notification, and the level of its rung.
     pub notice: Option<(Arc<Notification>, f64)>,
+    /// Points for the suspicion score of the user.
+    pub suspects: Option<Suspect>,
 }
 
 impl Reached {
@@ -78,6 +81,7 @@ impl Reached {
     pub fn strongest(&self, verb: Option<Verb>) -> Option<ActionKind> {
         let others = [
             (self.warns, ActionKind::Warn),
+            (self.suspects.is_some(), ActionKind::Suspect),
             (self.notice.is_some(), ActionKind::Notify),
             (self.route.is_some(), ActionKind::Route),
             (!self.delay.is_zero(), ActionKind::Delay),
@@ -97,7 +101,8 @@ impl Reached {
         let route = self.route.as_ref().map(|upstream| format!("route {upstream}"));
         let notice = self.notice.as_ref().map(|(notification, _)| format!("notify {}", notification.name));
         let warning = self.warns.then(|| "warn".to_owned());
-        [verb, warning, delay, route, notice].into_iter().flatten().collect()
+        let suspects = self.suspects.map(|suspect| format!("suspect {}", format_amount(suspect.points)));
+        [verb, warning, delay, route, notice, suspects].into_iter().flatten().collect()
     }
 }
 
@@ -133,6 +138,7 @@ impl ReachedRungs {
             Action::Delay(delay) => self.delay = Some((rung.at, *delay)),
             Action::Route(upstream) => self.reached.route = Some(upstream.clone()),
             Action::Notify(notification) => self.reached.notice = Some((notification.clone(), rung.at)),
+            Action::Suspect(suspect) => self.reached.suspects = Some(*suspect),
         }
     }
 

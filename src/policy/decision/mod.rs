@@ -7,6 +7,7 @@ mod explain;
 mod ladder;
 mod measure;
 mod side_effects;
+mod suspicion;
 
 pub use explain::{Explained, explain};
 
@@ -134,6 +135,7 @@ impl<'a> Decision<'a> {
             let not_made = checks.iter().zip(&made).filter(|(_, is_made)| !**is_made);
             verdict.not_exceeded = not_made.map(|(check, _)| self.plan.budgets[check.budget].limit).collect();
         }
+        let score = self.score_of(&steps);
         for step in &mut steps {
             self.measure(step, event);
             if step.reached.is_none() {
@@ -141,6 +143,7 @@ impl<'a> Decision<'a> {
             }
             verdict.limit_hits.extend(step.limit_hit());
             self.notify(step, &mut verdict);
+            self.suspect(step, &mut verdict);
             if step.limit.mode == Mode::Enforce {
                 self.suspend(step, &mut verdict);
                 let Some(reached) = &mut step.reached else { continue };
@@ -160,7 +163,7 @@ impl<'a> Decision<'a> {
             self.charge_step(step, event, refusal.is_some(), &mut verdict);
         }
         if refusal.is_some() || self.request.wants_evaluations {
-            verdict.evaluations = steps.into_iter().filter_map(|step| self.evaluation(step)).collect();
+            verdict.evaluations = steps.into_iter().filter_map(|step| self.evaluation(step, score.as_ref())).collect();
         }
         if let Some(refusal) = refusal {
             verdict.ruling = Ruling::Refuse(refusal);
@@ -255,5 +258,7 @@ mod evaluation_tests;
 mod properties;
 #[cfg(test)]
 mod suspension_tests;
+#[cfg(test)]
+mod suspicion_tests;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 use super::template::Template;
 use crate::engine::{Rule, State};
 use crate::policy::budgets::Budget;
+use crate::policy::suspicion::Suspect;
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub enum Action {
     Suspend { time: Duration, is_strict: bool },
     /// Sends a notification.
     Notify(Arc<Notification>),
+    /// Raises the suspicion score of the user.
+    Suspect(Suspect),
 }
 
 /// Notification: its name, and perhaps its highest rate.
@@ -93,6 +96,7 @@ pub enum Delay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ActionKind {
     Warn,
+    Suspect,
     Notify,
     Route,
     Delay,
@@ -104,6 +108,7 @@ impl ActionKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Warn => "warn",
+            Self::Suspect => "suspect",
             Self::Notify => "notify",
             Self::Route => "route",
             Self::Delay => "delay",
@@ -132,6 +137,7 @@ impl Action {
             Self::Route(_) => ActionKind::Route,
             Self::Suspend { .. } => ActionKind::Refuse(Verb::Suspend),
             Self::Notify(_) => ActionKind::Notify,
+            Self::Suspect(_) => ActionKind::Suspect,
         }
     }
 

@@ -6,9 +6,12 @@ mod explain;
 mod match_cache;
 mod planner;
 mod prepare;
+mod suspicion;
 
+pub(super) use exceeded::Alternative;
 pub use exceeded::ConditionalCheck;
 pub(super) use match_cache::MatcherSet;
+pub(super) use suspicion::can_suspect;
 
 use crate::engine::distinct::{self, Value};
 use crate::policy::Policy;
@@ -34,6 +37,9 @@ pub struct Plan<'a> {
     pub(super) keys: Keys,
     /// Keys of the session's counters.
     pub(super) own: Keys,
+    /// Index in `keys` of the user's points of each sign, in the order of [`Policy::signs`]; empty if the events need no
+    /// score.
+    pub(super) signs: Vec<usize>,
     /// Suspension that applies to this session, if there is one.
     pub(super) suspension: Option<Arc<Suspension>>,
 }
@@ -155,6 +161,7 @@ impl<'a> Plan<'a> {
         // Limits that look at other limits' budgets come after those limits in the policy.
         of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
         plan.checks.sort_by_key(|check| check.event);
+        plan.add_signs(&planner);
         plan
     }
 

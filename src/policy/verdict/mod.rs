@@ -10,6 +10,7 @@ pub use refusal::{Meaning, Refusal, Suspended, SuspensionNotice};
 use super::budgets::{Key, RefundableCharge};
 use super::exception::Suspension;
 use super::limit::{ActionKind, Notification, Quota, Thing};
+use super::{SuspicionClass, SuspicionScore};
 use crate::engine::{State, Wait};
 use crate::time::Timestamp;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub struct Verdict {
     pub suspensions: Vec<Arc<Suspension>>,
     /// Notifications to send.
     pub notices: Vec<Notice>,
+    /// Class that the user has reached with this event, if the class is higher than before.
+    pub suspicion_rise: Option<SuspicionRise>,
     /// Numbers that each limit measured, if the event is refused or the request wants evaluations.
     pub evaluations: Vec<Evaluation>,
 }
@@ -54,6 +57,13 @@ pub enum Ruling {
     /// Skip an event that cannot happen because an earlier event was refused, such as RCPT after a refused MAIL.
     /// Nothing is charged.
     Skipped,
+}
+
+/// Rise of a user into a class of `[suspicion]`.
+#[derive(Clone, Debug)]
+pub struct SuspicionRise {
+    pub class: SuspicionClass,
+    pub score: SuspicionScore,
 }
 
 /// Notification to send.

@@ -1,0 +1,228 @@
+//! Suspicion: the score of a user, which is the sum of the points that signs have raised. A sign is a limit with an action
+//! `suspect`. Each sign has one budget for each user, whose points decay and never exceed a cap.
+
+use super::Policy;
+use super::budgets::{Budget, Key, KeyRef};
+use super::limit::{Action, Limit, Mode};
+use crate::engine::{State, decay};
+use crate::time::Timestamp;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `[suspicion]`: the classes of users, by their scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SuspicionRules {
+    /// In `shadow`, scores are counted and shown, and no user is in a class.
+    pub mode: Mode,
+    /// Half-life of a sign that has none of its own.
+    pub half_life: Duration,
+    /// Score from which a user is watched.
+    pub watched: f64,
+    /// Score from which a user is locked; at least `watched`.
+    pub locked: f64,
+}
+
+/// Class of a suspicious user. A locked user is also watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SuspicionClass {
+    Watched,
+    Locked,
+}
+
+/// Action `suspect` of a rung.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Suspect {
+    /// Points that one event adds.
+    pub points: f64,
+    /// Most points that the sign can have.
+    pub most: f64,
+    pub half_life: Duration,
+}
+
+/// Sign: a limit with an action `suspect`. All rates of the limit share the sign.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sign {
+    /// Name of the limit.
+    pub limit: Arc<str>,
+    pub rule: decay::Rule,
+    /// Mode of the limit. Only an enforced limit adds to the score.
+    pub mode: Mode,
+}
+
+/// Score of a user at one time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SuspicionScore {
+    /// Sum of the points of all signs of enforced limits; at least 0.
+    pub points: f64,
+    /// Class of the user; `None` in shadow mode.
+    pub class: Option<SuspicionClass>,
+    /// Signs with points.
+    pub signs: Vec<SignPoints>,
+}
+
+/// Points of one sign for a user.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignPoints {
+    /// Name of the limit.
+    pub limit: Arc<str>,
+    /// Points that are left; above 0.
+    pub points: f64,
+    /// Most points that the sign can have.
+    pub most: f64,
+    /// Half-life of the points.
+    pub half_life: Duration,
+    /// Time when the limit last raised the sign.
+    pub at: Timestamp,
+    /// Mode of the limit. Only an enforced limit adds to the score.
+    pub mode: Mode,
+}
+
+impl Default for SuspicionRules {
+    fn default() -> Self {
+        let half_life = Duration::from_secs(7 * 86_400);
+        Self { mode: Mode::Enforce, half_life, watched: 50.0, locked: 100.0 }
+    }
+}
+
+impl SuspicionRules {
+    /// Returns the class of a user with this score; `None` if the user is in no class.
+    pub fn class(&self, points: f64) -> Option<SuspicionClass> {
+        match points {
+            _ if self.mode != Mode::Enforce => None,
+            points if points >= self.locked => Some(SuspicionClass::Locked),
+            points if points >= self.watched => Some(SuspicionClass::Watched),
+            _ => None,
+        }
+    }
+
+    /// Returns the score from which a user is in this class, for people: `watched from 50`.
+    pub fn need(&self, class: SuspicionClass) -> String {
+        let from = match class {
+            SuspicionClass::Watched => self.watched,
+            SuspicionClass::Locked => self.locked,
+        };
+        let shadow = if self.mode == Mode::Enforce { "" } else { ", but mode is \"shadow\" in [suspicion]" };
+        format!("{} from {}{shadow}", class.name(), rounded(from))
+    }
+}
+
+impl SuspicionClass {
+    pub const ALL: [Self; 2] = [Self::Watched, Self::Locked];
+
+    /// Returns the word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Watched => "watched",
+            Self::Locked => "locked",
+        }
+    }
+}
+
+impl Sign {
+    /// Returns the signs of these limits. Sets the index of its sign in each limit that is a sign. The rates of a limit are
+    /// neighbours in the list.
+    pub(super) fn of_limits(limits: &mut [Limit]) -> Vec<Self> {
+        let mut signs: Vec<Self> = Vec::new();
+        for limit in limits {
+            let suspects = limit.ladder.rungs().iter().filter_map(|rung| match rung.action {
+                Action::Suspect(suspect) => Some(suspect),
+                _ => None,
+            });
+            let highest = suspects.reduce(|one, other| Suspect {
+                points: one.points.max(other.points),
+                most: one.most.max(other.most),
+                half_life: one.half_life.max(other.half_life),
+            });
+            let Some(Suspect { most, half_life, .. }) = highest else { continue };
+            if signs.last().is_none_or(|last| last.limit != limit.name) {
+                let rule = decay::Rule::new(half_life, most);
+                signs.push(Self { limit: limit.name.clone(), rule, mode: limit.mode });
+            }
+            limit.derived.sign = Some(signs.len() - 1);
+        }
+        signs
+    }
+
+    /// Returns the points of the sign that are left; `None` if there are none.
+    fn read(&self, state: Option<State>, now: Timestamp) -> Option<SignPoints> {
+        // As in a decision, a state from the future, which a wrong clock wrote, is a state of now.
+        let state = state.map(|state| State { at: state.at.min(now), ..state })?;
+        let points = self.rule.level(Some(state), now);
+        (points > 0.0).then(|| SignPoints {
+            limit: self.limit.clone(),
+            points,
+            most: self.rule.most(),
+            half_life: Duration::try_from_secs_f64(self.rule.half_life()).unwrap_or_default(),
+            at: state.at,
+            mode: self.mode,
+        })
+    }
+
+    /// Merges two states of one sign. `counted` began at 0 while `stored` could not be read.
+    fn merged(&self, stored: Budget, counted: Budget) -> Budget {
+        let now = stored.state.at.max(counted.state.at);
+        let counted = self.rule.level(Some(counted.state), now);
+        Budget { state: self.rule.add(Some(stored.state), now, counted), seen: None }
+    }
+}
+
+impl Policy {
+    /// Returns the signs of the policy.
+    pub fn signs(&self) -> &[Sign] {
+        &self.signs
+    }
+
+    /// Returns the signs of limits that are not in force.
+    pub fn signs_of(limits: &mut [Limit]) -> Vec<Sign> {
+        Sign::of_limits(limits)
+    }
+
+    /// Returns the keys of a user's signs, in the order of [`Policy::signs`]. `user` is normalized.
+    pub fn sign_keys(&self, user: &str) -> Vec<Key> {
+        let mut buffer = String::new();
+        self.signs.iter().map(|sign| KeyRef::of_sign(&sign.limit, user, &mut buffer).owned()).collect()
+    }
+
+    /// Returns the score of a user. `states`: the state of each sign, in the order of [`Policy::signs`].
+    pub fn suspicion_score(&self, states: impl IntoIterator<Item = Option<State>>, now: Timestamp) -> SuspicionScore {
+        let read = self.signs.iter().zip(states).filter_map(|(sign, state)| sign.read(state, now));
+        let signs: Vec<SignPoints> = read.collect();
+        let counted = signs.iter().filter(|sign| sign.mode == Mode::Enforce);
+        // A sum of no numbers is -0.0.
+        let points = counted.map(|sign| sign.points).sum::<f64>().max(0.0);
+        SuspicionScore { points, class: self.suspicion.class(points), signs }
+    }
+
+    /// Returns the sign that this key belongs to; `None` if the key is of no sign in force.
+    pub fn sign_of(&self, key: KeyRef<'_>) -> Option<&Sign> {
+        let limit = key.sign_limit()?;
+        self.signs.iter().find(|sign| *sign.limit == *limit)
+    }
+
+    /// Merges two states of a sign, as [`Policy::merge`].
+    pub(super) fn merge_sign(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
+        match self.sign_of(key.borrowed()) {
+            Some(sign) => sign.merged(stored, counted),
+            None => stored,
+        }
+    }
+}
+
+/// Text for people: `80 points: regular-gaps 40, strangers 40`.
+impl fmt::Display for SuspicionScore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted: Vec<String> = self.signs.iter().filter(|sign| sign.mode == Mode::Enforce).map(sign_text).collect();
+        write!(f, "{} points", rounded(self.points))?;
+        if counted.is_empty() { Ok(()) } else { write!(f, ": {}", counted.join(", ")) }
+    }
+}
+
+fn sign_text(sign: &SignPoints) -> String {
+    format!("{} {}", sign.limit, rounded(sign.points))
+}
+
+/// Formats points for people, with one decimal.
+pub fn rounded(points: f64) -> String {
+    crate::time::format_amount((points * 10.0).round() / 10.0)
+}
