@@ -1,6 +1,6 @@
 //! `[[limit.action]]`: the actions that Weir takes when a limit is exceeded.
 
-use super::Context;
+use super::{Context, suspect};
 use crate::config::section::{self, Section};
 use crate::config::values::{choice, flag, text};
 use crate::policy::limit::{Action, Charge, Count, Delay, KnownValues, Ladder, Limit, Mode, Rung, Template, Verb};
@@ -34,6 +34,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     check_verbs(s, &rungs);
     check_delays(s, &rungs, limit, cx);
     check_suspensions(s, &rungs, limit);
+    suspect::check(s, &rungs, limit, cx);
     if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
 }
 
@@ -66,8 +67,9 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
     add(route.map(|read| section::Placed { value: Action::Route(read.value.name.clone()), span: read.span }));
     add(suspension(&mut s));
     add(named(&mut s, "notify", "notify", |name| cx.notifications.get(name).map(Action::Notify)));
+    add(suspect::read(&mut s, cx));
     if !s.has_any(&VERBS) {
-        let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify";
+        let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify, suspect";
         s.error_unless(&VERBS, &s.span(), "this rung has no action", Some(help));
     }
     s.finish();
@@ -84,7 +86,7 @@ fn suspension(s: &mut Section<'_>) -> Option<section::Placed<Action>> {
     s.optional("suspend", |value| Ok(Action::Suspend { time: period(&text(value)?)?, is_strict }))
 }
 
-const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
+const VERBS: [&str; 9] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify", "suspect"];
 
 /// Reads a key whose value is a name from another section, `of`. If the name is unknown and that section has an error,
 /// only the error in that section is reported, because it may be the cause.
