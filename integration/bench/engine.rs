@@ -63,7 +63,7 @@ fn decisions(criterion: &mut Criterion) {
     let quota = Quota::rate(Algorithm::Ewma, parse_rate("100 / 1d", Units::Things).unwrap(), None);
     let limit = |name: &str| Limit::new(name, Count::Recipients, vec![Field::User], quota);
     let mut strangers = limit("two");
-    strangers.distinct = Some(Distinct { what: Field::Recipient, remember: Some(30 * DAY) });
+    strangers.distinct = Some(Distinct { remember: Some(30 * DAY), ..Distinct::new(Field::Recipient) });
     for (name, limits) in [
         ("decide/one limit", vec![limit("one")]),
         ("decide/two limits, one of strangers", vec![limit("one"), strangers]),

@@ -600,7 +600,9 @@ fn of_real(real: &request::Event) -> Event {
         request::Event::Recipient(_) => Event::Rcpt,
         request::Event::Message => Event::Data,
         request::Event::End { .. } => Event::End,
-        request::Event::Command | request::Event::Rejected(_) => panic!("nothing counts these"),
+        request::Event::Command | request::Event::Rejected(_) | request::Event::Delivered(_) => {
+            panic!("nothing counts these")
+        }
     }
 }
 

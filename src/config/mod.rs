@@ -19,6 +19,7 @@ mod location;
 mod login_history;
 mod login_networks;
 mod mail_loop;
+mod memory;
 mod notify;
 mod overrides;
 mod redact;
@@ -40,7 +41,7 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use files::Files;
 
 use crate::accounts::file_metadata::FileMetadata;
-use crate::policy::{MaxNewBudgets, Policy};
+use crate::policy::{MaxNewBudgets, MemoryRules, Policy};
 use crate::session::Requirement;
 use crate::{decisions, log, relay, server, store};
 pub use diff::needs_restart;
@@ -303,6 +304,7 @@ impl Reader {
             help_url: help_url.clone(),
             contact: None,
             suspicion: suspicion::Suspicion::default(),
+            memory: MemoryRules::default(),
             compiled: limit::Compiled::default(),
             references: limit::References::default(),
             odd_patterns: BTreeMap::new(),
@@ -312,6 +314,7 @@ impl Reader {
         let suspensions = suspensions::read(root.section("suspensions"), has_users_file, &mut context);
         context.contact = suspensions.contact.clone();
         context.suspicion = suspicion::read(root.section("suspicion"));
+        context.memory = memory::read(root.section("memory"));
         let limits = limit::limits(root.tables("limit"), &mut context);
         let suspicion = context.suspicion.rules;
         let (mut references, has_xclient) = (context.references, context.has_xclient);

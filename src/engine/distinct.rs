@@ -28,6 +28,9 @@ enum Lasts {
     /// Exim's filter, which forgets all values after a period. The number is the length of the period in seconds.
     Period(f64),
     Remembered(Duration),
+    /// Like `Remembered`, but the filter is of constant size. When the newer generation is full, the generations are
+    /// rotated early.
+    Bounded(Duration),
 }
 
 /// Values that one budget has counted.
@@ -59,6 +62,9 @@ enum Age {
     Turned,
     Gone,
 }
+
+/// Size of a generation for each value: 16 bits.
+const OCTETS_PER_VALUE: usize = 2;
 
 /// Exim's minimum: 320 bits.
 const MIN_OCTETS: f64 = 40.0;
@@ -121,8 +127,23 @@ impl Rule {
             Some(time) => (burst + limit * time.as_secs_f64() / period, Lasts::Remembered(time)),
         };
         // Two octets for each value. A limit of 2.5 admits 2 values.
-        let size = (2.0 * values.trunc()).max(MIN_OCTETS);
+        let size = (OCTETS_PER_VALUE as f64 * values.trunc()).max(MIN_OCTETS);
         (size <= MAX_OCTETS as f64).then_some(Self { size: size as usize, lasts })
+    }
+
+    /// Builds a rule of a filter that remembers at least `most` values for at least `remember`. If there are more
+    /// values, the filter forgets values earlier. Values beyond half of [`MAX_OCTETS`] have no room.
+    pub fn bounded(most: usize, remember: Duration) -> Self {
+        let size = most.saturating_mul(OCTETS_PER_VALUE).clamp(MIN_OCTETS as usize, MAX_OCTETS);
+        Self { size, lasts: Lasts::Bounded(remember) }
+    }
+
+    /// Returns the time for which the filter remembers values; `None` for the period of a limit.
+    pub fn remember(&self) -> Option<Duration> {
+        match self.lasts {
+            Lasts::Period(_) => None,
+            Lasts::Remembered(time) | Lasts::Bounded(time) => Some(time),
+        }
     }
 
     /// Returns the size of a generation's bits in octets. For a remembering filter, this is the minimum.
@@ -132,7 +153,7 @@ impl Rule {
 
     /// Returns whether the filter can remember values for longer than the period.
     pub fn remembers(&self) -> bool {
-        matches!(self.lasts, Lasts::Remembered(_))
+        self.remember().is_some()
     }
 
     /// Looks up a value.
@@ -151,7 +172,15 @@ impl Rule {
     pub fn learn(&self, filter: Option<Filter>, now: Timestamp, value: Value) -> Filter {
         let filter = filter.map(|filter| (self.age(&filter, now), filter));
         let mut filter = match (filter, self.lasts) {
+            (Some((Age::Current, filter)), Lasts::Bounded(_)) if filter.newer.is_full() => {
+                Filter { epoch: now, newer: Generation::few(self.size), older: filter.newer }
+            }
             (Some((Age::Current, filter)), _) => filter,
+            (Some((Age::Turned, filter)), Lasts::Bounded(time)) => {
+                let due = filter.epoch.after(time);
+                let epoch = if now < due { now } else { due };
+                Filter { epoch, newer: Generation::few(self.size), older: filter.newer }
+            }
             (Some((Age::Turned, filter)), Lasts::Remembered(time)) => {
                 // The newer generation must have room for new values and also for known values, which are added again
                 // when they are seen again.
@@ -161,7 +190,7 @@ impl Rule {
                 let epoch = if now < filter.epoch.after(time) { now } else { filter.epoch.after(time) };
                 Filter { epoch, newer: Generation::few(size), older: filter.newer }
             }
-            (_, Lasts::Remembered(_)) => {
+            (_, Lasts::Remembered(_) | Lasts::Bounded(_)) => {
                 Filter { epoch: now, newer: Generation::few(self.size), older: Generation::default() }
             }
             // Exim's filter has bits from its first value on, instead of exact values. This gives Weir the same false
@@ -178,7 +207,7 @@ impl Rule {
     pub fn is_over(&self, epoch: Timestamp, now: Timestamp) -> bool {
         match self.lasts {
             Lasts::Period(period) => (now.whole_seconds() as f64) > epoch.whole_seconds() as f64 + period,
-            Lasts::Remembered(time) => now.since(epoch) >= 2 * time,
+            Lasts::Remembered(time) | Lasts::Bounded(time) => now.since(epoch) >= 2 * time,
         }
     }
 
@@ -191,7 +220,7 @@ impl Rule {
                 // filter would not expire until that future time.
                 if now > epoch + period || now < epoch - period { Age::Gone } else { Age::Current }
             }
-            Lasts::Remembered(time) => match now.since(filter.epoch) {
+            Lasts::Remembered(time) | Lasts::Bounded(time) => match now.since(filter.epoch) {
                 age if age >= 2 * time => Age::Gone,
                 // The filter was made when the limit or the time to remember was smaller, or while the clock was wrong.
                 _ if (filter.newer.size as usize) < self.size || filter.epoch.since(now) > time => Age::Turned,

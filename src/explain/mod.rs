@@ -164,6 +164,16 @@ impl Explained<'_> {
     fn distinct(&self) -> Option<String> {
         let distinct = self.rates[0].distinct?;
         let what = distinct.what.name();
+        if let Some(memory) = distinct.known_to {
+            let by = match memory.per {
+                None => "anyone here has".to_owned(),
+                Some(field) => format!("this {} has", field.word()),
+            };
+            let what = if self.rates[0].count == Count::Messages { "a message counts once, if a" } else { "a" };
+            let counts = if self.rates[0].count == Count::Messages { "is one" } else { "counts only if it is one" };
+            let time = format_duration(memory.remember());
+            return Some(format!("{what} recipient {counts} to which {by} not written for {time}"));
+        }
         Some(match distinct.remember {
             Some(time) => {
                 format!("a {what} counts only if it is new, or has not been seen for {}", format_duration(time))

@@ -6,7 +6,7 @@ use super::budgets::SessionCounters;
 use super::budgets::{Budget, Loaded};
 use super::budgets::{Key, KeyRef};
 use super::exception::Suspension;
-use super::request::PolicyRequest;
+use super::request::{Facts, PolicyRequest};
 use super::verdict::Verdict;
 use super::{Explained, Plan, Policy, decide, explain};
 use crate::engine::State;
@@ -82,6 +82,15 @@ impl InMemoryStore {
         let plan = Plan::new(&self.policy, request, now);
         let missing = plan.keys().filter(|key| !self.budgets.contains_key(key.as_str()));
         missing.map(|key| key.owned()).collect()
+    }
+
+    /// Makes memories learn the recipients of a message that was delivered. `facts` are those of the message, with its
+    /// accepted recipients.
+    pub fn deliver(&mut self, now: Timestamp, facts: &Facts) {
+        if self.policy.has_memories() && !facts.recipients.is_empty() {
+            let request = PolicyRequest::delivered(facts.clone(), facts.recipients.iter().cloned());
+            self.admit(now, &request, &mut SessionCounters::default());
+        }
     }
 
     /// Refunds charges.

@@ -21,10 +21,12 @@ pub mod location;
 mod login_history;
 pub mod login_networks;
 pub mod matching;
+pub mod memory;
 mod name_search;
 mod plan;
 mod record_filter;
 pub mod request;
+mod stored_kind;
 mod suspension;
 mod suspicion;
 mod term;
@@ -35,9 +37,11 @@ pub use decision::{Explained, decide, explain};
 pub use fullness::FullnessScan;
 pub use in_memory::InMemoryStore;
 pub use login_history::LoginHistory;
+pub use memory::{Memory, MemoryRules};
 pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
 pub use record_filter::{ClientFilter, UserFilter};
+pub use stored_kind::StoredKind;
 pub use suspicion::{Sign, SignPoints, Suspect, SuspicionClass, SuspicionRules, SuspicionScore};
 
 use address::AddressNormalizer;
@@ -75,6 +79,8 @@ pub struct Policy {
     pub suspicion: SuspicionRules,
     /// Signs, which raise suspicion scores.
     signs: Arc<[Sign]>,
+    /// Memories that limits name with `known-to`, each once.
+    memories: Arc<[Memory]>,
     /// True if any enforced limit can delay replies.
     delays: bool,
     /// True if a condition of any limit needs the novelty of a login.
@@ -120,9 +126,12 @@ impl Policy {
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
         let uses_novelty = limits.iter().any(|limit| limit.matcher.needs_novelty());
+        let memories = memories(&limits);
         let (limits, matcher_set) = (limits.into(), Arc::new(matcher_set));
         let senders = Arc::new(Senders::new(&normalizer));
-        Self { limits, normalizer, senders, zone, signs, delays, uses_novelty, matcher_set, ..Self::default() }
+        let mut policy = Self { limits, normalizer, senders, zone, memories, signs, ..Self::default() };
+        (policy.delays, policy.uses_novelty, policy.matcher_set) = (delays, uses_novelty, matcher_set);
+        policy
     }
 
     /// Returns whether the client is in a login network of a user. `own`: the login networks that the user's account
@@ -198,16 +207,46 @@ impl Policy {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
     }
 
+    /// Returns whether any limit has a memory, which learns from delivered mail.
+    pub fn has_memories(&self) -> bool {
+        !self.memories.is_empty()
+    }
+
+    /// Returns the memories that limits name with `known-to`.
+    pub fn memories(&self) -> &[Memory] {
+        &self.memories
+    }
+
+    /// Returns all kinds of budgets that a store keeps, each with the name of the kind (see [`Key::kind`]).
+    pub fn stored_kinds(&self) -> impl Iterator<Item = (String, StoredKind<'_>)> {
+        let of_limit = |limit| Limit::kinds(limit).map(move |kind| (kind, StoredKind::Limit(limit)));
+        let of_memories = self.memories.iter().map(|memory| (memory.kind(), StoredKind::Memory(*memory)));
+        let of_signs = self.signs.iter().map(|sign| (sign.kind(), StoredKind::Sign(sign)));
+        self.limits.iter().flat_map(of_limit).chain(of_memories).chain(of_signs)
+    }
+
     /// Merges two budgets of one key. `counted` began at 0 while `stored` could not be read.
     pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
-        if key.sign_limit().is_some() {
-            return self.merge_sign(key, stored, counted);
-        }
-        let kind = key.kind();
-        let limit = self.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));
-        match limit.and_then(Limit::rule) {
-            Some(rule) => stored.merged(counted, rule),
+        let name = key.kind();
+        match self.stored_kinds().find(|(kind, _)| *kind == name) {
+            Some((_, StoredKind::Memory(_))) => Memory::merged(stored, counted),
+            Some((_, StoredKind::Sign(sign))) => sign.merged(stored, counted),
+            Some((_, StoredKind::Limit(limit))) => match limit.rule() {
+                Some(rule) => stored.merged(counted, rule),
+                None => stored,
+            },
             None => stored,
         }
     }
+}
+
+/// Returns the memories that these limits name, each once.
+fn memories(limits: &[Limit]) -> Arc<[Memory]> {
+    let mut memories: Vec<Memory> = Vec::new();
+    for memory in limits.iter().filter_map(|limit| limit.distinct?.known_to) {
+        if !memories.contains(&memory) {
+            memories.push(memory);
+        }
+    }
+    memories.into()
 }

@@ -144,6 +144,11 @@ impl Sign {
         signs
     }
 
+    /// Returns the kind of the sign's budgets: see [`Key::kind`].
+    pub(super) fn kind(&self) -> String {
+        KeyRef::of_sign(&self.limit, "", &mut String::new()).owned().kind()
+    }
+
     /// Returns the points of the sign that are left; `None` if there are none.
     fn read(&self, state: Option<State>, now: Timestamp) -> Option<SignPoints> {
         // As in a decision, a state from the future, which a wrong clock wrote, is a state of now.
@@ -160,7 +165,7 @@ impl Sign {
     }
 
     /// Merges two states of one sign. `counted` began at 0 while `stored` could not be read.
-    fn merged(&self, stored: Budget, counted: Budget) -> Budget {
+    pub(super) fn merged(&self, stored: Budget, counted: Budget) -> Budget {
         let now = stored.state.at.max(counted.state.at);
         let counted = self.rule.level(Some(counted.state), now);
         Budget { state: self.rule.add(Some(stored.state), now, counted), seen: None }
@@ -192,20 +197,6 @@ impl Policy {
         // A sum of no numbers is -0.0.
         let points = counted.map(|sign| sign.points).sum::<f64>().max(0.0);
         SuspicionScore { points, class: self.suspicion.class(points), signs }
-    }
-
-    /// Returns the sign that this key belongs to; `None` if the key is of no sign in force.
-    pub fn sign_of(&self, key: KeyRef<'_>) -> Option<&Sign> {
-        let limit = key.sign_limit()?;
-        self.signs.iter().find(|sign| *sign.limit == *limit)
-    }
-
-    /// Merges two states of a sign, as [`Policy::merge`].
-    pub(super) fn merge_sign(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
-        match self.sign_of(key.borrowed()) {
-            Some(sign) => sign.merged(stored, counted),
-            None => stored,
-        }
     }
 }
 

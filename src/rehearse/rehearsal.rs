@@ -8,8 +8,8 @@ use crate::policy::request::{Event, PolicyRequest, Stage};
 use crate::policy::verdict::Verdict;
 use crate::policy::{Explained, InMemoryStore, Policy};
 use crate::session::{
-    Admit, Answer, Body, LoginPlace, MessageOutcome, Mismatch, Options, Record, Relay, Request, Requirement, Rules,
-    Security, SenderMismatch, Session, Step, Tls, Verified,
+    Admit, Answer, Body, DeferredCharges, LoginPlace, MessageOutcome, Mismatch, Options, Record, Relay, Request,
+    Requirement, Rules, Security, SenderMismatch, Session, Step, Tls, Verified,
 };
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::Input;
@@ -353,9 +353,13 @@ impl Player<'_> {
         body.answer(outcome, size, self.now)
     }
 
-    /// Applies the session's refunds. There are no deferred charges, because the upstream rejects nothing.
+    /// Applies the session's refunds, and makes memories learn recipients.
     fn apply_refunds(&mut self, session: &mut Session) {
-        self.store.give_back(&session.take_deferred_charges().refunds);
+        let DeferredCharges { events, refunds } = session.take_deferred_charges();
+        for asked in events {
+            self.store.admit(self.now, &asked, &mut SessionCounters::default());
+        }
+        self.store.give_back(&refunds);
     }
 }
 

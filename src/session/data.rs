@@ -187,7 +187,9 @@ impl State {
         self.session_counters.end_message();
         if let Some(Transaction { mail, began, asked, recipients, charges, message_id, .. }) = self.transaction.take() {
             match &outcome {
-                MessageOutcome::Answered(reply) if reply.is_positive() => {}
+                MessageOutcome::Answered(reply) if reply.is_positive() => {
+                    self.deferred_charges.deliver(facts, recipients.iter().cloned());
+                }
                 MessageOutcome::Answered(reply) if reply.code() >= 500 => {
                     self.deferred_charges.refund_unsent(charges);
                     self.deferred_charges.reject(facts, None);

@@ -23,6 +23,11 @@ impl DeferredCharges {
         self.refunds.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
     }
 
+    /// Records that the upstream has accepted the message for these recipients.
+    pub(super) fn deliver(&mut self, facts: Facts, recipients: impl Iterator<Item = Arc<str>>) {
+        self.events.push(PolicyRequest::delivered(facts, recipients));
+    }
+
     /// Charges a permanent rejection by the upstream: the rejection of a recipient, or of the message.
     pub(super) fn reject(&mut self, facts: Facts, recipient: Option<Arc<str>>) {
         let rejected = Event::Rejected(recipient);

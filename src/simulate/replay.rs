@@ -154,6 +154,9 @@ impl Replay {
             charges.retain(|charged: &RefundableCharge| charged.until.is_given_back_unsent());
             self.store.give_back(&charges);
         }
+        if whole.is_none() {
+            self.store.deliver(message.at, &asked.facts);
+        }
         self.add_totals(message, &asked.facts);
         let outcome = Outcome { recipients, message: whole };
         self.add_suspended(&outcome);

@@ -14,7 +14,6 @@ use super::writer_job::WriterJob;
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::policy::budgets::Key;
-use crate::policy::limit::Limit;
 use crate::time::{Timestamp, format_duration};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -180,7 +179,7 @@ impl Core {
         let policy = Arc::new(policy);
         let former = std::mem::replace(&mut *slot, policy.clone());
         drop(slot);
-        let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
+        let kinds: Vec<String> = former.stored_kinds().map(|(kind, _)| kind).collect();
         // If the clock may be wrong, the present time is not recorded as the time when these kinds of limits were last
         // in force. If that time were too early, the budgets of these limits would be deleted too early.
         if let Some(now) = self.cache.latest().filter(|_| self.clock_doubt().is_none()) {
@@ -192,7 +191,7 @@ impl Core {
     /// Logs and returns the kinds in `former` (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)) for which no
     /// limit is in force.
     pub fn warn_removed_limits(&self, former: impl Iterator<Item = String>) -> Vec<String> {
-        let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();
+        let in_force: HashSet<String> = self.policy().stored_kinds().map(|(kind, _)| kind).collect();
         let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();
         for limit in &gone {
             let keep = format_duration(KEEP);

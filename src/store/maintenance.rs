@@ -9,7 +9,6 @@ use super::login_expiry::LoginExpiry;
 use super::maintenance_pause::MaintenancePause;
 use super::wal_checkpoint::Checkpointer;
 use super::writer_job::WriterJob;
-use crate::policy::limit::Limit;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -173,8 +172,7 @@ impl Walk {
     /// Reads the next rows and sends the expired budgets to the writer. Returns false after the last row.
     fn advance(&mut self, core: &Core, file: &File, now: Timestamp) -> rusqlite::Result<bool> {
         let policy = core.policy();
-        let kinds = |limit| Limit::kinds(limit).map(move |kind| (kind, limit));
-        let in_force: HashMap<_, _> = policy.limits.iter().flat_map(kinds).collect();
+        let in_force: HashMap<_, _> = policy.stored_kinds().collect();
         if self.after.is_none() {
             core.queue.send_job(WriterJob::RecordKinds(in_force.keys().cloned().collect(), now));
             self.kinds = file.kinds()?.into_iter().collect();
@@ -190,7 +188,7 @@ impl Walk {
                 // The budget of a grant is needed until the grant ends, regardless of the time for which the limit
                 // remembers.
                 _ if hashed_key.key.ungranted().is_some() => !exceptions.needs(&hashed_key.key, now),
-                (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
+                (Some(stored), _) => stored.has_forgotten(*state, *epoch, now),
                 (None, Some(last)) if *last <= now => now.since(*last) >= KEEP,
                 // The recorded time is missing, or it is in the future and so comes from a wrong clock. Record the
                 // present time.

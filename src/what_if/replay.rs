@@ -179,10 +179,12 @@ impl Replay {
         }
         let declared = session.transaction.charges.extract_if(.., |(_, charge)| charge.until.is_of_size());
         request.declared = declared.map(|(_, charge)| charge).collect();
+        let facts = request.facts.clone();
         if self.refuses(session, record, request) {
             self.abandon(session);
             return (true, recipients);
         }
+        self.store.deliver(self.now, &facts);
         session.counters.end_message();
         session.transaction = Transaction::default();
         (false, 0)

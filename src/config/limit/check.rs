@@ -184,7 +184,7 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
 /// have no such value. Also reports `distinct` together with counts and rates that cannot be combined with it.
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
-    let has_recipient = matches!(limit.count, Count::Recipients | Count::Rejections);
+    let has_recipient = matches!(limit.count, Count::Recipients | Count::Messages | Count::Rejections);
     let is_in = |field: &Field| {
         field == what
             || matches!(
@@ -197,6 +197,9 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
     let name = what.name();
     if limit.count == Count::Bytes {
         s.error(span, "distinct cannot be used with count = \"bytes\"", Some("count = \"messages\""));
+    } else if what.is_of_recipient() && limit.count == Count::Messages && limit.stage != Stage::Rcpt {
+        let message = "distinct = \"recipient\" cannot be used with messages that are counted after RCPT";
+        s.error(span, message, Some("leave message-recipients out of match and except, or count = \"recipients\""));
     } else if what.is_of_recipient() && !has_recipient {
         let message = format!("distinct = \"{name}\" cannot be used with count = \"{}\"", limit.count.name());
         s.error(span, message, Some("count = \"recipients\""));

@@ -12,11 +12,11 @@ use super::super::values::any_network;
 use super::key::{Key, put};
 use super::pattern_hints;
 use super::references::{Reference, References};
-use crate::policy::Lateness;
 use crate::policy::address::AddressNormalizer;
 use crate::policy::limit::{Limit, OverrideRow, OverrideRows, Overrides};
 use crate::policy::location::LocationField;
 use crate::policy::matching::{Field, Networks, PatternTable, Shape};
+use crate::policy::{Lateness, MemoryRules};
 use crate::relay::UpstreamOptions;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -55,6 +55,8 @@ pub struct Context<'a> {
     pub contact: Option<Arc<str>>,
     /// Rules of `[suspicion]`, which is read before the limits, and the classes that limits match on.
     pub suspicion: Suspicion,
+    /// Sizes of the memories of `known-to`.
+    pub memory: MemoryRules,
     /// Compiled lists and override tables. They are kept because several limits may refer to the same list or table.
     pub compiled: Compiled,
     /// The users and groups that limits name, to be checked against the users file.

@@ -18,7 +18,9 @@ use super::section::{Placed, Section};
 use super::values::{choice, choose, duration, text};
 use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Quota, RateTerms, Scope};
 use crate::policy::matching::Field;
+use crate::policy::memory;
 use crate::policy::request::Stage;
+use crate::policy::{Memory, MemoryRules};
 use crate::time::{Units, parse_amount};
 use check::Draft;
 pub use context::{Compiled, Context, Exceedable};
@@ -92,7 +94,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let charge = s.placed("charge", default, choice(&Charge::ALL.map(|known| (known.name(), known))));
     let mode = action::mode(&mut s);
     let stage = stage(&mut s, known);
-    let (distinct, remember) = distinct(&mut s).unzip();
+    let (distinct, remember) = distinct(&mut s, &cx.memory).unzip();
     // Keys are read before sub-tables, because the effective configuration prints the settings in the order of reading.
     let table = matching::overrides(&mut s, cx, terms, if known.is_some() { quotas } else { &[] });
     let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
@@ -280,14 +282,19 @@ fn stage(s: &mut Section<'_>, count: Option<Count>) -> Option<Placed<Stage>> {
     stage.or(partial)
 }
 
-/// Reads `distinct` and `remember`; the second part of the result is the position of `remember`, or of `distinct` if
-/// `remember` is missing.
-fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
+/// Reads `distinct`, `remember` and `known-to`; the second part of the result is the position of `remember`, or of
+/// `distinct` if `remember` is missing.
+fn distinct(s: &mut Section<'_>, rules: &MemoryRules) -> Option<(Placed<Distinct>, Range<usize>)> {
     let what = s.optional("distinct", |value| field(&text(value)?));
     let remember = s.optional("remember", |value| match duration(value)? {
         time if time.is_zero() => Err("write how long a value stays known, as in \"180d\"".to_owned()),
         time => Ok(time),
     });
+    let known_to = known_to(s, what.as_ref(), rules);
+    if let (Some(remember), Some(_)) = (&remember, known_to) {
+        let help = "leave remember out here: \"remember\" of [memory] holds for all memories";
+        s.error(&remember.span, "remember cannot be used with known-to: the memory remembers recipients", Some(help));
+    }
     let Some(Placed { value: what, span }) = what else {
         if let Some(remember) = remember.filter(|_| !s.has("distinct")) {
             let help = "add distinct = \"recipient\"";
@@ -296,5 +303,18 @@ fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
         return None;
     };
     let place = remember.as_ref().map_or(span.clone(), |remember| remember.span.clone());
-    Some((Placed { value: Distinct { what, remember: remember.map(|remember| remember.value) }, span }, place))
+    let distinct = Distinct { what, remember: remember.map(|remember| remember.value), known_to };
+    Some((Placed { value: distinct, span }, place))
+}
+
+/// Reads `known-to`. `None`: only the filter of the budget decides which values are new.
+fn known_to(s: &mut Section<'_>, what: Option<&Placed<Field>>, rules: &MemoryRules) -> Option<Memory> {
+    let owners = Memory::OWNERS.map(|field| (field.word(), Some(Some(field))));
+    let words: Vec<_> = [(memory::BUDGET, None), (memory::ALL, Some(None))].into_iter().chain(owners).collect();
+    let Placed { value: per, span } = s.optional("known-to", choice(&words))?;
+    if !what.is_some_and(|what| what.value == Field::Recipient) {
+        let help = "add distinct = \"recipient\"";
+        s.error_unless(&["distinct"], &span, "known-to works only with distinct = \"recipient\"", Some(help));
+    }
+    per.map(|per| rules.memory(per))
 }

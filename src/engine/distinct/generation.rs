@@ -58,6 +58,12 @@ impl Value {
         Self { hash: word(0), step: word(4) }
     }
 
+    /// Returns the number of the shard, from 0, that has room for the value, among `shards` shards. The number depends on
+    /// the highest bits of the hash, on which the value's bits in a small filter hardly depend.
+    pub fn shard(self, shards: u32) -> u32 {
+        (u64::from(self.step) * u64::from(shards) >> 32) as u32
+    }
+
     /// Returns the hash in its stored form.
     pub fn to_bytes(self) -> [u8; 8] {
         (u64::from(self.step) << 32 | u64::from(self.hash)).to_le_bytes()
@@ -189,6 +195,12 @@ impl Generation {
         // At least one bit counts as unset, because no number of values can be estimated if all bits are set.
         let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
         (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
+    }
+
+    /// Returns whether the generation has as many values as it has room for. Fewer values than fill half of the bits are
+    /// never full.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.values, Values::Bits(_)) && self.count() * super::OCTETS_PER_VALUE >= self.size as usize
     }
 
     pub(super) fn octets(&self) -> usize {

@@ -45,6 +45,11 @@ impl Budget {
         let now = self.state.at.max(counted.state.at);
         let level = |state| rule.step(Some(state), now, 0.0).1.level;
         let state = State { at: now, level: level(self.state) + level(counted.state) };
+        Self { state, ..self.united(counted) }
+    }
+
+    /// Unites the values that two budgets of one key have seen. The state is that of `self`.
+    pub(in crate::policy) fn united(self, counted: Self) -> Self {
         let seen = match (self.seen, counted.seen) {
             (Some(mut stored), Some(counted)) => {
                 Arc::make_mut(&mut stored).unite(&counted);
@@ -52,7 +57,7 @@ impl Budget {
             }
             (stored, counted) => stored.or(counted),
         };
-        Self { state, seen }
+        Self { state: self.state, seen }
     }
 }
 

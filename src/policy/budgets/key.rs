@@ -148,6 +148,11 @@ impl<'a> KeyRef<'a> {
         Key(buffer)
     }
 
+    /// Returns a key with this text, which has the form that [`Key::parts`] describes.
+    pub(in crate::policy) fn of_text(text: &'a str) -> Self {
+        Key(text)
+    }
+
     /// Returns a copy that owns its text.
     pub fn owned(self) -> Key {
         Key(self.0.into())

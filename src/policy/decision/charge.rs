@@ -1,7 +1,7 @@
 //! Charges of a decision: the budgets and counters that an event changes, and the charges that can be refunded.
 
 use super::{Decision, Step};
-use crate::engine::distinct::Value;
+use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Receipt, State};
 use crate::policy::budgets::{Key, RefundWhen, RefundableCharge};
 use crate::policy::limit::{Charge, Count, Effect, Limit, Mode, Quota, Scope};
@@ -26,6 +26,7 @@ impl Decision<'_> {
                     self.note_charge(step, event, verdict);
                 }
                 if limit.counts_once()
+                    && step.amount > 0.0
                     && let Some(key) = self.plan.key(planned.slot)
                 {
                     self.counters.count(key);
@@ -88,6 +89,19 @@ impl Decision<'_> {
         if !is_refused {
             let (state, _) = rule.step(self.loaded.0[index].state(), self.now, 1.0);
             self.loaded.0[index].charge(planned.filter, state, self.now, &[]);
+        }
+    }
+
+    /// Makes the memories learn the recipient of the event at this index, to which a message was delivered. A memory that
+    /// has seen the recipient lately does not change.
+    pub(super) fn learn(&mut self, event: usize) {
+        let now = self.now;
+        for lesson in self.plan.lessons.iter().filter(|lesson| lesson.event == event) {
+            let slot = &mut self.loaded.0[lesson.key];
+            let seen = slot.budget.as_ref().and_then(|budget| budget.seen.as_deref());
+            if lesson.rule.look(seen, now, lesson.value) != Seen::Lately {
+                slot.charge(Some(lesson.rule), State { at: now, level: 0.0 }, now, &[lesson.value]);
+            }
         }
     }
 

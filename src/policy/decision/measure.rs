@@ -2,11 +2,12 @@
 
 use super::delay::Overage;
 use super::{Decision, Step};
-use crate::engine::distinct::{Seen, Value};
+use crate::engine::distinct::Seen;
 use crate::engine::{Rule, Wait};
-use crate::policy::limit::{Charge, Effect, Quota, Share};
-use crate::policy::plan::Values;
+use crate::policy::limit::{Charge, Count, Effect, Limit, Quota, Share};
+use crate::policy::plan::{Candidate, Values};
 use crate::policy::request::Event;
+use std::collections::BTreeSet;
 
 impl Decision<'_> {
     /// Completes a step: computes the budget's state and its level including the event, and the response of the limit's
@@ -16,6 +17,7 @@ impl Decision<'_> {
         // A quota without a rule accumulates nothing, so the amount of its step stays 0.
         let amount = std::mem::take(&mut step.amount);
         match *step.planned.quota {
+            Quota::Never if self.has_only_remembered(step) => {}
             Quota::Never => {
                 let over = Overage { is_over: |_| true, refused: |_| (0.0, Wait::Never), level: 0.0, most: 0.0 };
                 step.reached = self.reached(step, effect, event, over);
@@ -37,12 +39,11 @@ impl Decision<'_> {
         {
             step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
         }
-        let (amount, is_known) = self.counted(step, rule, (effect, amount));
+        let (amount, is_free) = self.counted(step, rule, (effect, amount));
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
         // An event with only known values is not charged, and passes even if the limit was lowered below the present
         // level.
-        let is_free = is_known && limit.charge != Charge::Attempts;
         if is_free || effect == Effect::Record {
             return;
         }
@@ -58,34 +59,58 @@ impl Decision<'_> {
         step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
-    /// Returns the amount to charge, and whether the limit already knows all values of the event. Stores in
-    /// `step.learnt` the values that the filter has to learn.
+    /// Returns the amount to charge, and whether the event is free because it has no new value. Stores in `step.learnt`
+    /// the values that the filter has to learn.
     fn counted(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64)) -> (f64, bool) {
-        let now = self.now;
-        let seen = || self.slot(step.planned.slot)?.budget.as_ref()?.seen.as_deref();
-        match (step.values, step.planned.filter) {
-            (Values::One(value), Some(filter)) => {
-                let sight = filter.look(seen(), now, *value);
-                step.learnt.extend(Some(*value).filter(|_| sight != Seen::Lately));
-                let is_known = sight != Seen::Never;
-                (if is_known { 0.0 } else { amount }, is_known)
-            }
-            (Values::Many(values), Some(filter)) => {
-                let mut values = values.clone();
-                values.sort_unstable();
-                values.dedup();
-                let seen = seen();
-                let is_new = |value: &&Value| filter.look(seen, now, **value) == Seen::Never;
-                let amount = values.iter().filter(is_new).count() as f64;
-                values.retain(|value| filter.look(seen, now, *value) != Seen::Lately);
-                step.learnt = values;
-                (amount, amount == 0.0)
-            }
+        let Some(filter) = step.planned.filter else {
             // A limit that watches another limit compares a moving average without adding an event. The level of a
             // bucket never exceeds the bucket's size, so for a bucket the comparison adds one event.
-            _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
-            _ => (amount, false),
+            let is_bucket = effect == Effect::Watch && matches!(rule, Rule::Bucket(_));
+            return (if is_bucket { 1.0 } else { amount }, false);
+        };
+        let sorted: Vec<Candidate>;
+        let candidates = match step.values {
+            Values::All => return (amount, false),
+            Values::One(candidate) => std::slice::from_ref(candidate),
+            Values::Many(candidates) => {
+                sorted = candidates.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+                &sorted
+            }
+        };
+        let seen = self.slot(step.planned.slot).and_then(|slot| slot.budget.as_ref()?.seen.as_deref());
+        let (mut unknown, mut new) = (0, 0.0);
+        for candidate in candidates.iter().filter(|candidate| !self.is_remembered(step.limit, candidate)) {
+            let sight = filter.look(seen, self.now, candidate.value);
+            unknown += 1;
+            new += if sight == Seen::Never { 1.0 } else { 0.0 };
+            step.learnt.extend((sight != Seen::Lately).then_some(candidate.value));
         }
+        // A message counts once, for however many new values.
+        let amount = match step.limit.count {
+            Count::Messages if step.is_counted => 0.0,
+            Count::Messages => f64::min(new, 1.0),
+            _ => new,
+        };
+        (amount, unknown == 0 || amount == 0.0 && step.limit.charge != Charge::Attempts)
+    }
+
+    /// Returns whether the limit's memory knows all values of the event.
+    fn has_only_remembered(&self, step: &Step<'_>) -> bool {
+        let is_remembered = |candidate: &Candidate| self.is_remembered(step.limit, candidate);
+        match step.values {
+            Values::All => false,
+            Values::One(candidate) => is_remembered(candidate),
+            Values::Many(candidates) => !candidates.is_empty() && candidates.iter().all(is_remembered),
+        }
+    }
+
+    /// Returns whether the limit's memory knows a value, which then does not count.
+    fn is_remembered(&self, limit: &Limit, candidate: &Candidate) -> bool {
+        let memory = limit.distinct.and_then(|distinct| distinct.known_to).zip(candidate.memory);
+        memory.is_some_and(|(memory, key)| {
+            let known = self.loaded.0[key].budget.as_ref().and_then(|budget| budget.seen.as_deref());
+            memory.rule().look(known, self.now, candidate.value) != Seen::Never
+        })
     }
 
     /// Checks the share of events that were rejected.

@@ -50,6 +50,10 @@ pub fn decide(
         let verdict = match event {
             // After a refusal that ends the session, all further events of the run are skipped.
             _ if is_over => Verdict { ruling: Ruling::Skipped, ..Verdict::default() },
+            Event::Delivered(_) => {
+                decision.learn(at);
+                Verdict::default()
+            }
             Event::Recipient(_) | Event::Message if mail_refused => {
                 Verdict { ruling: Ruling::Skipped, ..Verdict::default() }
             }
@@ -95,6 +99,8 @@ struct Step<'a> {
     /// the declared size.
     before: Option<State>,
     state: State,
+    /// The budget has already counted the message of this event, at an earlier recipient.
+    is_counted: bool,
     /// Values of the event that the filter of known values checks (`values`), and the values that the filter has to
     /// learn (`learnt`).
     values: &'a Values,
@@ -180,7 +186,8 @@ impl<'a> Decision<'a> {
     fn begin(&self, check: &'a Check) -> Step<'a> {
         let planned = &self.plan.budgets[check.budget];
         let limit = &self.policy.limits[planned.limit];
-        let effect = self.effect(limit, planned, check.effect);
+        let is_counted = self.has_counted(limit, planned, check.effect);
+        let effect = self.effect(limit, planned, check.effect, is_counted);
         // An event adds nothing if the budget has already counted the message of this event.
         let (values, amount) = match effect == Some(check.effect) {
             true => (&check.values, check.amount),
@@ -188,14 +195,21 @@ impl<'a> Decision<'a> {
         };
         let before = self.slot(planned.slot).and_then(Slot::state);
         let state = before.unwrap_or(State { at: self.now, level: 0.0 });
-        Step { limit, planned, effect, before, state, values, learnt: Vec::new(), amount, level: 0.0, reached: None }
+        let learnt = Vec::new();
+        Step { limit, planned, effect, before, state, is_counted, values, learnt, amount, level: 0.0, reached: None }
+    }
+
+    /// Returns whether the budget of a limit that counts messages has already counted the message of this event.
+    fn has_counted(&self, limit: &Limit, planned: &PlannedBudget<'_>, effect: Effect) -> bool {
+        let has_counted = || self.plan.key(planned.slot).is_some_and(|key| self.counters.has_counted(key));
+        limit.counts_once() && effect == Effect::Charge && has_counted()
     }
 
     /// Returns the effect of an event on a budget at this moment; `None` if the event has no effect.
-    fn effect(&self, limit: &Limit, planned: &PlannedBudget<'_>, effect: Effect) -> Option<Effect> {
-        let has_counted = || self.plan.key(planned.slot).is_some_and(|key| self.counters.has_counted(key));
-        let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
+    fn effect(&self, limit: &Limit, planned: &PlannedBudget<'_>, effect: Effect, is_counted: bool) -> Option<Effect> {
         match *planned.quota {
+            // The filter learns all new recipients of the message, although the message counts once.
+            _ if is_counted && limit.is_of_new_recipients() && planned.filter.is_some() => Some(effect),
             _ if is_counted && limit.charge != Charge::Attempts => None,
             _ if !self.begun.is_empty() && self.is_of_begun(limit, planned) => None,
             Quota::Unlimited => None,

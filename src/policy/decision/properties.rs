@@ -49,7 +49,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
             charge => charge,
         };
         if form == 4 && count == Count::Recipients && limit.charge == Charge::Accepted {
-            limit.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+            limit.distinct = Some(Distinct::new(Field::Recipient));
         }
         let rung = |at, action| Rung { at, action };
         if form == 5 {

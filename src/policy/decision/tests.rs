@@ -172,7 +172,7 @@ fn attempts_are_charged_even_if_refused_and_not_peeked_at_before() {
 fn known_recipients_are_free_even_at_the_limit() {
     let mut strangers = limit("l", Count::Recipients, &[Field::User], "2.5 / 1d");
     let remember = Some(Duration::from_secs(30 * 86_400));
-    strangers.distinct = Some(Distinct { what: Field::Recipient, remember });
+    strangers.distinct = Some(Distinct { remember, ..Distinct::new(Field::Recipient) });
     let policy = policy(vec![strangers]);
     let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
     let mut loaded = Loaded::default();
@@ -230,7 +230,7 @@ fn a_clock_that_was_wrong_for_a_while_causes_no_refusals_for_years() {
 fn known_recipients_are_free_after_the_limit_is_lowered() {
     let with = |rate| {
         let mut limit = limit("l", Count::Recipients, &[Field::User], rate);
-        limit.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+        limit.distinct = Some(Distinct::new(Field::Recipient));
         policy(vec![limit])
     };
     let all: Vec<Event> = (0..50).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();

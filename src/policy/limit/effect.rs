@@ -43,6 +43,8 @@ impl Limit {
             (_, stage) if self.watch.is_some() => stage,
             (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
             (Count::Messages | Count::Recipients, stage) if self.matcher.needs_recipients() => stage.max(Stage::Data),
+            // A message counts at its first recipient that is new.
+            (Count::Messages, _) if self.is_of_new_recipients() => Stage::Rcpt,
             (Count::Messages, Stage::Mail | Stage::Rcpt) if self.matcher.needs_recipient() => Stage::Data,
             (_, stage) => stage,
         }

@@ -29,6 +29,7 @@ pub use wording::{Thing, plain_period};
 pub(super) use keys::OwnerFields;
 pub(super) use template::Words;
 
+use super::Memory;
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::Stage;
 use crate::engine::distinct::{self, Value};
@@ -122,14 +123,21 @@ pub enum Mode {
 }
 
 /// Counting of distinct values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distinct {
     pub what: Field,
     /// Time for which the filter remembers a value. `None` means one period.
     pub remember: Option<Duration>,
+    /// Memory whose recipients are not counted. The filter of the budget then remembers values for one period.
+    pub known_to: Option<Memory>,
 }
 
 impl Distinct {
+    /// Returns a rule that counts each value of this field once in each period.
+    pub fn new(what: Field) -> Self {
+        Self { what, remember: None, known_to: None }
+    }
+
     /// Returns the rule of a filter that is large enough for a quota; `None` if the filter would be too large, or if
     /// nothing has to be remembered.
     pub fn filter(self, quota: &Quota) -> Option<distinct::Rule> {
@@ -215,6 +223,11 @@ impl Limit {
     /// Returns whether each recipient is checked separately.
     pub fn is_per_recipient(&self) -> bool {
         self.per.iter().any(|field| field.is_of_recipient())
+    }
+
+    /// Returns whether only recipients that are new count, or messages to such recipients.
+    pub(super) fn is_of_new_recipients(&self) -> bool {
+        self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())
     }
 
     /// Returns whether clients can freely choose the keys of the limit's budgets. The number of new budgets of such a

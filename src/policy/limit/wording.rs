@@ -9,7 +9,7 @@ use crate::time::{format_amount, format_duration};
 use std::time::Duration;
 
 /// Thing that a limit counts. If `distinct` is present, the limit counts only new values of that field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thing {
     pub count: Count,
     pub distinct: Option<Distinct>,
@@ -74,6 +74,9 @@ impl Thing {
         match self.distinct {
             Some(Distinct { what: Field::Country, .. }) if !is_one => "new countries".to_owned(),
             Some(Distinct { what: Field::Asn, .. }) => format!("new AS number{}", if is_one { "" } else { "s" }),
+            Some(Distinct { what: Field::Recipient, .. }) if self.count == Count::Messages => {
+                format!("message{} to new recipients", if is_one { "" } else { "s" })
+            }
             Some(distinct) => format!("new {}{}", distinct.what.word(), if is_one { "" } else { "s" }),
             None if is_one => self.count.name().trim_end_matches('s').to_owned(),
             None => self.count.name().to_owned(),
@@ -162,8 +165,7 @@ mod tests {
     #[test]
     fn amounts_are_words_that_users_know() {
         let thing = |count| Thing { count, distinct: None };
-        let new =
-            Thing { count: Count::Recipients, distinct: Some(Distinct { what: Field::Recipient, remember: None }) };
+        let new = Thing { count: Count::Recipients, distinct: Some(Distinct::new(Field::Recipient)) };
         for (thing, number, text) in [
             (thing(Count::Recipients), 1.0, "1 recipient"),
             (thing(Count::LoginFailures), 1.0, "1 failed login"),

@@ -17,9 +17,9 @@ impl Plan<'_> {
             planner.holds(limit, 0, &subject)?;
             Self::default().budget_index(&planner, index, limit, (0, &subject), 0)?;
             planner.amount(limit, effect, 0)?;
-            planner.values(limit, 0)?;
-            // Without the budgets it is not known whether another limit is exceeded, or the user suspicious. This reason is asked for only if
-            // the limit did not apply.
+            Self::default().values(&planner, limit, 0)?;
+            // Without the budgets it is not known whether another limit is exceeded, or the user is suspicious. This
+            // reason is asked for only if the limit did not apply.
             match () {
                 () if limit.derived.has_suspicion => Err(SkipReason::NotSuspicious),
                 () if limit.derived.has_precondition => Err(SkipReason::NotExceeded),

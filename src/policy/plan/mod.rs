@@ -4,6 +4,7 @@
 mod exceeded;
 mod explain;
 mod match_cache;
+mod memories;
 mod planner;
 mod prepare;
 mod suspicion;
@@ -42,6 +43,10 @@ pub struct Plan<'a> {
     pub(super) signs: Vec<usize>,
     /// Suspension that applies to this session, if there is one.
     pub(super) suspension: Option<Arc<Suspension>>,
+    /// Indices in `keys` of the keys of memories.
+    memory_keys: Vec<usize>,
+    /// Recipients that memories learn, sorted by the index of the event.
+    pub(super) lessons: Vec<Lesson>,
 }
 
 /// Limit that applies to one event.
@@ -55,6 +60,23 @@ pub(super) struct Check {
     pub values: Values,
     /// `None`: the check is made in any case.
     pub precondition: Option<Precondition>,
+}
+
+/// Recipient that a memory learns.
+pub(super) struct Lesson {
+    pub event: usize,
+    pub rule: distinct::Rule,
+    /// Index in [`Plan::keys`] of the memory's key.
+    pub key: usize,
+    pub value: Value,
+}
+
+/// Value of an event, for a limit that counts only new values.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    pub value: Value,
+    /// Index in [`Plan::keys`] of the key of the memory that perhaps knows the value; `None` without `known-to`.
+    pub memory: Option<usize>,
 }
 
 /// Budget of a limit, and its quota.
@@ -122,8 +144,24 @@ pub(super) enum BudgetRef {
 pub(super) enum Values {
     /// The limit counts all events.
     All,
-    One(Value),
-    Many(Vec<Value>),
+    One(Candidate),
+    Many(Vec<Candidate>),
+}
+
+impl Values {
+    fn as_mut_slice(&mut self) -> &mut [Candidate] {
+        match self {
+            Self::All => &mut [],
+            Self::One(candidate) => std::slice::from_mut(candidate),
+            Self::Many(candidates) => candidates,
+        }
+    }
+}
+
+impl Candidate {
+    pub fn new(value: Value) -> Self {
+        Self { value, memory: None }
+    }
 }
 
 /// Initial capacity for budgets.
@@ -147,7 +185,8 @@ impl<'a> Plan<'a> {
         let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
             policy.limits.iter().enumerate().filter(|(_, limit)| limit.derived.interests & kinds != 0).peekable();
-        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
+        let learns = policy.has_memories() && request.events.iter().any(|event| matches!(event, Event::Delivered(_)));
+        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() && !learns {
             return plan;
         }
         // A run of events seldom needs more budgets, even under a policy with many limits.
@@ -161,6 +200,9 @@ impl<'a> Plan<'a> {
         // Limits that look at other limits' budgets come after those limits in the policy.
         of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
         plan.checks.sort_by_key(|check| check.event);
+        if learns {
+            plan.add_lessons(&planner);
+        }
         plan.add_signs(&planner);
         plan
     }
@@ -232,7 +274,7 @@ impl<'a> Plan<'a> {
                 known = Some(budget.map(conditional));
             }
             let Some((budget, precondition)) = known.clone().flatten() else { continue };
-            let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), planner.values(limit, at)) else {
+            let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), self.values(planner, limit, at)) else {
                 continue;
             };
             self.checks.push(Check { event: at, budget, effect, amount, values, precondition });

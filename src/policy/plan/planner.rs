@@ -1,15 +1,16 @@
 //! Planner: finds out for each event of a run whether a limit applies, with which quota, and how much the event counts.
 
-use super::Values;
 use super::match_cache::MatchCache;
+use super::{Candidate, Values};
+use crate::engine::distinct::Value;
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota};
-use crate::policy::matching::{NormalizedFacts, SkipReason, Subject};
+use crate::policy::matching::{Field, NormalizedFacts, SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::time::Timestamp;
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashSet;
 
 /// Planner of a run of events.
@@ -19,6 +20,8 @@ pub struct Planner<'a: 'b, 'b> {
     pub facts: NormalizedFacts<'b>,
     /// Normalized recipient of each event.
     pub recipients: Vec<Option<Cow<'b, str>>>,
+    /// Hash of the recipient of each event.
+    pub hashes: Vec<OnceCell<Value>>,
     pub cache: MatchCache<'a>,
     /// New keys that share one budget instead of having a budget each.
     pub shared: Option<&'b HashSet<Key>>,
@@ -32,7 +35,8 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         let named = request.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.normalizer.address(recipient?))).collect();
         let cache = MatchCache::new(&policy.matcher_set, request.events.len());
-        Self { policy, request, facts, recipients, cache, shared: None, buffer: String::with_capacity(160).into() }
+        let (hashes, buffer) = (vec![OnceCell::new(); request.events.len()], String::with_capacity(160).into());
+        Self { policy, request, facts, recipients, hashes, cache, shared: None, buffer }
     }
 
     /// Returns the owner part of the budget that new keys share, if the event must be charged to that budget. This is
@@ -132,14 +136,25 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         })
     }
 
-    /// Returns the values of an event if the limit counts only new values. Returns an error that names a missing fact.
+    /// Returns the hash of a recipient of the event at index `at`. Each recipient is hashed once for all limits.
+    pub fn recipient_value(&self, at: usize) -> Option<Value> {
+        let recipient = self.recipients[at].as_deref()?;
+        Some(*self.hashes[at].get_or_init(|| Value::of(recipient)))
+    }
+
+    /// Returns the values of an event, if the limit counts only new values, without their memories. Returns an error that
+    /// names a missing fact.
     pub fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
         let Some(distinct) = limit.distinct else { return Ok(Values::All) };
-        if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.request.events[at]) {
+        let is_whole = matches!(self.request.events[at], Event::Message | Event::End { .. });
+        if is_whole && (limit.count == Count::Recipients || limit.is_of_new_recipients()) {
             let values = self.passing(limit).filter_map(|recipient| limit.value(&self.facts, Some(recipient)));
-            return Ok(Values::Many(values.collect()));
+            return Ok(Values::Many(values.map(Candidate::new).collect()));
         }
-        let value = limit.value(&self.facts, self.recipients[at].as_deref());
-        Ok(Values::One(value.ok_or(SkipReason::Unknown(distinct.what))?))
+        let value = match distinct.what {
+            Field::Recipient => self.recipient_value(at),
+            _ => limit.value(&self.facts, self.recipients[at].as_deref()),
+        };
+        Ok(Values::One(Candidate::new(value.ok_or(SkipReason::Unknown(distinct.what))?)))
     }
 }

@@ -27,6 +27,9 @@ pub enum Event {
     /// The upstream has permanently rejected this recipient. `None`: the upstream has permanently rejected MAIL or the
     /// message. No limit can refuse this event, because it has already happened.
     Rejected(Option<Arc<str>>),
+    /// The upstream has accepted the message for this recipient. No limit can refuse or charge this event: memories learn
+    /// the recipient.
+    Delivered(Arc<str>),
 }
 
 /// Stage of a session.
@@ -62,7 +65,7 @@ impl Stage {
 }
 
 impl Event {
-    /// Returns the stage of the event. A rejection is a past event and has no stage.
+    /// Returns the stage of the event. Rejections and deliveries are past events and have no stage.
     pub fn stage(&self) -> Option<Stage> {
         match self {
             Self::Connect => Some(Stage::Connect),
@@ -72,12 +75,12 @@ impl Event {
             Self::Recipient(_) => Some(Stage::Rcpt),
             Self::Message => Some(Stage::Data),
             Self::End { .. } => Some(Stage::End),
-            Self::Rejected(_) => None,
+            Self::Rejected(_) | Self::Delivered(_) => None,
         }
     }
 
     /// Returns one event of each kind, in the order of [`Event::kind`].
-    pub(in crate::policy) fn samples() -> [Self; 9] {
+    pub(in crate::policy) fn samples() -> [Self; 10] {
         let nobody = || Arc::from("");
         [
             Self::Connect,
@@ -89,6 +92,7 @@ impl Event {
             Self::Message,
             Self::End { size: None },
             Self::Rejected(None),
+            Self::Delivered(nobody()),
         ]
     }
 
@@ -104,6 +108,7 @@ impl Event {
             Self::Message => 6,
             Self::End { .. } => 7,
             Self::Rejected(_) => 8,
+            Self::Delivered(_) => 9,
         };
         1 << bit
     }
@@ -116,7 +121,7 @@ impl Event {
     /// Returns the recipient that the event concerns.
     pub fn recipient(&self) -> Option<&Arc<str>> {
         match self {
-            Self::Recipient(recipient) => Some(recipient),
+            Self::Recipient(recipient) | Self::Delivered(recipient) => Some(recipient),
             Self::Rejected(recipient) => recipient.as_ref(),
             _ => None,
         }

@@ -12,6 +12,7 @@ pub use location::{Asn, Country, Location};
 pub use novelty::{LoginTrait, Novelty};
 
 use crate::policy::budgets::RefundableCharge;
+use std::sync::Arc;
 
 /// Run of pipelined events, which must be decided together and in order.
 #[derive(Clone, Debug, Default)]
@@ -24,4 +25,16 @@ pub struct PolicyRequest {
     /// True if the verdicts on accepted events must contain the numbers of each limit. The verdict on a refused event
     /// always contains them.
     pub wants_evaluations: bool,
+}
+
+impl PolicyRequest {
+    /// Returns the request by which memories learn the recipients of a delivered message.
+    pub fn delivered(facts: Facts, recipients: impl Iterator<Item = Arc<str>>) -> Self {
+        Self { facts, events: recipients.map(Event::Delivered).collect(), ..Self::default() }
+    }
+
+    /// Returns whether all events are deliveries, by which only memories learn.
+    pub fn is_of_deliveries(&self) -> bool {
+        self.events.iter().all(|event| matches!(event, Event::Delivered(_)))
+    }
 }

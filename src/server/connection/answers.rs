@@ -149,7 +149,11 @@ impl Connection {
     /// after a crash, and nothing is refunded.
     pub(super) async fn apply_deferred_charges(&mut self, session: &mut Session) {
         let DeferredCharges { events, refunds } = session.take_deferred_charges();
+        let has_memories = self.server.store.policy().has_memories();
         for asked in events {
+            if !has_memories && asked.is_of_deliveries() {
+                continue;
+            }
             let _: Result<_, Unavailable> =
                 self.server.store.admit(clock::now(), &asked, &mut SessionCounters::default()).await;
         }

@@ -83,7 +83,7 @@ async fn a_believed_jump_back_resets_no_budget_and_one_forward_ends_exceptions()
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let mut new = limit("new", Field::User, "10.5 / 1d");
-    new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+    new.distinct = Some(Distinct::new(Field::Recipient));
     let policy = of(vec![limit("l", Field::User, "100 / 1d"), new]);
     let options = super::options(&path);
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();

@@ -25,7 +25,7 @@ impl Random {
 /// Limits whose levels do not decay while the test runs.
 fn limits() -> Policy {
     let mut new = limit("new", Field::User, "500 / 3650d");
-    new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+    new.distinct = Some(Distinct::new(Field::Recipient));
     of(vec![limit("l", Field::User, "1G / 3650d"), new])
 }
 

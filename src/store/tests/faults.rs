@@ -195,7 +195,7 @@ fn copy(from: &Path, to: &Path) {
 /// Returns a policy with two limits: `l` counts all recipients, `new` counts new recipients.
 fn two_limits(count: f64) -> Policy {
     let mut new = limit("new", Field::User, &format!("{count} / 1d"));
-    new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+    new.distinct = Some(Distinct::new(Field::Recipient));
     of(vec![limit("l", Field::User, "1M / 1d"), new])
 }
 

@@ -11,6 +11,7 @@ mod parallel;
 mod queue;
 mod refusals;
 mod session_slots;
+mod suspicion;
 mod versions;
 
 use super::cache::BudgetCache;
@@ -43,7 +44,7 @@ fn policy(rate: &str) -> Policy {
 /// Returns a policy with one limit, which counts the new recipients of each user.
 fn new_recipients(rate: &str, remember: Option<Duration>) -> Policy {
     let mut limit = limit("l", Field::User, rate);
-    limit.distinct = Some(Distinct { what: Field::Recipient, remember });
+    limit.distinct = Some(Distinct { remember, ..Distinct::new(Field::Recipient) });
     of(vec![limit])
 }
 

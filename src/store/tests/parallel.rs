@@ -55,7 +55,7 @@ fn three_limits() -> Policy {
     buckets.algorithm = Algorithm::TokenBucket;
     buckets.quota = Quota::rate(buckets.algorithm, parse_rate("300 / 1h", Units::Things).unwrap(), None);
     let mut strangers = limit("strangers", Field::User, "40 / 1d");
-    strangers.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+    strangers.distinct = Some(Distinct::new(Field::Recipient));
     of(vec![limit("users", Field::User, "100 / 1d"), buckets, strangers])
 }
 
@@ -81,7 +81,7 @@ fn many_forms() -> Policy {
     ];
     (limits[0].charge, limits[1].mode, limits[2].charge) = (Charge::Attempts, Mode::Shadow, Charge::Sent);
     let month = Some(Duration::from_secs(30 * 86_400));
-    limits[9].distinct = Some(Distinct { what: Field::Recipient, remember: month });
+    limits[9].distinct = Some(Distinct { remember: month, ..Distinct::new(Field::Recipient) });
     (limits[10].watch, limits[10].stage) = (Some(0), Stage::Data);
     of(limits)
 }

@@ -1,0 +1,162 @@
+//! Memories: the recipients to which mail of an owner was delivered lately. A limit with `known-to` does not count these
+//! recipients.
+//!
+//! All limits with the same `known-to` share one memory. A memory learns a recipient only when the upstream has accepted
+//! a message to this recipient, so a refusal never makes a recipient known. A store keeps a memory like a budget that has
+//! no level. A memory for many users is divided into shards, so that a decision needs only a small part of it.
+
+use super::budgets::{Budget, Key, KeyRef, SEPARATOR};
+use super::matching::{Field, NormalizedFacts};
+use crate::engine::State;
+use crate::engine::distinct::{self, Value};
+use crate::time::Timestamp;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Memory that limits name with `known-to`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// Field of the owner; `None` if one memory serves the whole site.
+    pub per: Option<Field>,
+    /// Rule of the filter of one shard.
+    rule: distinct::Rule,
+}
+
+/// `[memory]`: time to remember and sizes of all memories.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryRules {
+    /// Time for which a recipient is remembered after the last delivery. Recipients are forgotten at the latest after
+    /// twice this time.
+    pub remember: Duration,
+    /// Maximum number of recipients of one user, client or sender.
+    pub recipients: usize,
+    /// Maximum number of recipients of one domain.
+    pub domain_recipients: usize,
+    /// Maximum number of recipients of the whole site.
+    pub site_recipients: usize,
+}
+
+/// First part of a memory's key. It is not the name of a limit, because such names contain no space.
+const NAME: &str = " memory";
+/// Second and third part of a memory's key, in place of a limit's count and algorithm.
+const MEANING: [&str; 2] = ["recipients", "known"];
+/// Part of a key that contains the number of a shard.
+const SHARD: &str = "shard";
+
+/// Words for the memory of the whole site and for no memory in the configuration.
+pub const ALL: &str = "all";
+pub const BUDGET: &str = "budget";
+
+impl Default for MemoryRules {
+    fn default() -> Self {
+        Self {
+            remember: Duration::from_secs(180 * 86_400),
+            recipients: 20_000,
+            domain_recipients: 200_000,
+            site_recipients: 5_000_000,
+        }
+    }
+}
+
+impl MemoryRules {
+    /// Returns the memory of the owners that `per` names; `None`: of the whole site.
+    pub fn memory(&self, per: Option<Field>) -> Memory {
+        let most = match per {
+            None => self.site_recipients,
+            Some(field) if is_of_domain(field) => self.domain_recipients,
+            Some(_) => self.recipients,
+        };
+        let rule = distinct::Rule::bounded(most.div_ceil(shards(per) as usize), self.remember);
+        Memory { per, rule }
+    }
+}
+
+impl Memory {
+    /// Fields of the owners that a memory can have.
+    pub const OWNERS: [Field; 5] = [
+        Field::User,
+        Field::UserDomain,
+        Field::Client(super::matching::Widths::USUAL),
+        Field::Sender,
+        Field::SenderDomain,
+    ];
+
+    /// Returns the word of `known-to`.
+    pub fn name(&self) -> &'static str {
+        self.per.map_or(ALL, Field::word)
+    }
+
+    pub fn remember(&self) -> Duration {
+        self.rule.remember().unwrap_or_default()
+    }
+
+    /// Returns the rule of the filter of one shard.
+    pub(super) fn rule(&self) -> distinct::Rule {
+        self.rule
+    }
+
+    /// Returns the kind of the memory's keys. See [`Key::kind`].
+    pub fn kind(&self) -> String {
+        let owner = self.per.map(Field::word);
+        let shard = (shards(self.per) > 1).then_some(SHARD);
+        [NAME, MEANING[0], MEANING[1]].into_iter().chain(owner).chain(shard).collect::<Vec<_>>().join("/")
+    }
+
+    /// Writes the key of the shard that has room for a recipient to `buffer`. Returns an error with the field of the
+    /// owner if the facts do not have this field.
+    pub(super) fn key<'b>(
+        &self,
+        facts: &NormalizedFacts<'_>,
+        value: Value,
+        buffer: &'b mut String,
+    ) -> Result<KeyRef<'b>, Field> {
+        buffer.clear();
+        for part in [NAME, MEANING[0], MEANING[1]] {
+            if !buffer.is_empty() {
+                buffer.push(SEPARATOR);
+            }
+            buffer.push_str(part);
+        }
+        if let Some(field) = self.per {
+            let owner = field.value(facts, None).ok_or(field)?;
+            buffer.extend([SEPARATOR.encode_utf8(&mut [0; 4]), field.word(), "=", &owner]);
+        }
+        let shards = shards(self.per);
+        if shards > 1 {
+            // Writing to a text never fails.
+            let _ = write!(buffer, "{SEPARATOR}{SHARD}={:02x}", value.shard(shards));
+        }
+        Ok(KeyRef::of_text(buffer))
+    }
+
+    /// Returns whether a store can delete a shard: its filter, whose newer generation began at `epoch`, knows no
+    /// recipient any more.
+    pub(super) fn has_forgotten(&self, epoch: Option<Timestamp>, now: Timestamp) -> bool {
+        epoch.is_none_or(|epoch| self.rule.is_over(epoch, now))
+    }
+
+    /// Merges two states of one shard. `counted` began empty while `stored` could not be read.
+    pub(super) fn merged(stored: Budget, counted: Budget) -> Budget {
+        let at = stored.state.at.max(counted.state.at);
+        Budget { state: State { at, level: 0.0 }, ..stored.united(counted) }
+    }
+}
+
+/// Returns the number of shards of a memory. It is constant, because another number would give every recipient another
+/// key.
+fn shards(per: Option<Field>) -> u32 {
+    match per {
+        None => 256,
+        Some(field) if is_of_domain(field) => 16,
+        Some(_) => 1,
+    }
+}
+
+fn is_of_domain(field: Field) -> bool {
+    matches!(field, Field::UserDomain | Field::SenderDomain)
+}
+
+/// Returns whether a key is that of a memory.
+pub fn is_of_memory(key: &Key) -> bool {
+    key.parts().next() == Some(NAME)
+}
