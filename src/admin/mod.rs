@@ -41,6 +41,7 @@ mod sessions;
 mod socket;
 mod state;
 pub mod status;
+mod suspicion;
 pub mod tokens;
 pub mod top;
 mod upstreams;

@@ -28,7 +28,7 @@ mod record_filter;
 pub mod request;
 mod stored_kind;
 mod suspension;
-mod suspicion;
+pub mod suspicion;
 mod term;
 pub mod verdict;
 

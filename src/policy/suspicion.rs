@@ -86,9 +86,10 @@ impl Default for SuspicionRules {
 }
 
 impl SuspicionRules {
-    /// Returns the class of a user with this score; `None` if the user is in no class.
+    /// Returns the class of a user with this score; `None` if the user is in no class. The score is compared with one
+    /// decimal, as texts show it: two signs of 20 points, a few seconds apart, reach 40.
     pub fn class(&self, points: f64) -> Option<SuspicionClass> {
-        match points {
+        match one_decimal(points) {
             _ if self.mode != Mode::Enforce => None,
             points if points >= self.locked => Some(SuspicionClass::Locked),
             points if points >= self.watched => Some(SuspicionClass::Watched),
@@ -189,31 +190,47 @@ impl Policy {
         self.signs.iter().map(|sign| KeyRef::of_sign(&sign.limit, user, &mut buffer).owned()).collect()
     }
 
+    /// Returns the user and the points that one budget adds to the user's score; `None` if it is no budget of a sign, or
+    /// adds nothing.
+    pub fn counted_points<'k>(&self, key: KeyRef<'k>, state: State, now: Timestamp) -> Option<(&'k str, f64)> {
+        let (limit, user) = key.sign()?;
+        let sign = self.signs.iter().find(|sign| *sign.limit == *limit && sign.mode == Mode::Enforce)?;
+        Some((user, sign.read(Some(state), now)?.points))
+    }
+
     /// Returns the score of a user. `states`: the state of each sign, in the order of [`Policy::signs`].
     pub fn suspicion_score(&self, states: impl IntoIterator<Item = Option<State>>, now: Timestamp) -> SuspicionScore {
         let read = self.signs.iter().zip(states).filter_map(|(sign, state)| sign.read(state, now));
         let signs: Vec<SignPoints> = read.collect();
         let counted = signs.iter().filter(|sign| sign.mode == Mode::Enforce);
-        // A sum of no numbers is -0.0.
-        let points = counted.map(|sign| sign.points).sum::<f64>().max(0.0);
+        // `sum` of no numbers is -0.0.
+        let points = counted.fold(0.0, |sum, sign| sum + sign.points);
         SuspicionScore { points, class: self.suspicion.class(points), signs }
+    }
+}
+
+impl SuspicionScore {
+    /// Returns the signs that add to the score, for people: `regular-gaps 40, strangers 40`.
+    pub fn signs_text(&self) -> String {
+        let counted = self.signs.iter().filter(|sign| sign.mode == Mode::Enforce);
+        counted.map(|sign| format!("{} {}", sign.limit, rounded(sign.points))).collect::<Vec<_>>().join(", ")
     }
 }
 
 /// Text for people: `80 points: regular-gaps 40, strangers 40`.
 impl fmt::Display for SuspicionScore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted: Vec<String> = self.signs.iter().filter(|sign| sign.mode == Mode::Enforce).map(sign_text).collect();
+        let signs = self.signs_text();
         write!(f, "{} points", rounded(self.points))?;
-        if counted.is_empty() { Ok(()) } else { write!(f, ": {}", counted.join(", ")) }
+        if signs.is_empty() { Ok(()) } else { write!(f, ": {signs}") }
     }
-}
-
-fn sign_text(sign: &SignPoints) -> String {
-    format!("{} {}", sign.limit, rounded(sign.points))
 }
 
 /// Formats points for people, with one decimal.
 pub fn rounded(points: f64) -> String {
-    crate::time::format_amount((points * 10.0).round() / 10.0)
+    crate::time::format_amount(one_decimal(points))
+}
+
+fn one_decimal(points: f64) -> f64 {
+    (points * 10.0).round() / 10.0
 }

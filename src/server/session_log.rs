@@ -8,7 +8,8 @@ use crate::policy::exception;
 use crate::policy::exception::{Suspension, Term};
 use crate::policy::limit::{Mode, Quota};
 use crate::policy::request::{Country, Location, Stage};
-use crate::policy::verdict::{LimitHit, Notice};
+use crate::policy::suspicion::rounded;
+use crate::policy::verdict::{LimitHit, Notice, SuspicionRise};
 use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy, RefusedSender};
 use crate::smtp::reply::Reply;
 use crate::time::{format_amount, format_duration, format_wait};
@@ -80,6 +81,7 @@ impl SessionLog<'_> {
             }
             Record::Noticed(notice) => self.noticed(notice),
             Record::Suspended(suspension) => self.suspended(suspension),
+            Record::BecameSuspicious(rise) => self.became_suspicious(rise),
             Record::Message(delivery) => self.message(delivery, told),
         }
     }
@@ -260,6 +262,15 @@ impl SessionLog<'_> {
         let Some(Permit { suppressed }) = self.permit("suspended") else { return };
         let time = format_duration(until.since(*since));
         tracing::warn!(session, %client, user, suspended = %owner, time, %by, %reason, suppressed, "suspended");
+    }
+
+    fn became_suspicious(&self, SuspicionRise { class, score }: &SuspicionRise) {
+        let Self { metrics, session, client, user, .. } = self;
+        metrics.suspicion.rises.with_label_values(&[class.name()]).inc();
+        let Some(Permit { suppressed }) = self.permit("suspicious") else { return };
+        let (class, signs) = (class.name(), score.signs_text());
+        let score = rounded(score.points);
+        tracing::warn!(session, %client, user, class, score, signs, suppressed, "suspicious");
     }
 
     fn message(&self, delivery: &Delivery, told: bool) {

@@ -148,6 +148,12 @@ impl<'a> KeyRef<'a> {
         Key(buffer)
     }
 
+    /// Returns the name of the limit and the user, if the budget has the points of a sign.
+    pub(in crate::policy) fn sign(self) -> Option<(&'a str, &'a str)> {
+        let mut parts = self.0.strip_prefix(SIGN)?.strip_prefix(SEPARATOR)?.split(SEPARATOR);
+        Some((parts.next()?, parts.nth(1)?.strip_prefix("user=")?))
+    }
+
     /// Returns a key with this text, which has the form that [`Key::parts`] describes.
     pub(in crate::policy) fn of_text(text: &'a str) -> Self {
         Key(text)
@@ -221,12 +227,6 @@ impl<T: AsRef<str>> Key<T> {
     /// process starts.
     pub fn is_volatile(&self) -> bool {
         self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
-    }
-
-    /// Returns the name of the limit, if the budget has the points of a sign.
-    pub fn sign_limit(&self) -> Option<&str> {
-        let mut parts = self.parts();
-        (parts.next() == Some(SIGN)).then(|| parts.next())?
     }
 
     /// Returns the parts: the limit's name, the count and the algorithm, followed by each part of the owner, such as

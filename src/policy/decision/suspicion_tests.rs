@@ -83,7 +83,8 @@ fn a_user_becomes_watched_and_then_locked_and_neither_for_ever() {
     let later = NOW.after(7 * DAY);
     assert_eq!(score(&store, "alice", later).class, Some(SuspicionClass::Watched));
     assert_eq!(send(&mut store, "alice", later, 1), 1);
-    assert_eq!(score(&store, "alice", NOW.after(365 * DAY)), SuspicionScore::default());
+    let none = score(&store, "alice", NOW.after(365 * DAY));
+    assert_eq!((none.to_string(), none), ("0 points".to_owned(), SuspicionScore::default()));
 }
 
 #[test]
@@ -104,6 +105,17 @@ fn a_sign_that_is_not_enforced_is_counted_and_adds_nothing_to_the_score() {
         assert_eq!((score.points, score.class), (0.0, None));
         assert_eq!(score.signs.iter().map(|sign| (sign.points, sign.mode)).collect::<Vec<_>>(), [(60.0, mode)]);
     }
+}
+
+#[test]
+fn points_of_the_same_minute_add_up_to_a_class() {
+    let mut store = store(vec![sign("sign", 60.0)]);
+    store.policy.suspicion.watched = 60.0;
+    send(&mut store, "alice", NOW, 2);
+    let later = NOW.after(Duration::from_secs(60));
+    send(&mut store, "alice", later, 1);
+    assert_eq!(score(&store, "alice", later).class, Some(SuspicionClass::Watched));
+    assert_eq!(score(&store, "alice", later.after(DAY)).class, None);
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub use overrides::{OverrideRow, OverrideRows, Overrides};
 pub use quota::{Quota, Scope, Share};
 pub use rate_doubt::RateDoubt;
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
-pub use reset_target::ResetTarget;
+pub use reset_target::{ResetTarget, SUSPICION};
 pub use template::{Code, KnownValues, Template};
 pub use wording::{Thing, plain_period};
 
