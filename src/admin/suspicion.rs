@@ -69,7 +69,8 @@ pub async fn row(
     };
     let rules = policy.suspicion;
     let signs = score.signs.into_iter().map(|sign| with_numbers(sign, budgets)).collect();
-    let (mode, watched, locked) = (rules.mode, rules.watched, rules.locked);
+    let mode = if rules.is_enforced { Mode::Enforce } else { Mode::Shadow };
+    let (watched, locked) = (rules.watched, rules.locked);
     (Some(SuspicionRow { points: score.points, class: score.class, mode, watched, locked, signs }), None)
 }
 

@@ -1,25 +1,18 @@
 //! `[suspicion]`: the classes of suspicious users, and checks of the signs and limits together.
 
-use super::limit::Context;
 use super::section::{Placed, Section};
 use super::source::Source;
 use super::values::{choice, duration};
 use crate::policy::limit::{Limit, Mode};
 use crate::policy::{Policy, SuspicionClass, SuspicionRules};
 use crate::time::format_amount;
-use std::ops::Range;
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// Rules of `[suspicion]`, with the positions that later checks need.
+/// Rules of `[suspicion]`, and the classes that limits match on.
 #[derive(Default)]
 pub struct Suspicion {
     pub rules: SuspicionRules,
-    /// Positions of `watched` and `locked`.
-    watched: Range<usize>,
-    locked: Range<usize>,
-    /// True if the file has the section.
-    is_written: bool,
     /// Classes that limits match on, with their positions.
     pub matched: Vec<Placed<SuspicionClass>>,
 }
@@ -45,10 +38,10 @@ pub fn read(mut s: Section<'_>) -> Suspicion {
         );
         s.error(&locked.span, message, Some("write locked at least as high as watched"));
     }
-    let is_written = s.exists();
     s.finish();
-    let rules = SuspicionRules { mode, half_life, watched: watched.value, locked: locked.value };
-    Suspicion { rules, watched: watched.span, locked: locked.span, is_written, matched: Vec::new() }
+    let rules =
+        SuspicionRules { is_enforced: mode == Mode::Enforce, half_life, watched: watched.value, locked: locked.value };
+    Suspicion { rules, matched: Vec::new() }
 }
 
 /// Reads points: a number above 0.
@@ -83,21 +76,22 @@ impl Suspicion {
             return;
         }
         let most: f64 = signs.iter().map(|sign| sign.rule.most()).sum();
-        for (class, from, span) in [
-            (SuspicionClass::Watched, self.rules.watched, &self.watched),
-            (SuspicionClass::Locked, self.rules.locked, &self.locked),
-        ] {
-            let matched = self.matched.iter().find(|matched| matched.value == class).map(|matched| &matched.span);
-            // The user may have written no section, and match on no class.
-            let Some(span) = matched.or(self.is_written.then_some(span)) else { continue };
-            if most < from && !signs.is_empty() {
+        for class in SuspicionClass::ALL {
+            let from = self.rules.from(class);
+            let Some(matched) = self.matched.iter().find(|matched| matched.value == class) else { continue };
+            if most < from {
                 let message = format!(
                     "no user is ever {}: that needs {} points, and all signs together have at most {}",
                     class.name(),
                     format_amount(from),
                     format_amount(most)
                 );
-                source.warn_unless(&["limit", "suspicion"], span, message, Some("lower the class, or add signs"));
+                source.warn_unless(
+                    &["limit", "suspicion"],
+                    &matched.span,
+                    message,
+                    Some("lower the class, or add signs"),
+                );
             }
         }
     }
@@ -106,9 +100,4 @@ impl Suspicion {
 /// Reads the condition `suspicion` of `match`.
 pub fn class(value: &DeValue<'_>) -> Result<SuspicionClass, String> {
     choice(&SuspicionClass::ALL.map(|class| (class.name(), class)))(value)
-}
-
-/// Records that a limit matches on a class.
-pub fn record_match(cx: &mut Context<'_>, class: SuspicionClass, span: Range<usize>) {
-    cx.suspicion.matched.push(Placed { value: class, span });
 }

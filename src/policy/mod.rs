@@ -26,6 +26,7 @@ mod name_search;
 mod plan;
 mod record_filter;
 pub mod request;
+mod sign;
 mod stored_kind;
 mod suspension;
 pub mod suspicion;
@@ -41,8 +42,9 @@ pub use memory::{Memory, MemoryRules};
 pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
 pub use record_filter::{ClientFilter, UserFilter};
+pub use sign::{Sign, SignPoints, SuspicionScore};
 pub use stored_kind::StoredKind;
-pub use suspicion::{Sign, SignPoints, Suspect, SuspicionClass, SuspicionRules, SuspicionScore};
+pub use suspicion::{Suspect, SuspicionClass, SuspicionRules};
 
 use address::AddressNormalizer;
 use budgets::{Budget, Key};

@@ -2,7 +2,7 @@
 
 use super::limit::Limit;
 use super::memory::Memory;
-use super::suspicion::Sign;
+use super::sign::Sign;
 use crate::engine::State;
 use crate::time::Timestamp;
 

@@ -87,7 +87,7 @@ fn conditions(mut s: Section<'_>, of: &str, cx: &mut Context<'_>) -> (AllOf, Wri
     }
     let read = |value: &DeValue<'_>| if of == "match" { suspicion::class(value) } else { Err(not_here()) };
     if let Some(Placed { value: class, span }) = s.optional("suspicion", read) {
-        suspicion::record_match(cx, class, span.clone());
+        cx.suspicion.matched.push(Placed { value: class, span: span.clone() });
         add("suspicion", span.clone(), as_written(&span), Condition::Suspicion(class));
     }
     if s.exists() && s.is_empty() {

@@ -148,7 +148,7 @@ impl<'a> Decision<'a> {
                 continue;
             }
             verdict.limit_hits.extend(step.limit_hit());
-            self.notify(step, &mut verdict);
+            self.notify(step, score.as_ref(), &mut verdict);
             self.suspect(step, &mut verdict);
             if step.limit.mode == Mode::Enforce {
                 self.suspend(step, &mut verdict);

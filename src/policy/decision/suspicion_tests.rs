@@ -121,7 +121,7 @@ fn points_of_the_same_minute_add_up_to_a_class() {
 #[test]
 fn in_shadow_mode_no_user_is_in_a_class() {
     let mut store = store(vec![sign("sign", 60.0), refusal("watched", SuspicionClass::Watched)]);
-    store.policy.suspicion = SuspicionRules { mode: Mode::Shadow, ..SuspicionRules::default() };
+    store.policy.suspicion = SuspicionRules { is_enforced: false, ..SuspicionRules::default() };
     assert_eq!(send(&mut store, "alice", NOW, 9), 9);
     let score = score(&store, "alice", NOW);
     assert_eq!((score.points, score.class), (60.0, None));

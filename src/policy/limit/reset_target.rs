@@ -2,11 +2,11 @@
 
 use super::Limit;
 use super::quota::Quota;
-use crate::engine::State;
+use crate::engine::{State, decay};
+use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::matching::Field;
 use crate::policy::suspicion::rounded;
-use crate::policy::{Policy, Sign};
 use crate::time::{Timestamp, format_amount};
 
 /// Budget to be reset, and its limit.
@@ -20,8 +20,8 @@ pub struct ResetTarget {
     is_total: bool,
     /// Says to which exception the budget belongs; empty for the owner's usual budget.
     note: &'static str,
-    /// The budget has the points of the limit's sign for the user.
-    sign: Option<Sign>,
+    /// Rule of the limit's sign, if the budget has the points of the sign for the user.
+    sign: Option<decay::Rule>,
 }
 
 /// Name that stands for the suspicion score of a user, in place of the name of a limit.
@@ -58,9 +58,9 @@ impl Policy {
     /// or suspension, and the points of the limit's sign. For the name [`SUSPICION`], returns the points of all signs.
     /// Returns an error with the reason if the limit has no stored budgets.
     pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
-        let is_of_name = |sign: &&Sign| *sign.limit == *name || self.is_suspicion(name);
+        let signs = self.signs.iter().filter(|sign| *sign.limit == *name || self.is_suspicion(name));
         let mut budgets: Vec<ResetTarget> =
-            self.signs.iter().filter(is_of_name).filter_map(|sign| self.points_of(sign, owner)).collect();
+            signs.filter_map(|sign| self.points_of((&sign.limit, sign.rule), owner)).collect();
         for limit in self.limits.iter().filter(|limit| *limit.name == *name && limit.watch.is_none()) {
             let own = Key::of_owner(limit.prefix(), owner);
             if own.is_volatile() {
@@ -88,11 +88,11 @@ impl Policy {
     }
 
     /// Returns the points of a sign for a user; `None` if the owner has no user.
-    fn points_of(&self, sign: &Sign, owner: &Owner) -> Option<ResetTarget> {
+    fn points_of(&self, (name, rule): (&str, decay::Rule), owner: &Owner) -> Option<ResetTarget> {
         let (_, user) = owner.parts().find(|(field, _)| *field == Field::User.word())?;
-        let key = KeyRef::of_sign(&sign.limit, user, &mut String::new()).owned();
-        let limit = self.limits.iter().find(|limit| limit.name == sign.limit)?.clone();
-        Some(ResetTarget { key, quota: Quota::Unlimited, limit, is_total: false, note: "", sign: Some(sign.clone()) })
+        let key = KeyRef::of_sign(name, user, &mut String::new()).owned();
+        let limit = self.limits.iter().find(|limit| *limit.name == *name)?.clone();
+        Some(ResetTarget { key, quota: Quota::Unlimited, limit, is_total: false, note: "", sign: Some(rule) })
     }
 }
 
@@ -106,9 +106,9 @@ impl ResetTarget {
 
     /// Describes the level before the reset, for people; `None` if the budget was empty.
     pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
-        if let Some(sign) = &self.sign {
-            let points = rounded(sign.rule.level(Some(before), now));
-            return (points != "0").then(|| format!("{points} of {} points of suspicion", rounded(sign.rule.most())));
+        if let Some(rule) = &self.sign {
+            let points = rounded(rule.level(Some(before), now));
+            return (points != "0").then(|| format!("{points} of {} points of suspicion", rounded(rule.most())));
         }
         let rule = self.quota.rule().or_else(|| self.limit.rule())?;
         let level = rule.step(Some(before), now, 0.0).1.level;

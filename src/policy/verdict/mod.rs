@@ -81,6 +81,8 @@ pub struct Notice {
     pub level: f64,
     pub quota: Quota,
     pub consequence: Consequence,
+    /// Score of the user before the event, if the limit matches on suspicion.
+    pub suspicion: Option<SuspicionScore>,
 }
 
 /// Consequence of a limit for the owner of the budget, as far as it is known when the notice is made.
