@@ -45,6 +45,7 @@ const ROOMS: [(&str, &[&str], Kind); 32] = [
         "notify",
         &[
             "policy::budgets",
+            "policy::exception",
             "policy::limit",
             "policy::verdict",
             "store",

@@ -15,6 +15,9 @@ pub struct Timestamp(i64);
 
 impl Timestamp {
     /// Makes a point in time from microseconds since 1970.
+    /// Last second of the year 9999, for terms that end only by a command.
+    pub const END_OF_9999: Self = Self(253_402_300_799_000_000);
+
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }

@@ -82,7 +82,10 @@ pub fn real(limits: &[plain::Limit]) -> Policy {
         one.mode = if limit.shadow { Mode::Shadow } else { Mode::Enforce };
         let delay = limit.delay.map(|time| Action::Delay(Delay::For(Duration::from_secs_f64(time))));
         let refusal = limit.refuses.map(|verb| match verb {
-            Verb::Suspend => Action::Suspend { time: Duration::from_secs_f64(limit.suspends), is_strict: false },
+            Verb::Suspend => Action::Suspend {
+                time: weir::policy::exception::Length::For(Duration::from_secs_f64(limit.suspends)),
+                is_strict: false,
+            },
             verb => Action::Refuse(verb, None),
         });
         let rungs = delay.map(|action| Rung { at: 0.5, action }).into_iter();

@@ -191,6 +191,7 @@ pub fn rate_text(quota: &Quota) -> String {
 pub fn unit(limit: &Limit, quota: &Quota) -> String {
     match quota {
         Quota::Share(share) => format!("% of {} rejected", share.of.name()),
+        Quota::Regularity(_) => "% regular".to_owned(),
         _ => limit.thing().noun(2.0),
     }
 }
@@ -200,6 +201,6 @@ pub fn period(quota: &Quota) -> Option<Duration> {
     match quota {
         Quota::Rate { rate, .. } => Some(rate.period),
         Quota::Share(share) => Some(share.period),
-        Quota::Never | Quota::Unlimited | Quota::Counter { .. } => None,
+        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) => None,
     }
 }

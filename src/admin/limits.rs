@@ -121,7 +121,8 @@ fn action(Rung { at, action }: &Rung) -> LimitAction {
         }
         Action::Delay(Delay::UntilFree) => ("delay", Some("until-free".to_owned())),
         Action::Route(upstream) => ("route", Some(upstream.to_string())),
-        Action::Suspend { time, .. } => ("suspend", Some(format_duration(*time))),
+        Action::Suspend { time, .. } => ("suspend", Some(time.to_string())),
+        Action::Lock(time) => ("lock", Some(time.to_string())),
         Action::Notify(notification) => ("notify", Some(notification.name.to_string())),
         Action::Suspect(suspect) => ("suspect", Some(format_amount(suspect.points))),
     };

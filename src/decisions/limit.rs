@@ -94,6 +94,9 @@ pub struct ExceptionRecord {
     /// For a suspension: true if it refuses mail to all recipients, also to those that `[suspensions]` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
+    /// For a lock: the memory, as in `known-to`, whose recipients the owner may still write to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_to: Option<String>,
 }
 
 impl From<&Evaluation> for LimitRecord {
@@ -141,15 +144,25 @@ impl From<&Grant> for ExceptionRecord {
 }
 
 impl From<&Suspension> for ExceptionRecord {
-    fn from(Suspension { owner, term, is_strict, .. }: &Suspension) -> Self {
-        Self { strict: Some(*is_strict), ..Self::new(owner, term) }
+    fn from(Suspension { owner, term, is_strict, known_to, .. }: &Suspension) -> Self {
+        let known_to = known_to.map(|known_to| known_to.name().to_owned());
+        Self { strict: Some(*is_strict), known_to, ..Self::new(owner, term) }
     }
 }
 
 impl ExceptionRecord {
     fn new(owner: &Owner, Term { since, until, by, reason }: &Term) -> Self {
         let (owner, by) = (owner_texts(owner), by.to_string());
-        Self { owner, rate: None, since: *since, until: *until, by, reason: reason.to_string(), strict: None }
+        Self {
+            owner,
+            rate: None,
+            since: *since,
+            until: *until,
+            by,
+            reason: reason.to_string(),
+            strict: None,
+            known_to: None,
+        }
     }
 }
 
@@ -163,6 +176,6 @@ fn period_seconds(quota: &Quota) -> Option<f64> {
     match quota {
         Quota::Rate { rate, .. } => Some(rate.period.as_secs_f64()),
         Quota::Share(share) => Some(share.period.as_secs_f64()),
-        Quota::Never | Quota::Unlimited | Quota::Counter { .. } => None,
+        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) => None,
     }
 }

@@ -134,8 +134,8 @@ fn a_suspension_is_recorded_with_its_author() {
     let owner = crate::policy::budgets::Owner::from_stored("user=alice");
     let suspended = Suspended {
         suspension: Arc::new(Suspension::strict(owner, term)),
-        left: Duration::from_secs(60),
-        notice: SuspensionNotice { until: "2026-11-22 10:00 UTC".into(), contact: None },
+        left: Some(Duration::from_secs(60)),
+        notice: SuspensionNotice { until: Some("2026-11-22 10:00 UTC".into()), contact: None },
         help_url: None,
     };
     let (facts, event) = (facts(), Event::Mail);

@@ -108,6 +108,7 @@ impl Bounds<'_> {
                 // The quota of a share is a fraction; levels are printed in percent.
                 let (most, share) = match limit.quota {
                     Quota::Share(share) => (share.most * 100.0, true),
+                    Quota::Regularity(rule) => (rule.most() * 100.0, true),
                     quota => (quota.rule().map_or(1.0, |rule| rule.burst()), false),
                 };
                 let from = at + command.as_secs_f64() / time.as_secs_f64() * units / most;
@@ -144,6 +145,11 @@ impl Bounds<'_> {
             Quota::Share(share) => format!(
                 "It bounds no number: beyond that share MAIL and RCPT are refused until fewer than {} are remembered.",
                 format_amount(share.at_least)
+            ),
+            Quota::Regularity(rule) => format!(
+                "It bounds no number: it refuses when the last {} gaps vary by less than {}% of their mean.",
+                rule.gaps(),
+                format_amount(((1.0 - rule.most() * from) * 100.0).max(0.0))
             ),
             Quota::Rate { .. } => {
                 let rules = self.rates.iter().filter_map(|limit| limit.quota.rule());

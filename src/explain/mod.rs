@@ -7,9 +7,9 @@ mod hours;
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
-use crate::policy::Suspect;
 use crate::policy::limit::{Action, Algorithm, Charge, Count, Effect, Limit, Mode, Quota, Scope};
 use crate::policy::request::{Event, Stage};
+use crate::policy::{KnownTo, Suspect};
 use crate::time::{format_amount, format_duration};
 use amounts::{amount, things};
 use bounds::Bounds;
@@ -145,6 +145,12 @@ impl Explained<'_> {
                 limit.quota.period(),
                 format_amount(share.at_least)
             ),
+            Quota::Regularity(rule) => format!(
+                "{} only at times that are up to {} regular over {} gaps",
+                limit.thing().noun(2.0),
+                limit.quota.amount(),
+                rule.gaps()
+            ),
             Quota::Rate { .. } => {
                 // If the limit does not refuse from its own rate on, its actions decide how much passes. The lines of
                 // [`Bounds`] then state the amount.
@@ -165,9 +171,9 @@ impl Explained<'_> {
         let distinct = self.rates[0].distinct?;
         let what = distinct.what.name();
         if let Some(memory) = distinct.known_to {
-            let by = match memory.per {
-                None => "anyone here has".to_owned(),
-                Some(field) => format!("this {} has", field.word()),
+            let by = match memory.known_to {
+                KnownTo::All => "anyone here has".to_owned(),
+                KnownTo::Each(field) => format!("this {} has", field.word()),
             };
             let what = if self.rates[0].count == Count::Messages { "a message counts once, if a" } else { "a" };
             let counts = if self.rates[0].count == Count::Messages { "is one" } else { "counts only if it is one" };
@@ -188,6 +194,7 @@ impl Explained<'_> {
     fn charging(&self) -> Option<String> {
         let limit = &self.rates[0];
         let what = match (limit.count, limit.charge) {
+            (Count::Refusals, _) => return Some("charged when another limit refuses the recipient".to_owned()),
             (Count::Rejections, _) => return Some("charged when the upstream rejects".to_owned()),
             (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
             (Count::Messages | Count::Recipients | Count::Bytes, Charge::Accepted) => {

@@ -3,7 +3,7 @@
 use super::amounts;
 use crate::policy::limit::Quota;
 use crate::policy::verdict;
-use crate::time::{Timestamp, format_amount, format_duration};
+use crate::time::{Timestamp, format_amount};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -162,8 +162,8 @@ impl Excess {
             quota: amounts::quota(notice),
             reached: amounts::reached(notice),
             refuses: notice.consequence.refuses,
-            suspends_for: notice.consequence.suspends.map(format_duration),
-            may_suspend_for: notice.consequence.may_suspend.map(format_duration),
+            suspends_for: notice.consequence.suspends.map(|time| time.to_string()),
+            may_suspend_for: notice.consequence.may_suspend.map(|time| time.to_string()),
             suspicion: notice.suspicion.as_ref().map(ToString::to_string),
             is_over: is_over(&notice.quota, notice.level),
             user: session.user.map(printable),

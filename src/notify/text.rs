@@ -1,6 +1,7 @@
 //! Plain text of notices, for administrators and for users.
 
 use super::notice::{Event, Excess, Notice};
+use crate::policy::exception::UNTIL_RELEASED;
 use crate::policy::limit::plain_period;
 use crate::time::{format_duration, parse_duration};
 use std::fmt::Write as _;
@@ -135,6 +136,12 @@ pub fn for_user(notice: &Notice, contact: &str, help_url: Option<&str>) -> Lette
 
 /// Returns the paragraph about the consequences, for the user who has caused the notice.
 fn next(excess: &Excess, contact: &str) -> String {
+    if excess.suspends_for.as_deref() == Some(UNTIL_RELEASED) {
+        return format!(
+            "The server refuses its mail from now on, or its mail to new recipients; each refusal says so. If it was you, \
+             ask for a release: {contact}"
+        );
+    }
     if let Some(time) = &excess.suspends_for {
         return format!(
             "The server has suspended it for {}: until then it refuses mail, and each refusal says when the suspension \
@@ -146,10 +153,10 @@ fn next(excess: &Excess, contact: &str) -> String {
         true => "The server refuses what exceeds the limit, and accepts more when some time has passed.",
         false => "The server has not refused anything because of this limit yet.",
     };
-    let later = excess
-        .may_suspend_for
-        .as_ref()
-        .map(|time| format!(" If it goes on, it can be suspended for {}.", plain_duration(time)));
+    let later = excess.may_suspend_for.as_ref().map(|time| match &**time {
+        UNTIL_RELEASED => " If it goes on, it can be suspended until it is released.".to_owned(),
+        time => format!(" If it goes on, it can be suspended for {}.", plain_duration(time)),
+    });
     let later = later.unwrap_or_default();
     format!("If it was you, you need not do anything. {now}{later} If you need a higher limit, ask: {contact}")
 }

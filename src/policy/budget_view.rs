@@ -106,10 +106,10 @@ impl BudgetView<'_> {
     }
 
     /// Returns whether not even one more unit passes at `now`. Returns `None` if the quota is a share, which depends on
-    /// another budget. This is faster than [`BudgetView::read`].
+    /// another budget, or a regularity, which depends on the time of the unit. This is faster than [`BudgetView::read`].
     pub fn is_full(&self, state: State, now: Timestamp) -> Option<bool> {
         match self.quota {
-            Quota::Share(_) => None,
+            Quota::Share(_) | Quota::Regularity(_) => None,
             Quota::Never => Some(true),
             _ => {
                 let state = State { at: state.at.min(now), ..state };
@@ -145,6 +145,11 @@ impl BudgetView<'_> {
                 let level = self.limit.rule().map_or(0.0, |rule| rule.step(state, now, 0.0).1.level);
                 BudgetReading { level, allowed: None, room: None, wait: Some(NO_WAIT) }
             }
+            // The regularity of the last events is known only when the next event comes.
+            Quota::Regularity(_) => {
+                let (level, allowed) = self.quota.numbers(state.map_or(0.0, |state| state.level));
+                BudgetReading { level, allowed: Some(allowed), room: None, wait: Some(NO_WAIT) }
+            }
             Quota::Rate { rule, .. } => of_rule(rule, state, now),
             Quota::Counter { scope, .. } => {
                 let Some(rule) = self.quota.rule() else { return BudgetReading::NOTHING };
@@ -158,6 +163,9 @@ impl BudgetView<'_> {
 
 /// Returns the level divided by the burst; 0 without a rule. If the quota is a share, returns the rejected part.
 pub(super) fn level_of(rule: Option<Rule>, quota: &Quota, state: State, now: Timestamp) -> f64 {
+    if let Quota::Regularity(rule) = quota {
+        return state.level / rule.most();
+    }
     let Some(rule) = rule else { return 0.0 };
     let level = rule.step(Some(state), now, 0.0).1.level;
     if matches!(quota, Quota::Share(_)) { level } else { level / rule.burst() }

@@ -3,7 +3,7 @@
 
 use super::Policy;
 pub use super::suspension::{AllowedRecipients, NewPassword, PasswordFingerprint, Suspension, SuspensionRules};
-pub use super::term::{By, Term};
+pub use super::term::{By, Length, Term, UNTIL_RELEASED};
 use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::{Limit, Quota, RateTerms};
 use crate::policy::matching::{Field, NormalizedFacts};
@@ -139,17 +139,15 @@ impl Exceptions {
         grants.get(owner).filter(|grant| grant.term.holds(now))
     }
 
-    /// Returns the valid suspension that applies to these facts. If several suspensions apply, returns a strict one,
-    /// and among these the one that ends last.
+    /// Returns the valid suspension that applies to these facts. If several suspensions apply, returns the strongest:
+    /// see [`Suspension::rank`].
     pub(super) fn suspended(&self, facts: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
         let owner = |field: &Field| {
             let value = field.value(facts, None)?;
             Some(Owner::from_parts([(field.name(), &*value)].into_iter()))
         };
         let found = self.suspended.iter().filter_map(owner).filter_map(|owner| self.suspensions.get(&owner));
-        found
-            .filter(|suspension| suspension.term.holds(now))
-            .max_by_key(|suspension| (suspension.is_strict, suspension.term.until))
+        found.filter(|suspension| suspension.term.holds(now)).max_by_key(|suspension| suspension.rank())
     }
 
     /// Returns the valid suspension of an owner, unless the suspension is strict.

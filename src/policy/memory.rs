@@ -5,19 +5,27 @@
 //! a message to this recipient, so a refusal never makes a recipient known. A store keeps a memory like a budget that has
 //! no level. A memory for many users is divided into shards, so that a decision needs only a small part of it.
 
-use super::budgets::{Budget, Key, KeyRef, SEPARATOR};
-use super::matching::{Field, NormalizedFacts};
+use super::budgets::{Budget, KeyRef, SEPARATOR};
+use super::matching::{Field, NormalizedFacts, Widths};
 use crate::engine::State;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+/// Value of `known-to`: the owners of memories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownTo {
+    /// Each value of this field has a memory.
+    Each(Field),
+    /// One memory serves the whole site.
+    All,
+}
+
 /// Memory that limits name with `known-to`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// Field of the owner; `None` if one memory serves the whole site.
-    pub per: Option<Field>,
+    pub known_to: KnownTo,
     /// Rule of the filter of one shard.
     rule: distinct::Rule,
 }
@@ -43,9 +51,8 @@ const MEANING: [&str; 2] = ["recipients", "known"];
 /// Part of a key that contains the number of a shard.
 const SHARD: &str = "shard";
 
-/// Words for the memory of the whole site and for no memory in the configuration.
-pub const ALL: &str = "all";
-pub const BUDGET: &str = "budget";
+/// Word for the memory of the whole site in the configuration.
+const ALL: &str = "all";
 
 impl Default for MemoryRules {
     fn default() -> Self {
@@ -59,33 +66,52 @@ impl Default for MemoryRules {
 }
 
 impl MemoryRules {
-    /// Returns the memory of the owners that `per` names; `None`: of the whole site.
-    pub fn memory(&self, per: Option<Field>) -> Memory {
-        let most = match per {
-            None => self.site_recipients,
-            Some(field) if is_of_domain(field) => self.domain_recipients,
-            Some(_) => self.recipients,
+    pub fn memory(&self, known_to: KnownTo) -> Memory {
+        let most = match known_to {
+            KnownTo::All => self.site_recipients,
+            KnownTo::Each(field) if is_of_domain(field) => self.domain_recipients,
+            KnownTo::Each(_) => self.recipients,
         };
-        let rule = distinct::Rule::bounded(most.div_ceil(shards(per) as usize), self.remember);
-        Memory { per, rule }
+        let rule = distinct::Rule::bounded(most.div_ceil(known_to.shards() as usize), self.remember);
+        Memory { known_to, rule }
+    }
+}
+
+impl KnownTo {
+    pub const VALUES: [Self; 6] = [
+        Self::Each(Field::User),
+        Self::Each(Field::UserDomain),
+        Self::Each(Field::Client(Widths::USUAL)),
+        Self::Each(Field::Sender),
+        Self::Each(Field::SenderDomain),
+        Self::All,
+    ];
+
+    /// Returns the word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Each(field) => field.word(),
+            Self::All => ALL,
+        }
+    }
+
+    /// Parses a word of the configuration.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::VALUES.into_iter().find(|value| value.name() == word)
+    }
+
+    /// Returns the number of shards of a memory. It is constant, because another number would give every recipient
+    /// another key.
+    fn shards(self) -> u32 {
+        match self {
+            Self::All => 256,
+            Self::Each(field) if is_of_domain(field) => 16,
+            Self::Each(_) => 1,
+        }
     }
 }
 
 impl Memory {
-    /// Fields of the owners that a memory can have.
-    pub const OWNERS: [Field; 5] = [
-        Field::User,
-        Field::UserDomain,
-        Field::Client(super::matching::Widths::USUAL),
-        Field::Sender,
-        Field::SenderDomain,
-    ];
-
-    /// Returns the word of `known-to`.
-    pub fn name(&self) -> &'static str {
-        self.per.map_or(ALL, Field::word)
-    }
-
     pub fn remember(&self) -> Duration {
         self.rule.remember().unwrap_or_default()
     }
@@ -95,10 +121,14 @@ impl Memory {
         self.rule
     }
 
+    fn owner(&self) -> Option<Field> {
+        if let KnownTo::Each(field) = self.known_to { Some(field) } else { None }
+    }
+
     /// Returns the kind of the memory's keys. See [`Key::kind`].
     pub fn kind(&self) -> String {
-        let owner = self.per.map(Field::word);
-        let shard = (shards(self.per) > 1).then_some(SHARD);
+        let owner = self.owner().map(Field::word);
+        let shard = (self.known_to.shards() > 1).then_some(SHARD);
         [NAME, MEANING[0], MEANING[1]].into_iter().chain(owner).chain(shard).collect::<Vec<_>>().join("/")
     }
 
@@ -117,11 +147,11 @@ impl Memory {
             }
             buffer.push_str(part);
         }
-        if let Some(field) = self.per {
+        if let Some(field) = self.owner() {
             let owner = field.value(facts, None).ok_or(field)?;
             buffer.extend([SEPARATOR.encode_utf8(&mut [0; 4]), field.word(), "=", &owner]);
         }
-        let shards = shards(self.per);
+        let shards = self.known_to.shards();
         if shards > 1 {
             // Writing to a text never fails.
             let _ = write!(buffer, "{SEPARATOR}{SHARD}={:02x}", value.shard(shards));
@@ -142,21 +172,6 @@ impl Memory {
     }
 }
 
-/// Returns the number of shards of a memory. It is constant, because another number would give every recipient another
-/// key.
-fn shards(per: Option<Field>) -> u32 {
-    match per {
-        None => 256,
-        Some(field) if is_of_domain(field) => 16,
-        Some(_) => 1,
-    }
-}
-
 fn is_of_domain(field: Field) -> bool {
     matches!(field, Field::UserDomain | Field::SenderDomain)
-}
-
-/// Returns whether a key is that of a memory.
-pub fn is_of_memory(key: &Key) -> bool {
-    key.parts().next() == Some(NAME)
 }

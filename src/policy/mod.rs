@@ -21,7 +21,7 @@ pub mod location;
 mod login_history;
 pub mod login_networks;
 pub mod matching;
-pub mod memory;
+mod memory;
 mod name_search;
 mod plan;
 mod record_filter;
@@ -38,7 +38,7 @@ pub use decision::{Explained, decide, explain};
 pub use fullness::FullnessScan;
 pub use in_memory::InMemoryStore;
 pub use login_history::LoginHistory;
-pub use memory::{Memory, MemoryRules};
+pub use memory::{KnownTo, Memory, MemoryRules};
 pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
 pub use record_filter::{ClientFilter, UserFilter};
@@ -85,6 +85,8 @@ pub struct Policy {
     memories: Arc<[Memory]>,
     /// True if any enforced limit can delay replies.
     delays: bool,
+    /// True if any limit can lock owners.
+    locks: bool,
     /// True if a condition of any limit needs the novelty of a login.
     uses_novelty: bool,
     matcher_set: Arc<MatcherSet>,
@@ -129,10 +131,13 @@ impl Policy {
         let delays = limits.iter().any(delays);
         let uses_novelty = limits.iter().any(|limit| limit.matcher.needs_novelty());
         let memories = memories(&limits);
+        let locks =
+            limits.iter().any(|limit| limit.ladder.rungs().iter().any(|rung| matches!(rung.action, Action::Lock(_))));
         let (limits, matcher_set) = (limits.into(), Arc::new(matcher_set));
         let senders = Arc::new(Senders::new(&normalizer));
         let mut policy = Self { limits, normalizer, senders, zone, memories, signs, ..Self::default() };
-        (policy.delays, policy.uses_novelty, policy.matcher_set) = (delays, uses_novelty, matcher_set);
+        (policy.delays, policy.locks, policy.uses_novelty) = (delays, locks, uses_novelty);
+        policy.matcher_set = matcher_set;
         policy
     }
 

@@ -98,7 +98,7 @@ impl Sign {
     pub(super) fn merged(&self, stored: Budget, counted: Budget) -> Budget {
         let now = stored.state.at.max(counted.state.at);
         let counted = self.rule.level(Some(counted.state), now);
-        Budget { state: self.rule.add(Some(stored.state), now, counted), seen: None }
+        Budget { state: self.rule.add(Some(stored.state), now, counted), ..stored }
     }
 }
 

@@ -3,8 +3,10 @@
 use super::address::AddressNormalizer;
 use super::budgets::Owner;
 use super::matching::PatternTable;
+use super::memory::KnownTo;
 use super::request::Event;
 use super::term::Term;
+use crate::time::Timestamp;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +18,9 @@ pub struct Suspension {
     pub term: Term,
     /// True if all mail is refused, also to the recipients that `[suspensions]` allows.
     pub is_strict: bool,
+    /// Memory whose recipients the owner may still write to: the suspension is a lock. `None`: the suspension refuses
+    /// mail to all recipients that `[suspensions]` does not allow.
+    pub known_to: Option<KnownTo>,
     pub new_password: NewPassword,
 }
 
@@ -70,7 +75,18 @@ pub struct AllowedRecipients {
 impl Suspension {
     /// Creates a suspension that allows no mail, and that no new password ends.
     pub fn strict(owner: Owner, term: Term) -> Self {
-        Self { owner, term, is_strict: true, new_password: NewPassword::Keeps }
+        Self { owner, term, is_strict: true, known_to: None, new_password: NewPassword::Keeps }
+    }
+
+    /// Returns whether the suspension is a lock, which refuses only mail to strangers.
+    pub fn is_lock(&self) -> bool {
+        self.known_to.is_some()
+    }
+
+    /// Returns the strength of the suspension: a strict one is stronger than others, a lock is weaker than others, and
+    /// of equal ones that which ends last is the strongest.
+    pub fn rank(&self) -> (bool, bool, Timestamp) {
+        (self.is_strict, !self.is_lock(), self.term.until)
     }
 
     /// Returns whether the owner is a single user, whose password may end the suspension.
@@ -95,8 +111,10 @@ impl Suspension {
             (NewPassword::Ends(None), own) => own,
             (former @ NewPassword::Ends(Some(_)), _) => former,
         };
-        let term = Term { since: former.term.since, ..self.term.clone() };
-        Self { owner: self.owner.clone(), term, is_strict: self.is_strict || former.is_strict, new_password }
+        let until = self.term.until.max(former.term.until);
+        let term = Term { since: former.term.since, until, ..self.term.clone() };
+        let known_to = self.known_to.filter(|_| former.is_lock());
+        Self { owner: self.owner.clone(), term, is_strict: self.is_strict || former.is_strict, known_to, new_password }
     }
 
     /// Returns whether a new password of the user ends this suspension.
@@ -106,6 +124,11 @@ impl Suspension {
 }
 
 impl SuspensionRules {
+    /// Returns a lock of an owner, which lets mail pass to recipients that the memory knows.
+    pub fn lock(&self, owner: Owner, term: Term, known_to: KnownTo) -> Suspension {
+        Suspension { known_to: Some(known_to), ..self.suspension(owner, term, false, false) }
+    }
+
     /// Returns a suspension of an owner, as `[suspensions]` says. A strict suspension refuses all mail. A suspension that
     /// is strict, or that the administrator keeps (`is_kept`), does not end when the user gets a new password.
     pub fn suspension(&self, owner: Owner, term: Term, is_strict: bool, is_kept: bool) -> Suspension {

@@ -12,7 +12,7 @@ use crate::policy::suspicion::rounded;
 use crate::policy::verdict::{LimitHit, Notice, SuspicionRise};
 use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy, RefusedSender};
 use crate::smtp::reply::Reply;
-use crate::time::{format_amount, format_duration, format_wait};
+use crate::time::{format_amount, format_duration};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tracing::Value;
@@ -150,7 +150,7 @@ impl SessionLog<'_> {
                 let stage = stage.name();
                 metrics.limits.count_suspended(stage);
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") {
-                    let (owner, left) = (&suspended.suspension.owner, format_wait(suspended.left));
+                    let (owner, left) = (&suspended.suspension.owner, suspended.left_text());
                     let by = &suspended.suspension.term.by;
                     tracing::warn!(session, %client, user, stage, from, to, suspended = %owner, %by, left, reply = code, reference, suppressed, "refused");
                 }

@@ -46,8 +46,8 @@ fn code(refusal: &Refusal, stage: Stage) -> Code {
     }
     match (refusal.verb, refusal.meaning(), stage) {
         (Verb::Drop, ..) => Code::new(421, [4, 7, 0]),
-        (Verb::Suspend, _, Stage::End) => Code::new(550, [5, 7, 1]),
-        (Verb::Deny | Verb::Suspend, ..) | (_, Meaning::Never, _) => permanent(stage),
+        (Verb::Lock | Verb::Suspend, _, Stage::End) => Code::new(550, [5, 7, 1]),
+        (Verb::Deny | Verb::Lock | Verb::Suspend, ..) | (_, Meaning::Never, _) => permanent(stage),
         // RFC 5321 §4.5.3.1.10: 452 for recipients, so that the client sends the message to fewer recipients.
         (_, Meaning::TooLarge | Meaning::TooMuchForMessage | Meaning::TooLate, Stage::Rcpt) => {
             Code::new(452, [4, 5, 3])

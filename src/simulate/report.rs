@@ -8,7 +8,7 @@ use super::tally::{self, Tally};
 use crate::policy::Policy;
 use crate::policy::limit::{Limit, Mode, Quota};
 use crate::policy::verdict::Refusal;
-use crate::time::{format_duration, format_wait};
+use crate::time::format_duration;
 use std::io::Write;
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outc
             }
             Some(Refused::Suspension(suspended)) => {
                 line["suspended"] = suspended.suspension.owner.to_string().into();
-                line["wait"] = format_wait(suspended.left).into();
+                line["wait"] = suspended.left_text().into();
             }
             None => {}
         }

@@ -182,11 +182,8 @@ impl File {
     /// Reads a budget from the table.
     pub fn load(&self, hashed_key: &HashedKey) -> rusqlite::Result<Option<Budget>> {
         let mut statement =
-            self.connection.prepare_cached("SELECT at, level, seen FROM budget WHERE hash = ?1 AND key = ?2")?;
-        let row = statement.query_row(params![hashed_key.order, hashed_key.key.as_str()], |row| {
-            let seen = row.get_ref(2)?.as_blob_or_null()?;
-            Ok(Budget { state: state(row, 0)?, seen: seen.and_then(journal::unseal_seen) })
-        });
+            self.connection.prepare_cached("SELECT at, level, seen, times FROM budget WHERE hash = ?1 AND key = ?2")?;
+        let row = statement.query_row(params![hashed_key.order, hashed_key.key.as_str()], |row| budget(row, 0));
         row.optional()
     }
 
@@ -218,12 +215,11 @@ impl File {
     /// Calls `take` with each budget whose hash is from `low` to `high`.
     pub fn rows_between(&self, low: i64, high: i64, mut take: impl FnMut(HashedKey, Budget)) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(
-            "SELECT hash, key, at, level, seen FROM budget WHERE hash BETWEEN ?1 AND ?2 ORDER BY hash, key",
+            "SELECT hash, key, at, level, seen, times FROM budget WHERE hash BETWEEN ?1 AND ?2 ORDER BY hash, key",
         )?;
         let mut rows = statement.query([low, high])?;
         while let Some(row) = rows.next()? {
-            let seen = row.get_ref(4)?.as_blob_or_null()?;
-            take(hashed_key(row)?, Budget { state: state(row, 2)?, seen: seen.and_then(journal::unseal_seen) });
+            take(hashed_key(row)?, budget(row, 2)?);
         }
         Ok(())
     }
@@ -334,15 +330,24 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.pragma_update(None, "cache_size", CACHE_KIB)
 }
 
+/// Reads a budget from the columns `at`, `level`, `seen` and `times`, of which the first has this index.
+fn budget(row: &Row<'_>, at: usize) -> rusqlite::Result<Budget> {
+    let seen = row.get_ref(at + 2)?.as_blob_or_null()?.and_then(journal::unseal_seen);
+    let times = row.get_ref(at + 3)?.as_blob_or_null()?.and_then(journal::read_times);
+    Ok(Budget { state: state(row, at)?, seen, times })
+}
+
 /// Writes budgets to the table. The budgets replace the rows of the same keys.
 pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
     // Because the table has no other index, SQLite finds and replaces a row with one search. With ON CONFLICT, SQLite
     // would search twice.
-    let mut statement = transaction
-        .prepare_cached("INSERT OR REPLACE INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
-    rows.iter().try_for_each(|(hashed_key, Budget { state, seen })| {
+    let mut statement = transaction.prepare_cached(
+        "INSERT OR REPLACE INTO budget (hash, key, at, level, seen, times) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    rows.iter().try_for_each(|(hashed_key, Budget { state, seen, times })| {
         let seen = seen.as_deref().map(journal::seal_seen);
-        let row = params![hashed_key.order, hashed_key.key.as_str(), state.at.micros(), state.level, seen];
+        let times = times.as_deref().map(journal::times_bytes);
+        let row = params![hashed_key.order, hashed_key.key.as_str(), state.at.micros(), state.level, seen, times];
         statement.execute(row).map(|_| ())
     })
 }

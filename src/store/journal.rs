@@ -1,16 +1,18 @@
 //! Format of a journal entry, which contains the changed budgets of one commit in the order of their changes.
 //!
 //! An entry begins with the CRC-32 of all octets after it. A record follows for each changed budget. The record
-//! contains the length of the key (u16, with two flags in its top bits), the key (UTF-8), the time (i64, microseconds)
+//! contains the length of the key (u16, with three flags in its top bits), the key (UTF-8), the time (i64, microseconds)
 //! and the level (f64). If the budget counts distinct values, the record ends with the budget's filter in one of two
 //! forms. The flags state the form. The first form is the whole filter, after its length in octets (u32). The second
-//! form has only the values that were learnt since the budget was last written, after their number (u32). All numbers
-//! are little-endian. The whole filter consists of the time when its newer generation began (i64), the newer
+//! form has only the values that were learnt since the budget was last written, after their number (u32). If the limit
+//! measures regularity, the times of the last events follow (i64), after their number (u32). All numbers are
+//! little-endian. The whole filter consists of the time when its newer generation began (i64), the newer
 //! generation, and the older generation.
 
 use super::hashed_key::HashedKey;
 use crate::engine::State;
 use crate::engine::distinct::{Filter, Generation, Value};
+use crate::engine::regularity::Times;
 use crate::policy::budgets::{Budget, Key, KeyRef};
 use crate::time::Timestamp;
 use std::collections::HashMap;
@@ -19,6 +21,9 @@ use std::sync::Arc;
 /// Flags in the length of a key: the whole filter follows, or only the newly learnt values.
 const WHOLE: u16 = 0x8000;
 const LEARNT: u16 = 0x4000;
+
+/// Flag in the length of a key: the times of the last events follow at the end of the record.
+const TIMES: u16 = 0x2000;
 
 /// Maximum octets of the buffer that an empty entry keeps for reuse.
 const KEPT_CAPACITY: usize = 64 << 10;
@@ -47,12 +52,12 @@ impl Entry {
         let key = key.as_str().as_bytes();
         // A key is always shorter, because it consists of the limit's name, addresses and a user name, whose lengths
         // are bounded.
-        let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT);
+        let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT | TIMES);
         let mark = match (&budget.seen, &seen) {
             (None, _) => 0,
             (Some(_), Seen::Whole) => WHOLE,
             (Some(_), Seen::Learnt(_)) => LEARNT,
-        };
+        } | if budget.times.is_some() { TIMES } else { 0 };
         let out = &mut self.bytes;
         out.extend_from_slice(&(length | mark).to_le_bytes());
         out.extend_from_slice(&key[..usize::from(length)]);
@@ -70,6 +75,10 @@ impl Entry {
                 values.iter().for_each(|value| out.extend_from_slice(&value.to_bytes()));
             }
             (None, _) => {}
+        }
+        if let Some(times) = &budget.times {
+            out.extend_from_slice(&(times.iter().len() as u32).to_le_bytes());
+            write_times(times, out);
         }
         self.records += 1;
     }
@@ -124,7 +133,7 @@ impl Replayed {
         let mut bytes = unseal(bytes).ok_or(Damaged)?;
         let mut outcome = Ok(());
         while !bytes.is_empty() {
-            let Record { key, state, seen } = Record::read(&mut bytes).ok_or(Damaged)?;
+            let Record { key, state, seen, times } = Record::read(&mut bytes).ok_or(Damaged)?;
             let hashed_key = HashedKey::of(key);
             let seen = match seen {
                 None => None,
@@ -143,7 +152,7 @@ impl Replayed {
                     })
                 }
             };
-            self.0.insert(hashed_key, Budget { state, seen });
+            self.0.insert(hashed_key, Budget { state, seen, times });
         }
         outcome
     }
@@ -153,6 +162,7 @@ struct Record {
     key: Key,
     state: State,
     seen: Option<RecordSeen>,
+    times: Option<Arc<Times>>,
 }
 
 enum RecordSeen {
@@ -164,7 +174,7 @@ impl Record {
     /// Reads a record from the beginning of `bytes`, and removes it from `bytes`. `None` if the record is damaged.
     fn read(bytes: &mut &[u8]) -> Option<Self> {
         let length = u16::from_le_bytes(take(bytes)?);
-        let key = cut(bytes, usize::from(length & !(WHOLE | LEARNT)))?;
+        let key = cut(bytes, usize::from(length & !(WHOLE | LEARNT | TIMES)))?;
         let key = Key::from_stored(str::from_utf8(key).ok()?);
         let at = Timestamp::from_micros(i64::from_le_bytes(take(bytes)?));
         let level = f64::from_le_bytes(take(bytes)?);
@@ -182,8 +192,34 @@ impl Record {
             }
             _ => return None,
         };
-        Some(Self { key, state: State { at, level }, seen })
+        let times = match length & TIMES {
+            0 => None,
+            _ => {
+                let count = u32::from_le_bytes(take(bytes)?) as usize;
+                Some(read_times(cut(bytes, count.checked_mul(size_of::<i64>())?)?)?)
+            }
+        };
+        Some(Self { key, state: State { at, level }, seen, times })
     }
+}
+
+/// Appends the times of the last events: microseconds since 1970, each as i64, little-endian.
+fn write_times(times: &Times, out: &mut Vec<u8>) {
+    times.iter().for_each(|time| out.extend_from_slice(&time.micros().to_le_bytes()));
+}
+
+/// Reads all times of the last events; `None` if they are damaged.
+pub fn read_times(bytes: &[u8]) -> Option<Arc<Times>> {
+    let (times, rest) = bytes.as_chunks();
+    let times = times.iter().map(|time| Timestamp::from_micros(i64::from_le_bytes(*time))).collect();
+    rest.is_empty().then(|| Arc::new(Times::new(times)))
+}
+
+/// Encodes the times of the last events for the table.
+pub fn times_bytes(times: &Times) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_times(times, &mut bytes);
+    bytes
 }
 
 fn seen_bytes(seen: &Filter) -> Vec<u8> {
@@ -290,7 +326,7 @@ mod tests {
                 };
                 let seen = learnt.first().map(learn).or(before.clone());
                 let turned = before.map(|filter| filter.generation()) != seen.as_ref().map(|filter| filter.generation());
-                let budget = Budget { state: State { at: at(now), level }, seen };
+                let budget = Budget { seen, ..Budget::new(State { at: at(now), level }) };
                 entry.push(hashed_key.key.borrowed(), &budget, if turned { Seen::Whole } else { Seen::Learnt(&learnt) });
                 budgets.insert(hashed_key, budget);
             }
@@ -305,7 +341,7 @@ mod tests {
         fn one_flipped_bit_is_detected(level in any::<f64>(), bit in 0usize..400) {
             let mut entry = Entry::default();
             let key = Key::from_stored("l\u{1f}recipients\u{1f}ewma\u{1f}user=alice");
-            entry.push(key.borrowed(), &Budget { state: State { at: at(0), level }, seen: None }, Seen::Learnt(&[]));
+            entry.push(key.borrowed(), &Budget::new(State { at: at(0), level }), Seen::Learnt(&[]));
             let mut bytes = entry.seal().to_vec();
             let bit = bit % (8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -2,9 +2,10 @@
 //!
 //! A budget is
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
-//! If the limit counts distinct values, `seen` is the budget's filter in base64. If the budget belongs to a grant,
+//! If the limit counts distinct values, `seen` is the budget's filter in base64. If the limit measures regularity,
+//! `times` has the times of the last events. If the budget belongs to a grant,
 //! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
-//! `suspension`). A suspension has `strict` and, if a new password ends it, `ends-on-new-password`, perhaps with
+//! `suspension`). A suspension has `strict`, a lock has `known-to`, and, if a new password ends it, `ends-on-new-password`, perhaps with
 //! `password-fingerprint`. The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
 //! A row of the login history is
 //! `{"login":"alice","network":"192.0.2.0/24","first":"2026-11-21T10:00:00Z","last":"2026-11-22T10:00:00Z","logins":7,"country":"AT","tls":"TLSv1.3","mechanism":"PLAIN","helo":["laptop.example"]}`;
@@ -16,6 +17,8 @@ use super::journal;
 use super::login_history::{self, LoginKey, LoginRow, MAX_NAMES};
 use super::refusals::{self, RefusalRow};
 use crate::engine::State;
+use crate::engine::regularity::Times;
+use crate::policy::KnownTo;
 use crate::policy::budgets::{Budget, Key, Owner};
 use crate::policy::exception::{By, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::policy::limit::{Algorithm, Count};
@@ -49,9 +52,12 @@ pub fn of_budget(key: &Key, budget: &Budget) -> Value {
     let mut parts = own.parts();
     let mut next = || parts.next().unwrap_or_default();
     let (limit, count, algorithm) = (next(), next(), next());
-    let Budget { state: State { at, level }, seen } = budget;
+    let Budget { state: State { at, level }, seen, times } = budget;
     let mut line = json!({"limit": limit, "count": count, "algorithm": algorithm, "owner": owner(&own.owner()),
         "at": at.rfc3339_exact(), "level": level});
+    if let Some(times) = times {
+        line["times"] = times.iter().collect::<Vec<_>>().into_iter().map(|time| json!(time)).collect();
+    }
     if let Some(seen) = seen {
         line["seen"] = json!(BASE64_STANDARD.encode(journal::seal_seen(seen)));
     }
@@ -71,6 +77,9 @@ pub fn of_grant(grant: &Grant) -> Value {
 pub fn of_suspension(suspension: &Suspension) -> Value {
     let mut line = of_term(SUSPENSION, &suspension.owner, &suspension.term);
     line["strict"] = json!(suspension.is_strict);
+    if let Some(known_to) = suspension.known_to {
+        line["known-to"] = json!(known_to.name());
+    }
     if let NewPassword::Ends(fingerprint) = suspension.new_password {
         line["ends-on-new-password"] = json!(true);
         if let Some(fingerprint) = fingerprint {
@@ -146,7 +155,7 @@ impl Line {
 
 impl Object {
     fn budget(&self) -> Result<Line, String> {
-        self.only(&["limit", "count", "algorithm", "owner", "at", "level", "seen", "granted"])?;
+        self.only(&["limit", "count", "algorithm", "owner", "at", "level", "seen", "times", "granted"])?;
         let owners = self.owners()?;
         let (count, algorithm) = (self.word("count")?, self.word("algorithm")?);
         if !Count::ALL.iter().any(|known| known.name() == count) {
@@ -172,7 +181,15 @@ impl Object {
                 Some(journal::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
             }
         };
-        Ok(Line::Budget(HashedKey::of(key), Budget { state: State { at, level }, seen }))
+        let times = match self.0.get("times") {
+            None => None,
+            Some(times) => {
+                let times: Vec<Timestamp> =
+                    serde_json::from_value(times.clone()).map_err(|error| format!("\"times\": {error}"))?;
+                Some(Arc::new(Times::new(times)))
+            }
+        };
+        Ok(Line::Budget(HashedKey::of(key), Budget { state: State { at, level }, seen, times }))
     }
 
     fn exception(&self) -> Result<Line, String> {
@@ -188,6 +205,7 @@ impl Object {
             "strict",
             "ends-on-new-password",
             "password-fingerprint",
+            "known-to",
         ])?;
         let term = Term {
             since: self.time("since")?,
@@ -204,7 +222,11 @@ impl Object {
             SUSPENSION => {
                 // Lines of before version 7 of the state file lack these keys.
                 let (is_strict, new_password) = (self.flag("strict")?.unwrap_or(true), self.new_password()?);
-                Ok(Line::Suspension(Suspension { owner, term, is_strict, new_password }))
+                let known_to = match self.0.contains_key("known-to") {
+                    true => Some(KnownTo::parse(self.word("known-to")?).ok_or("\"known-to\" is no memory")?),
+                    false => None,
+                };
+                Ok(Line::Suspension(Suspension { owner, term, is_strict, known_to, new_password }))
             }
             other => Err(format!("\"exception\" must be \"grant\" or \"suspension\", not \"{other}\"")),
         }

@@ -129,7 +129,7 @@ impl Batch {
     }
 
     /// Begins a suspension that a limit demands. Does nothing if the owner already has a suspension that ends at the
-    /// same time or later. Also does nothing if the number of suspensions has reached its maximum.
+    /// same time or later, unless that is a lock and the new one is not. Also does nothing if the number of suspensions has reached its maximum.
     pub fn suspend(
         &mut self,
         exceptions: &mut Exceptions,
@@ -137,7 +137,11 @@ impl Batch {
         (now, doubt): (Timestamp, Option<Timestamp>),
     ) {
         let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now)).cloned();
-        if former.as_ref().is_some_and(|former| former.term.until >= suspension.term.until) {
+        let is_kept = |former: &Arc<Suspension>| {
+            let is_stronger = former.is_lock() && !suspension.is_lock();
+            former.term.until >= suspension.term.until && !is_stronger
+        };
+        if former.as_ref().is_some_and(is_kept) {
             return;
         }
         // A client that is suspended and continues to try may extend its suspension each time. Only the first

@@ -9,14 +9,14 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// Version of the schema. A change of the schema must increment the version and add a migration.
-pub const VERSION: i64 = 7;
+pub const VERSION: i64 = 8;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
-    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7];
+    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7, to_version_8];
 
 /// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
@@ -78,7 +78,8 @@ fn add_seen(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget RENAME TO former; ALTER TABLE journal RENAME TO former_journal")?;
     transaction.execute_batch(SCHEMA)?;
-    let mut insert = transaction.prepare("INSERT INTO budget VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    let mut insert =
+        transaction.prepare("INSERT INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     for_each(transaction, "SELECT key, at, level, seen FROM former", |row| {
         let (key, at, level, seen): (String, i64, f64, Option<Vec<u8>>) = row.try_into()?;
         let order = HashedKey::of(Key::from_stored(&key)).order;
@@ -113,6 +114,28 @@ fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     add_kinds_of_suspension(transaction)?;
     add_refusal_evidence(transaction)?;
     add_notices(transaction)
+}
+
+/// Migrates to version 8.
+fn to_version_8(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    add_locks(transaction)?;
+    add_times(transaction)
+}
+
+/// Adds the times of the last events of a budget.
+fn add_times(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    if has_column(transaction, "budget", "times")? {
+        return Ok(());
+    }
+    transaction.execute_batch("ALTER TABLE budget ADD COLUMN times BLOB")
+}
+
+/// Adds the column that makes a suspension a lock.
+fn add_locks(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    if has_column(transaction, "exception", "known_to")? {
+        return Ok(());
+    }
+    transaction.execute_batch("ALTER TABLE exception ADD COLUMN known_to TEXT")
 }
 
 /// Adds the columns that say which mail a suspension allows, and whether a new password ends it. Suspensions of before

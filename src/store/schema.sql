@@ -7,6 +7,7 @@ CREATE TABLE IF NOT EXISTS budget (
     at    INTEGER NOT NULL,    -- microseconds since 1970
     level REAL NOT NULL,       -- in units of the count, at that time
     seen  BLOB,                -- filter of seen values, as in journal.rs; for limits that count distinct values
+    times BLOB,                -- times of the last events, as in journal.rs; for limits that measure regularity
     PRIMARY KEY (hash, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -34,6 +35,7 @@ CREATE TABLE IF NOT EXISTS exception (
     lenient  INTEGER NOT NULL DEFAULT 0, -- 1: a suspension that lets mail to the recipients of [suspensions] pass
     password TEXT,             -- of a suspension that a new password of the user ends: fingerprint of the password hash
                                -- at its beginning, or empty until it is known; NULL: no new password ends it
+    known_to TEXT,             -- of a lock: memory whose recipients the owner may still write to; NULL: no lock
     PRIMARY KEY (of_limit, owner)
 ) STRICT, WITHOUT ROWID;
 

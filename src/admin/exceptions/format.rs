@@ -26,7 +26,14 @@ pub fn suspended(suspension: &Suspension, rules: &SuspensionRules) -> String {
 /// Returns what a suspended owner sends.
 fn sends(suspension: &Suspension, rules: &SuspensionRules) -> String {
     let allowed: Vec<&str> = allowed_recipients(suspension, rules).collect();
-    if allowed.is_empty() { "sends nothing".to_owned() } else { format!("sends only to {}", first_few(&allowed)) }
+    let known = suspension.is_lock().then_some("recipients known before");
+    let allowed = (!allowed.is_empty()).then(|| first_few(&allowed));
+    match (known, allowed) {
+        (None, None) => "sends nothing".to_owned(),
+        (Some(known), None) => format!("sends only to {known}"),
+        (None, Some(allowed)) => format!("sends only to {allowed}"),
+        (Some(known), Some(allowed)) => format!("sends only to {known}, and to {allowed}"),
+    }
 }
 
 /// Returns the first patterns, and the number of the others.
@@ -132,11 +139,17 @@ fn line(record: &AuditRecord) -> String {
 
 /// `for 8h until …`: duration and end of a term.
 fn span(term: &Term) -> String {
-    format!("for {} until {}", format_duration(term.until.since(term.since)), term.until.rfc3339())
+    match term.left(term.since) {
+        Some(time) => format!("for {} until {}", format_duration(time), term.until.rfc3339()),
+        None => "until released".to_owned(),
+    }
 }
 
 fn left(term: &Term, now: Timestamp) -> String {
-    format!("{} left, until {}", format_wait(term.until.since(now)), term.until.rfc3339())
+    match term.left(now) {
+        Some(left) => format!("{} left, until {}", format_wait(left), term.until.rfc3339()),
+        None => "until released".to_owned(),
+    }
 }
 
 fn origin(term: &Term) -> String {

@@ -46,6 +46,7 @@ pub struct Exception {
     pub rate: Option<String>,
     #[schema(format = DateTime)]
     pub since: String,
+    /// End; `9999-12-31T23:59:59Z` if only a release or a new password ends it.
     #[schema(format = DateTime)]
     pub until: String,
     /// The administrator, `token:NAME`, or `limit NAME`.
@@ -54,6 +55,9 @@ pub struct Exception {
     /// For a suspension: true if it refuses mail to all recipients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
+    /// For a lock: the memory, as in `known-to`, whose recipients the owner may still write to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_to: Option<String>,
     /// Recipients to which a suspended owner may write under the present configuration: patterns as in
     /// `allow-recipients` of `[suspensions]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,6 +114,11 @@ impl ActAnswer {
 }
 
 impl Exception {
+    /// Returns whether only a command, or a new password, ends the exception.
+    pub fn is_until_released(&self) -> bool {
+        self.until == Timestamp::END_OF_9999.rfc3339_exact()
+    }
+
     fn of_term(exception: ExceptionKind, owner: &Owner, term: &Term) -> Self {
         Self {
             exception,
@@ -121,6 +130,7 @@ impl Exception {
             by: term.by.to_string(),
             reason: term.reason.to_string(),
             strict: None,
+            known_to: None,
             allowed_recipients: Vec::new(),
             ends_on_new_password: false,
             without_effect: None,
@@ -141,6 +151,7 @@ impl Exception {
         let Suspension { owner, term, is_strict, .. } = suspension;
         Self {
             strict: Some(*is_strict),
+            known_to: suspension.known_to.map(|known_to| known_to.name().to_owned()),
             allowed_recipients: allowed_recipients(suspension, rules).map(str::to_owned).collect(),
             ends_on_new_password: rules.ends_on_new_password && suspension.ends_on_new_password(),
             ..Self::of_term(ExceptionKind::Suspension, owner, term)

@@ -5,7 +5,7 @@ use super::format;
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Suspension};
-use crate::policy::limit::{Action, Limit, Mode, SUSPICION};
+use crate::policy::limit::{Limit, Mode, SUSPICION};
 use crate::store::audit::Act;
 use crate::store::{Kept, Store};
 use crate::terminal::shell_word;
@@ -73,7 +73,7 @@ async fn names_to_reset(store: &Store, policy: &Policy, suspension: &Suspension,
 /// Returns the lowest level of a budget at which the limit suspends the owner. The level is a multiple of the limit.
 fn suspends_from(limit: &Limit) -> Option<f64> {
     let rungs = limit.ladder.rungs().iter();
-    rungs.filter(|rung| matches!(rung.action, Action::Suspend { .. })).map(|rung| rung.at).reduce(f64::min)
+    rungs.filter(|rung| rung.action.suspends().is_some()).map(|rung| rung.at).reduce(f64::min)
 }
 
 /// Returns whether one more event would raise a budget of the owner to the level `at`, which is a multiple of the

@@ -10,6 +10,7 @@ use crate::decisions::{
 use crate::policy::limit::Mode;
 use crate::policy::suspicion::rounded;
 use crate::terminal::{columns_of, harmless};
+use crate::time::Timestamp;
 use crate::time::{format_amount, format_wait};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -119,7 +120,8 @@ fn accepted_recipients(decision: &DecisionRecord) -> Option<String> {
 
 fn exceptions(decision: &DecisionRecord, text: &mut Text) {
     if let Some(suspension) = &decision.suspension {
-        text.line(2, &format!("suspended: {}", exception(suspension)));
+        let is = if suspension.known_to.is_some() { "locked" } else { "suspended" };
+        text.line(2, &format!("{is}: {}", exception(suspension)));
     }
     if let Some(mismatch) = &decision.mismatch {
         let address = mismatch.address.as_deref().unwrap_or("no single valid address");
@@ -129,12 +131,18 @@ fn exceptions(decision: &DecisionRecord, text: &mut Text) {
 
 /// Describes what a suspended owner may send, and how the suspension ends.
 fn until(suspension: &Exception) -> String {
-    let Exception { until, allowed_recipients, ends_on_new_password, .. } = suspension;
-    let sends = match &allowed_recipients[..] {
+    let Exception { until, allowed_recipients, ends_on_new_password, known_to, .. } = suspension;
+    let known = known_to.as_ref().map(|_| "recipients known before".to_owned());
+    let allowed: Vec<String> = known.into_iter().chain(allowed_recipients.iter().cloned()).collect();
+    let sends = match &allowed[..] {
         [] => "It allows no mail".to_owned(),
         all => format!("It allows mail to {}", all.join(", ")),
     };
     let password = if *ends_on_new_password { ", with a new password of the user" } else { "" };
+    if suspension.is_until_released() {
+        let password = if *ends_on_new_password { " a new password of the user, or with" } else { "" };
+        return format!("{sends}. It ends with{password} \"weir release\".");
+    }
     format!("{sends}. It ends at {until}{password}, or with \"weir release\".")
 }
 
@@ -144,7 +152,11 @@ fn exception(exception: &ExceptionRecord) -> String {
     let rate = rate.as_ref().map(|rate| format!("{rate} for ")).unwrap_or_default();
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let strict = if *strict == Some(true) { " (strict)" } else { "" };
-    format!("{rate}{owner}{strict} until {} by {by}{reason}", until.rfc3339())
+    let until = match *until < Timestamp::END_OF_9999 {
+        true => format!("until {}", until.rfc3339()),
+        false => "until released".to_owned(),
+    };
+    format!("{rate}{owner}{strict} {until} by {by}{reason}")
 }
 
 /// Writes each limit that was measured then, with its numbers then and now, and each limit that would measure the event

@@ -45,9 +45,12 @@ pub fn text(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     let mut text = paint.paint(Tone::Heading, &cut(&harmless(&title(answer)), width)) + "\n";
     for suspension in &answer.suspensions {
         let (owner, allowed) = (owner_text(&suspension.owner), &suspension.allowed_recipients);
+        let known = suspension.known_to.as_ref().map(|_| "recipients known before".to_owned());
+        let allowed: Vec<String> = known.into_iter().chain(allowed.iter().cloned()).collect();
         let sends = if allowed.is_empty() { "nothing".to_owned() } else { format!("only to {}", allowed.join(", ")) };
+        let is = if suspension.known_to.is_some() { "locked" } else { "suspended" };
         let ends = if suspension.ends_on_new_password { "; a new password ends it" } else { "" };
-        let sentence = format!("suspended: {owner} sends {sends}, {}{ends}", term(suspension, answer));
+        let sentence = format!("{is}: {owner} sends {sends}, {}{ends}", term(suspension, answer));
         text += &coloured(&harmless(&sentence), Tone::Bad, 0, width, paint);
     }
     text += &answer.activity.as_ref().map_or_else(String::new, |sender| activity(sender, &answer.time, width));
@@ -207,8 +210,12 @@ fn grant_sentence(grant: &Exception, answer: &BudgetsAnswer) -> String {
 /// Returns `2h left, until …, by root: reason`.
 fn term(exception: &Exception, answer: &BudgetsAnswer) -> String {
     let left = ago(&answer.time, &exception.until);
+    let ends = match exception.is_until_released() {
+        true => "until released".to_owned(),
+        false => format!("{left} left, until {}", exception.until),
+    };
     let because = if exception.reason.is_empty() { String::new() } else { format!(": {}", exception.reason) };
-    format!("{left} left, until {}, by {}{because}", exception.until, exception.by)
+    format!("{ends}, by {}{because}", exception.by)
 }
 
 fn refusals(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
@@ -325,6 +332,7 @@ mod tests {
             by: "root".into(),
             reason: reason.into(),
             strict: None,
+            known_to: None,
             allowed_recipients: Vec::new(),
             ends_on_new_password: false,
             without_effect: None,

@@ -3,6 +3,7 @@
 use super::{Context, suspect};
 use crate::config::section::{self, Section};
 use crate::config::values::{choice, flag, text};
+use crate::policy::exception::{Length, UNTIL_RELEASED};
 use crate::policy::limit::{Action, Charge, Count, Delay, KnownValues, Ladder, Limit, Mode, Rung, Template, Verb};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
@@ -66,10 +67,11 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
     }
     add(route.map(|read| section::Placed { value: Action::Route(read.value.name.clone()), span: read.span }));
     add(suspension(&mut s));
+    add(s.optional("lock", |value| length(value).map(Action::Lock)));
     add(named(&mut s, "notify", "notify", |name| cx.notifications.get(name).map(Action::Notify)));
     add(suspect::read(&mut s, cx));
     if !s.has_any(&VERBS) {
-        let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify, suspect";
+        let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, lock, notify, suspect";
         s.error_unless(&VERBS, &s.span(), "this rung has no action", Some(help));
     }
     s.finish();
@@ -83,10 +85,18 @@ fn suspension(s: &mut Section<'_>) -> Option<section::Placed<Action>> {
     if let Some(strict) = strict.filter(|_| !s.has("suspend")) {
         s.error(&strict.span, "strict works only with suspend", Some("add suspend = \"1d\", or leave strict out"));
     }
-    s.optional("suspend", |value| Ok(Action::Suspend { time: period(&text(value)?)?, is_strict }))
+    s.optional("suspend", |value| Ok(Action::Suspend { time: length(value)?, is_strict }))
 }
 
-const VERBS: [&str; 9] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify", "suspect"];
+/// Reads the length of a suspension or a lock.
+fn length(value: &DeValue<'_>) -> Result<Length, String> {
+    match &*text(value)? {
+        UNTIL_RELEASED => Ok(Length::UntilReleased),
+        text => period(text).map(Length::For),
+    }
+}
+
+const VERBS: [&str; 10] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "lock", "notify", "suspect"];
 
 /// Reads a key whose value is a name from another section, `of`. If the name is unknown and that section has an error,
 /// only the error in that section is reported, because it may be the cause.
@@ -283,14 +293,22 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
 }
 
 fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
-    let Some((_, span)) = rungs.iter().find(|(rung, _)| matches!(rung.action, Action::Suspend { .. })) else { return };
+    let Some((rung, span)) = rungs.iter().find(|(rung, _)| rung.action.suspends().is_some()) else { return };
+    let verb = rung.action.name();
+    let lock = rungs.iter().find(|(rung, _)| matches!(rung.action, Action::Lock(_)));
+    let has_memory = limit.distinct.is_some_and(|distinct| distinct.known_to.is_some());
+    if let Some((_, span)) = lock.filter(|_| !has_memory) {
+        let help = "add distinct = \"recipient\" and known-to = \"user\"; or suspend = \"1d\", which refuses all mail";
+        let message = "lock needs known-to: it lets mail pass to recipients that this memory knows";
+        s.error_unless(&["distinct", "known-to"], span, message, Some(help));
+    }
     let is_one = matches!(limit.per[..], [Field::User | Field::Client(_) | Field::Sender | Field::UserDomain]);
     if !is_one {
         let names: Vec<_> = limit.per.iter().map(|field| field.name()).collect();
         let message = match names.is_empty() {
-            true => "suspend needs exactly one of user, client, sender or user-domain in \"per\"".to_owned(),
+            true => format!("{verb} needs exactly one of user, client, sender or user-domain in \"per\""),
             false => format!(
-                "suspend needs exactly one of user, client, sender or user-domain in \"per\", not {}",
+                "{verb} needs exactly one of user, client, sender or user-domain in \"per\", not {}",
                 names.join(", ")
             ),
         };
@@ -299,13 +317,13 @@ fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
     }
     if limit.count == Count::LoginFailures && limit.per.iter().any(|field| field.is_of_user()) {
         let help = "per = [\"client\"] suspends the client that guesses";
-        s.warn(span, "suspend: a client that guesses passwords would get their owner suspended", Some(help));
+        s.warn(span, format!("{verb}: a client that guesses passwords would get their owner suspended"), Some(help));
     }
     if limit.charge == Charge::Attempts && limit.distinct.is_none() {
         let help = "leave charge out, or add distinct = \"recipient\"";
         s.warn(
             span,
-            "suspend: with charge = \"attempts\" a client that retries as told would be suspended",
+            format!("{verb}: with charge = \"attempts\" a client that retries as told would be suspended"),
             Some(help),
         );
     }

@@ -71,6 +71,10 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
     let Draft { limit, charge, .. } = draft;
     let is_counter = |quota: &Quota| matches!(quota, Quota::Counter { .. });
     let error = |message: &str| s.error(&charge.span, message, Some("charge = \"accepted\""));
+    if limit.count == Count::Refusals && charge.value != Charge::Attempts {
+        let message = "each refusal is charged: count = \"refusals\" works only with charge = \"attempts\"";
+        s.error(&charge.span, message, Some("leave charge out"));
+    }
     match charge.value {
         Charge::Accepted => {}
         Charge::Attempts => {
@@ -90,7 +94,7 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             if limit.distinct.is_some() {
                 error("charge = \"sent\" cannot be used with distinct: a value that was counted cannot be refunded");
             }
-            if !matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes) {
+            if !matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Refusals) {
                 error(&format!(
                     "charge = \"sent\" works only with count = \"messages\", \"recipients\" or \"bytes\", not {}",
                     limit.count.name()
@@ -184,7 +188,8 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
 /// have no such value. Also reports `distinct` together with counts and rates that cannot be combined with it.
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
-    let has_recipient = matches!(limit.count, Count::Recipients | Count::Messages | Count::Rejections);
+    let has_recipient =
+        matches!(limit.count, Count::Recipients | Count::Messages | Count::Rejections | Count::Refusals);
     let is_in = |field: &Field| {
         field == what
             || matches!(

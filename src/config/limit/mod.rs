@@ -18,9 +18,8 @@ use super::section::{Placed, Section};
 use super::values::{choice, choose, duration, text};
 use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Quota, RateTerms, Scope};
 use crate::policy::matching::Field;
-use crate::policy::memory;
 use crate::policy::request::Stage;
-use crate::policy::{Memory, MemoryRules};
+use crate::policy::{KnownTo, Memory, MemoryRules};
 use crate::time::{Units, parse_amount};
 use check::Draft;
 pub use context::{Compiled, Context, Exceedable};
@@ -129,6 +128,10 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
 /// values has no refunds, because it cannot forget a value. A counter has no refunds either. Only charges for mail can
 /// need a refund: if the mail is not sent.
 fn default_charge(count: Count, quotas: &[Quota], is_distinct: bool) -> &'static str {
+    // A refusal is an attempt.
+    if count == Count::Refusals {
+        return "\"attempts\"";
+    }
     let is_of_mail = matches!(count, Count::Messages | Count::Recipients | Count::Bytes);
     let has_counter = quotas.iter().any(|quota| matches!(quota, Quota::Counter { .. }));
     if is_of_mail && !is_distinct && !has_counter { "\"sent\"" } else { "\"accepted\"" }
@@ -309,12 +312,12 @@ fn distinct(s: &mut Section<'_>, rules: &MemoryRules) -> Option<(Placed<Distinct
 
 /// Reads `known-to`. `None`: only the filter of the budget decides which values are new.
 fn known_to(s: &mut Section<'_>, what: Option<&Placed<Field>>, rules: &MemoryRules) -> Option<Memory> {
-    let owners = Memory::OWNERS.map(|field| (field.word(), Some(Some(field))));
-    let words: Vec<_> = [(memory::BUDGET, None), (memory::ALL, Some(None))].into_iter().chain(owners).collect();
-    let Placed { value: per, span } = s.optional("known-to", choice(&words))?;
+    let memories = KnownTo::VALUES.map(|known_to| (known_to.name(), Some(known_to)));
+    let words: Vec<_> = [("budget", None)].into_iter().chain(memories).collect();
+    let Placed { value: known_to, span } = s.optional("known-to", choice(&words))?;
     if !what.is_some_and(|what| what.value == Field::Recipient) {
         let help = "add distinct = \"recipient\"";
         s.error_unless(&["distinct"], &span, "known-to works only with distinct = \"recipient\"", Some(help));
     }
-    per.map(|per| rules.memory(per))
+    known_to.map(|known_to| rules.memory(known_to))
 }

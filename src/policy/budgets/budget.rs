@@ -1,6 +1,7 @@
 //! Budgets that a store has loaded for a decision, and the changes that the decision makes to them.
 
 use crate::engine::distinct::{self, Filter, Value};
+use crate::engine::regularity::{self, Times};
 use crate::engine::{Rule, State};
 use crate::time::Timestamp;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ pub struct Budget {
     /// Filter of the values seen, if the limit counts only new values. Copies of the budget share the filter, because a
     /// filter can be large. A decision changes its own copy of the filter.
     pub seen: Option<Arc<Filter>>,
+    /// Times of the last events, if the limit measures their regularity.
+    pub times: Option<Arc<Times>>,
 }
 
 /// Budgets of a plan, in the order of the plan's keys. A budget is `None` if it was never charged.
@@ -39,6 +42,11 @@ pub struct Change {
 }
 
 impl Budget {
+    /// Returns a budget without a filter and without times.
+    pub fn new(state: State) -> Self {
+        Self { state, seen: None, times: None }
+    }
+
     /// Merges two budgets of one key. `self` was stored. `counted` began at 0 while the stored budget could not be
     /// read.
     pub(in crate::policy) fn merged(self, counted: Self, rule: Rule) -> Self {
@@ -57,7 +65,7 @@ impl Budget {
             }
             (stored, counted) => stored.or(counted),
         };
-        Self { state: self.state, seen }
+        Self { state: self.state, seen, times: self.times.or(counted.times) }
     }
 }
 
@@ -87,7 +95,7 @@ impl Loaded {
             let budget = slot.budget.as_mut()?;
             let before = budget.state;
             // A budget with level 0 is equivalent to a budget that was never charged. The filter starts empty.
-            *budget = Budget { state: State { at: now, level: 0.0 }, seen: None };
+            *budget = Budget::new(State { at: now, level: 0.0 });
             slot.change = Some(Change { learnt: Vec::new(), turned: true });
             Some(before)
         };
@@ -100,6 +108,7 @@ impl Loaded {
         let reset = |slot: &mut Slot| {
             let budget = slot.budget.as_mut()?;
             slot.change.get_or_insert_default();
+            budget.times = None;
             Some(std::mem::replace(&mut budget.state, State { at: now, level: 0.0 }))
         };
         self.0.iter_mut().map(reset).collect()
@@ -128,9 +137,20 @@ impl Slot {
             budget.state.at = now;
             self.change.get_or_insert_default();
         }
+        if let Some(times) = budget.times.as_mut().filter(|times| times.iter().any(|time| time > now)) {
+            Arc::make_mut(times).heal(now);
+            self.change.get_or_insert_default();
+        }
         if let Some(seen) = budget.seen.as_mut().filter(|seen| seen.generation().0 > now) {
             Arc::make_mut(seen).begin_at(now);
             self.change.get_or_insert_default().turned = true;
+        }
+    }
+
+    /// Adds the time of an event, by which the regularity of the next event is measured.
+    pub(in crate::policy) fn add_time(&mut self, rule: regularity::Rule, now: Timestamp) {
+        if let Some(budget) = &mut self.budget {
+            budget.times = Some(Arc::new(rule.add(budget.times.as_deref(), now)));
         }
     }
 
@@ -148,7 +168,7 @@ impl Slot {
         values: &[Value],
     ) {
         let change = self.change.get_or_insert_default();
-        let budget = self.budget.get_or_insert(Budget { state, seen: None });
+        let budget = self.budget.get_or_insert(Budget::new(state));
         budget.state = state;
         let Some(rule) = filter else { return };
         for value in values {

@@ -21,6 +21,9 @@ impl Decision<'_> {
             Effect::Record => self.charge(planned, state, learnt),
             Effect::Charge | Effect::TrueUp if is_charged => {
                 self.charge(planned, state, learnt);
+                if step.amount > 0.0 {
+                    self.add_time(planned);
+                }
                 verdict.trued_up.extend(self.trued_up(effect, planned));
                 if is_let_through {
                     self.note_charge(step, event, verdict);
@@ -96,12 +99,19 @@ impl Decision<'_> {
     /// has seen the recipient lately does not change.
     pub(super) fn learn(&mut self, event: usize) {
         let now = self.now;
-        for lesson in self.plan.lessons.iter().filter(|lesson| lesson.event == event) {
-            let slot = &mut self.loaded.0[lesson.key];
-            let seen = slot.budget.as_ref().and_then(|budget| budget.seen.as_deref());
-            if lesson.rule.look(seen, now, lesson.value) != Seen::Lately {
-                slot.charge(Some(lesson.rule), State { at: now, level: 0.0 }, now, &[lesson.value]);
+        for entry in self.plan.memory_entries.iter().filter(|entry| entry.event == event) {
+            if self.has_seen(entry) != Seen::Lately {
+                let state = State { at: now, level: 0.0 };
+                self.loaded.0[entry.key].charge(Some(entry.memory.rule()), state, now, &[entry.value]);
             }
+        }
+    }
+
+    /// Adds the time of the event to a budget whose limit measures regularity.
+    fn add_time(&mut self, planned: &PlannedBudget<'_>) {
+        let now = self.now;
+        if let (Quota::Regularity(rule), Some(slot)) = (*planned.quota, self.slot_mut(planned.slot)) {
+            slot.add_time(rule, now);
         }
     }
 

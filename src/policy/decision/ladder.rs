@@ -3,11 +3,20 @@
 use super::delay::{Overage, Room, TooLate, reply_delay};
 use crate::engine::Wait;
 use crate::policy::Suspect;
+use crate::policy::exception::Length;
 use crate::policy::limit::{Action, ActionKind, Delay, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
 use crate::time::{format_amount, format_duration};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Suspension or lock that begins.
+#[derive(Clone, Copy)]
+pub struct Begun {
+    pub time: Length,
+    pub is_strict: bool,
+    pub is_lock: bool,
+}
 
 /// Combined response of a ladder. If several rungs have actions of the same kind, the action of the highest rung
 /// counts.
@@ -18,8 +27,8 @@ pub struct Reached {
     /// Delay of the reply.
     pub delay: Duration,
     pub route: Option<Arc<str>>,
-    /// Length of the suspension that begins, and whether it is strict.
-    pub suspends: Option<(Duration, bool)>,
+    /// Suspension that begins.
+    pub suspends: Option<Begun>,
     /// Notification, and the level of its rung.
     pub notice: Option<(Arc<Notification>, f64)>,
     /// Points for the suspicion score of the user.
@@ -69,8 +78,12 @@ impl Reached {
             let (level, wait) = (over.refused)(at);
             // A suspended sender has to wait until the suspension ends. The text is the text of the highest `deny` that
             // the event reaches, if the event reaches a `deny`.
-            let suspends = reached.suspends.map(|(time, _)| time).filter(|_| verb == Verb::Suspend);
-            let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
+            let suspends = reached.suspends.map(|begun| begun.time).filter(|_| verb.suspends());
+            let (wait, text) = match suspends {
+                Some(Length::For(time)) => (Wait::For(time), denial),
+                Some(Length::UntilReleased) => (Wait::Never, denial),
+                None => (wait, text),
+            };
             reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
         reached
@@ -92,9 +105,9 @@ impl Reached {
 
     /// Returns a text for each action. If the texts must include the refusal, `verb` is the verb of the refusal.
     pub fn actions(&self, verb: Option<Verb>) -> Vec<String> {
-        let suspends = self.suspends.map(|(time, _)| time).filter(|_| verb == Some(Verb::Suspend));
+        let suspends = self.suspends.map(|begun| begun.time).filter(|_| verb.is_some_and(Verb::suspends));
         let verb = verb.map(|verb| match suspends {
-            Some(time) => format!("{} {}", verb.name(), format_duration(time)),
+            Some(time) => format!("{} {time}", verb.name()),
             None => verb.name().to_owned(),
         });
         let delay = (!self.delay.is_zero()).then(|| format!("delay {}", format_duration(self.delay)));
@@ -129,10 +142,18 @@ impl ReachedRungs {
                 }
                 self.refuse(rung.at, *verb, text.clone());
             }
-            Action::Suspend { .. } if !may_suspend => self.refuse(rung.at, Verb::Deny, self.denial.clone()),
+            Action::Suspend { .. } | Action::Lock(_) if !may_suspend => {
+                self.refuse(rung.at, Verb::Deny, self.denial.clone());
+            }
             Action::Suspend { time, is_strict } => {
-                self.reached.suspends = Some((*time, *is_strict));
+                self.reached.suspends = Some(Begun { time: *time, is_strict: *is_strict, is_lock: false });
                 self.refuse(rung.at, Verb::Suspend, None);
+            }
+            Action::Lock(time) => {
+                // A suspension of a lower rung is stronger than the lock.
+                let lock = Begun { time: *time, is_strict: false, is_lock: true };
+                self.reached.suspends = self.reached.suspends.filter(|former| !former.is_lock).or(Some(lock));
+                self.refuse(rung.at, Verb::Lock, None);
             }
             Action::Warn => self.reached.warns = true,
             Action::Delay(delay) => self.delay = Some((rung.at, *delay)),

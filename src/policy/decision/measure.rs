@@ -3,7 +3,7 @@
 use super::delay::Overage;
 use super::{Decision, Step};
 use crate::engine::distinct::Seen;
-use crate::engine::{Rule, Wait};
+use crate::engine::{Rule, State, Wait, regularity};
 use crate::policy::limit::{Charge, Count, Effect, Limit, Quota, Share};
 use crate::policy::plan::{Candidate, Values};
 use crate::policy::request::Event;
@@ -23,6 +23,7 @@ impl Decision<'_> {
                 step.reached = self.reached(step, effect, event, over);
             }
             Quota::Share(share) => self.measure_share(step, share, (effect, amount), event),
+            Quota::Regularity(rule) => self.measure_regularity(step, rule, (effect, amount), event),
             quota => {
                 if let Some(rule) = quota.rule() {
                     self.measure_rate(step, rule, (effect, amount), event);
@@ -39,7 +40,10 @@ impl Decision<'_> {
         {
             step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
         }
-        let (amount, is_free) = self.counted(step, rule, (effect, amount));
+        // A limit that watches another limit compares a moving average without adding an event. The level of a bucket
+        // never exceeds the bucket's size, so for a bucket the comparison adds one event.
+        let is_bucket = effect == Effect::Watch && matches!(rule, Rule::Bucket(_));
+        let (amount, is_free) = self.counted(step, if is_bucket { 1.0 } else { amount });
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
         // An event with only known values is not charged, and passes even if the limit was lowered below the present
@@ -61,13 +65,8 @@ impl Decision<'_> {
 
     /// Returns the amount to charge, and whether the event is free because it has no new value. Stores in `step.learnt`
     /// the values that the filter has to learn.
-    fn counted(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64)) -> (f64, bool) {
-        let Some(filter) = step.planned.filter else {
-            // A limit that watches another limit compares a moving average without adding an event. The level of a
-            // bucket never exceeds the bucket's size, so for a bucket the comparison adds one event.
-            let is_bucket = effect == Effect::Watch && matches!(rule, Rule::Bucket(_));
-            return (if is_bucket { 1.0 } else { amount }, false);
-        };
+    fn counted(&self, step: &mut Step<'_>, amount: f64) -> (f64, bool) {
+        let Some(filter) = step.planned.filter else { return (amount, false) };
         let sorted: Vec<Candidate>;
         let candidates = match step.values {
             Values::All => return (amount, false),
@@ -111,6 +110,29 @@ impl Decision<'_> {
             let known = self.loaded.0[key].budget.as_ref().and_then(|budget| budget.seen.as_deref());
             memory.rule().look(known, self.now, candidate.value) != Seen::Never
         })
+    }
+
+    /// Compares the regularity of the last events, including this event, with the highest allowed regularity.
+    fn measure_regularity(
+        &self,
+        step: &mut Step<'_>,
+        rule: regularity::Rule,
+        (effect, amount): (Effect, f64),
+        event: &Event,
+    ) {
+        let now = self.now;
+        let (amount, is_free) = self.counted(step, amount);
+        let known = self.slot(step.planned.slot).and_then(|slot| slot.budget.as_ref()?.times.clone());
+        let level =
+            if is_free { step.before.map_or(0.0, |state| state.level) } else { rule.level(known.as_deref(), now) };
+        (step.state, step.amount, step.level) = (State { at: now, level }, amount, level);
+        if is_free || effect == Effect::Record {
+            return;
+        }
+        let refused = |at: f64| (level, rule.wait(known.as_deref(), now, at));
+        let is_over = |at| rule.is_over(level, at);
+        let over = Overage { is_over, refused, level: level * 100.0, most: rule.most() * 100.0 };
+        step.reached = self.reached(step, effect, event, over);
     }
 
     /// Checks the share of events that were rejected.

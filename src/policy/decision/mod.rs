@@ -13,13 +13,13 @@ pub use explain::{Explained, explain};
 
 use crate::engine::State;
 use crate::engine::distinct::Value;
-use crate::policy::Policy;
 use crate::policy::budgets::{Loaded, RefundableCharge, SessionCounters, Slot};
 use crate::policy::exception::Suspension;
-use crate::policy::limit::{Charge, Effect, Limit, Mode, Quota};
+use crate::policy::limit::{Charge, Count, Effect, Limit, Mode, Quota};
 use crate::policy::plan::{BudgetRef, Check, Plan, PlannedBudget, Values};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::policy::verdict::{LimitHit, Refusal, Ruling, Verdict};
+use crate::policy::{Policy, SuspicionScore};
 use crate::time::Timestamp;
 use ladder::Reached;
 use side_effects::is_of_transaction;
@@ -57,7 +57,7 @@ pub fn decide(
             Event::Recipient(_) | Event::Message if mail_refused => {
                 Verdict { ruling: Ruling::Skipped, ..Verdict::default() }
             }
-            _ => match decision.suspended(event) {
+            _ => match decision.suspended(at, event) {
                 Some(suspended) => Verdict { ruling: Ruling::Suspended(Box::new(suspended)), ..Verdict::default() },
                 None => decision.decide(event, these),
             },
@@ -142,27 +142,17 @@ impl<'a> Decision<'a> {
             verdict.not_exceeded = not_made.map(|(check, _)| self.plan.budgets[check.budget].limit).collect();
         }
         let score = self.score_of(&steps);
-        for step in &mut steps {
-            self.measure(step, event);
-            if step.reached.is_none() {
-                continue;
-            }
-            verdict.limit_hits.extend(step.limit_hit());
-            self.notify(step, score.as_ref(), &mut verdict);
-            self.suspect(step, &mut verdict);
-            if step.limit.mode == Mode::Enforce {
-                self.suspend(step, &mut verdict);
-                let Some(reached) = &mut step.reached else { continue };
-                // The step keeps its refusal for its evaluation.
-                if let Some(mut over) = reached.refusal.clone() {
-                    over.indices.push(step.planned.limit);
-                    refusal = Some(match refusal {
-                        None => over,
-                        Some(former) => Box::new(former.and(*over)),
-                    });
-                }
-                verdict.delay = verdict.delay.max(reached.delay);
-                verdict.route = reached.route.take().or(verdict.route);
+        for step in steps.iter_mut().filter(|step| step.limit.count != Count::Refusals) {
+            self.take_effect(step, event, score.as_ref(), &mut verdict, &mut refusal);
+        }
+        let refuses = |step: &Step<'_>| step.reached.as_ref().is_some_and(|reached| reached.refusal.is_some());
+        // A limit on refusals in shadow mode also counts the refusals that limits in shadow mode would make.
+        let would_refuse = refusal.is_some() || steps.iter().any(refuses);
+        for step in steps.iter_mut().filter(|step| step.limit.count == Count::Refusals) {
+            let is_refused = if step.limit.mode == Mode::Enforce { refusal.is_some() } else { would_refuse };
+            match is_refused {
+                true => self.take_effect(step, event, score.as_ref(), &mut verdict, &mut refusal),
+                false => step.effect = None,
             }
         }
         for step in &steps {
@@ -180,6 +170,39 @@ impl<'a> Decision<'a> {
             self.counters.delay(verdict.delay);
         }
         verdict
+    }
+
+    /// Measures a step, and takes the actions of its limit. Merges a refusal by the limit into `refusal`.
+    fn take_effect(
+        &mut self,
+        step: &mut Step<'_>,
+        event: &Event,
+        score: Option<&SuspicionScore>,
+        verdict: &mut Verdict,
+        refusal: &mut Option<Box<Refusal>>,
+    ) {
+        self.measure(step, event);
+        if step.reached.is_none() {
+            return;
+        }
+        verdict.limit_hits.extend(step.limit_hit());
+        self.notify(step, score, verdict);
+        self.suspect(step, verdict);
+        if step.limit.mode != Mode::Enforce {
+            return;
+        }
+        self.suspend(step, verdict);
+        let Some(reached) = &mut step.reached else { return };
+        // The step keeps its refusal for its evaluation.
+        if let Some(mut over) = reached.refusal.clone() {
+            over.indices.push(step.planned.limit);
+            *refusal = Some(match refusal.take() {
+                None => over,
+                Some(former) => Box::new(former.and(*over)),
+            });
+        }
+        verdict.delay = verdict.delay.max(reached.delay);
+        verdict.route = reached.route.take().or(verdict.route.take());
     }
 
     /// Prepares a step, which [`Decision::measure`] completes.

@@ -4,6 +4,7 @@ use super::tests::CLIENT;
 use super::*;
 use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::{Budget, Key};
+use crate::policy::exception::Length;
 use crate::policy::limit::{Action, Algorithm, Count, Delay, Distinct, Ladder, Rung, Scope, Share, Verb};
 use crate::policy::matching::{Field, Zone};
 use crate::policy::request::Facts;
@@ -63,8 +64,10 @@ fn any_limit() -> impl Strategy<Value = Limit> {
             6 => limit.ladder = Ladder::new(vec![rung(0.5, delay), rung(1.5, Action::Refuse(Verb::Defer, None))]),
             7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::For(Duration::from_secs(16))))]),
             8 if limit.per == [Field::User] => {
-                limit.ladder =
-                    Ladder::new(vec![rung(1.0, Action::Suspend { time: Duration::from_secs(600), is_strict: false })]);
+                limit.ladder = Ladder::new(vec![rung(
+                    1.0,
+                    Action::Suspend { time: Length::For(Duration::from_secs(600)), is_strict: false },
+                )]);
             }
             _ => {}
         }

@@ -1,12 +1,14 @@
 //! Side effects of a decision other than charges: delays, suspensions, notifications.
 
 use super::delay::{Overage, Room};
-use super::ladder::Reached;
+use super::ladder::{Begun, Reached};
 use super::{Decision, Step};
 use crate::engine::Wait;
+use crate::engine::distinct::Seen;
+use crate::policy::KnownTo;
 use crate::policy::exception::{By, Suspension, Term};
-use crate::policy::limit::{Count, Effect, Limit, Mode, Verb};
-use crate::policy::plan::PlannedBudget;
+use crate::policy::limit::{Count, Effect, Limit, Mode};
+use crate::policy::plan::{MemoryEntry, PlannedBudget};
 use crate::policy::request::Event;
 use crate::policy::verdict::{Consequence, Notice, Suspended, SuspensionNotice, Verdict};
 use crate::policy::{Lateness, Policy, SuspicionScore};
@@ -16,15 +18,15 @@ impl Decision<'_> {
     /// Returns the suspension that refuses this event, if there is one. A suspension refuses only events that send
     /// mail: MAIL, RCPT, DATA and the end of the message. It lets mail to the recipients that `[suspensions]` allows
     /// pass.
-    pub(super) fn suspended(&self, event: &Event) -> Option<Suspended> {
+    pub(super) fn suspended(&self, at: usize, event: &Event) -> Option<Suspended> {
         let suspension = self.suspension.as_ref()?;
         let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
-        if !sends || self.is_allowed(suspension, event) {
+        if !sends || self.is_allowed(suspension, at, event) {
             return None;
         }
         Some(Suspended {
             suspension: suspension.clone(),
-            left: suspension.term.until.since(self.now),
+            left: suspension.term.left(self.now),
             notice: self.notice_of(suspension),
             help_url: self.policy.help_url.clone(),
         })
@@ -38,15 +40,39 @@ impl Decision<'_> {
         self.begun.iter().any(|suspension| suspension.owner == owner)
     }
 
-    fn is_allowed(&self, suspension: &Suspension, event: &Event) -> bool {
+    fn is_allowed(&self, suspension: &Suspension, at: usize, event: &Event) -> bool {
+        if let Some(known_to) = suspension.known_to {
+            return match event {
+                Event::Recipient(_) if self.knows(at, known_to) => true,
+                Event::Recipient(_) => self.allows(suspension, event),
+                // A lock refuses strangers at RCPT. Recipients that were accepted before the lock began get the message.
+                _ => true,
+            };
+        }
+        self.allows(suspension, event)
+    }
+
+    /// Returns whether a memory knows the recipient of the event at this index.
+    fn knows(&self, at: usize, known_to: KnownTo) -> bool {
+        let mut of_event = self.plan.memory_entries.iter().filter(|entry| entry.event == at);
+        of_event.any(|entry| entry.memory.known_to == known_to && self.has_seen(entry) != Seen::Never)
+    }
+
+    /// Returns whether a memory has seen the recipient of its entry.
+    pub(super) fn has_seen(&self, entry: &MemoryEntry) -> Seen {
+        let seen = self.loaded.0[entry.key].budget.as_ref().and_then(|budget| budget.seen.as_deref());
+        entry.memory.rule().look(seen, self.now, entry.value)
+    }
+
+    fn allows(&self, suspension: &Suspension, event: &Event) -> bool {
         let Policy { suspensions, normalizer, .. } = self.policy;
         suspensions.allow(suspension, event, &self.request.facts.recipients, normalizer)
     }
 
     /// Returns what the reply says about a suspension.
     fn notice_of(&self, suspension: &Suspension) -> SuspensionNotice {
-        let (until, contact) = (suspension.term.until, self.policy.suspensions.contact.clone());
-        SuspensionNotice { until: self.policy.zone.minute(until).into(), contact }
+        let until = suspension.term.left(self.now).map(|_| self.policy.zone.minute(suspension.term.until).into());
+        SuspensionNotice { until, contact: self.policy.suspensions.contact.clone() }
     }
 
     /// Evaluates the limit's ladder for a step.
@@ -77,20 +103,26 @@ impl Decision<'_> {
     /// Suspends the owner of the budget, if a rung that suspends is reached.
     pub(super) fn suspend(&mut self, step: &mut Step<'_>, verdict: &mut Verdict) {
         let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
-        let (Some((time, is_strict)), Some(key)) = (suspends, self.plan.key(step.planned.slot)) else { return };
+        let (Some(Begun { time, is_strict, is_lock }), Some(key)) = (suspends, self.plan.key(step.planned.slot)) else {
+            return;
+        };
         let owner = key.ungranted().map_or(key, |(own, _)| own).owner();
         let by = By::Limit(step.limit.name.clone());
         let reason = format!("{} of {}", step.planned.quota.level(step.level), step.planned.quota.most());
-        let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
-        let suspension = Arc::new(self.policy.suspensions.suspension(owner, term, is_strict, false));
-        let rank = |one: &Arc<Suspension>| (one.is_strict, one.term.until);
-        if self.suspension.as_ref().is_none_or(|former| rank(former) < rank(&suspension)) {
+        let term = Term { since: self.now, until: time.end(self.now), by, reason: reason.into() };
+        let rules = &self.policy.suspensions;
+        let known_to = step.limit.distinct.and_then(|distinct| distinct.known_to).map(|memory| memory.known_to);
+        let suspension = Arc::new(match known_to.filter(|_| is_lock) {
+            Some(known_to) => rules.lock(owner, term, known_to),
+            None => rules.suspension(owner, term, is_strict, false),
+        });
+        if self.suspension.as_ref().is_none_or(|former| former.rank() < suspension.rank()) {
             self.suspension = Some(suspension.clone());
         }
         self.begun.push(suspension.clone());
         let notice = self.notice_of(&suspension);
         let refusal = step.reached.as_mut().and_then(|reached| reached.refusal.as_mut());
-        if let Some(refusal) = refusal.filter(|refusal| refusal.verb == Verb::Suspend) {
+        if let Some(refusal) = refusal.filter(|refusal| refusal.verb.suspends()) {
             refusal.suspension = Some(notice);
         }
         verdict.suspensions.push(suspension);
@@ -123,7 +155,7 @@ impl Decision<'_> {
         let reached = step.reached.as_ref();
         Consequence {
             refuses: reached.is_some_and(|reached| reached.refusal.is_some()),
-            suspends: reached.and_then(|reached| reached.suspends).map(|(time, _)| time),
+            suspends: reached.and_then(|reached| reached.suspends).map(|begun| begun.time),
             may_suspend: step.limit.ladder.longest_suspension().filter(|_| self.may_suspend(step)),
         }
     }

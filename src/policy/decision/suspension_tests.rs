@@ -2,6 +2,7 @@
 
 use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::{Owner, SessionCounters};
+use crate::policy::exception::Length;
 use crate::policy::exception::{AllowedRecipients, By, Suspension, SuspensionRules, Term};
 use crate::policy::limit::{Action, Algorithm, Count, Ladder, Limit, Quota, Rung};
 use crate::policy::matching::{Field, PatternTable, Shape, Zone};
@@ -23,7 +24,7 @@ fn limit(is_strict: bool) -> Limit {
     let quota = Quota::rate(Algorithm::TokenBucket, parse_rate("3 / 1d", Units::Things).unwrap(), None);
     let mut limit = Limit::new("flood", Count::Recipients, vec![Field::User], quota);
     limit.algorithm = Algorithm::TokenBucket;
-    limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend { time: HOUR, is_strict } }]);
+    limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend { time: Length::For(HOUR), is_strict } }]);
     limit
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::engine::Wait;
 use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::RefundWhen;
+use crate::policy::exception::Length;
 use crate::policy::explain;
 use crate::policy::limit::{
     Action, Algorithm, Count, Delay, Distinct, Ladder, OverrideRow, OverrideRows, Overrides, Rung, Scope, Share, Verb,
@@ -361,7 +362,7 @@ fn a_suspension_states_its_own_length_beside_a_longer_wait() {
         let mut limit = limit(name, Count::Recipients, &[Field::User], "1.5 / 1h");
         limit.ladder = Ladder::new(vec![Rung {
             at: 1.0,
-            action: Action::Suspend { time: Duration::from_secs(hours * 3_600), is_strict: false },
+            action: Action::Suspend { time: Length::For(Duration::from_secs(hours * 3_600)), is_strict: false },
         }]);
         limit
     };

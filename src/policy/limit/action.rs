@@ -5,6 +5,7 @@ use super::template::Template;
 use crate::engine::{Rule, State};
 use crate::policy::budgets::Budget;
 use crate::policy::suspicion::Suspect;
+use crate::policy::term::Length;
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +36,10 @@ pub enum Action {
     Delay(Delay),
     /// Routes the mail to this upstream, from the next MAIL on.
     Route(Arc<str>),
-    /// Suspends the owner of the budget for this time. If the suspension is strict, no mail of the owner passes.
-    Suspend { time: Duration, is_strict: bool },
+    /// Suspends the owner of the budget. If the suspension is strict, no mail of the owner passes.
+    Suspend { time: Length, is_strict: bool },
+    /// Refuses mail of the owner of the budget to recipients that the limit's memory does not know.
+    Lock(Length),
     /// Sends a notification.
     Notify(Arc<Notification>),
     /// Raises the suspicion score of the user.
@@ -60,10 +63,10 @@ impl Notification {
         // time.
         let former = former.map(|budget| State { at: budget.state.at.min(now), ..budget.state });
         let Some(at_most) = self.at_most else {
-            return Some(Budget { state: State { at: now, level: 0.0 }, seen: None });
+            return Some(Budget::new(State { at: now, level: 0.0 }));
         };
         let (state, outcome) = at_most.step(former, now, 1.0);
-        (!outcome.over).then_some(Budget { state, seen: None })
+        (!outcome.over).then_some(Budget::new(state))
     }
 }
 
@@ -74,6 +77,8 @@ pub enum Verb {
     Defer,
     /// Permanent: 5xx.
     Deny,
+    /// Permanent: 5xx. Also locks the owner of the budget.
+    Lock,
     /// Permanent: 5xx. Also suspends the owner of the budget.
     Suspend,
     /// Refuses, and closes the connection.
@@ -118,10 +123,16 @@ impl ActionKind {
 }
 
 impl Verb {
+    /// Returns whether the refusal begins a suspension or a lock.
+    pub fn suspends(self) -> bool {
+        matches!(self, Self::Lock | Self::Suspend)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Defer => "defer",
             Self::Deny => "deny",
+            Self::Lock => "lock",
             Self::Suspend => "suspend",
             Self::Drop => "drop",
         }
@@ -136,6 +147,7 @@ impl Action {
             Self::Delay(_) => ActionKind::Delay,
             Self::Route(_) => ActionKind::Route,
             Self::Suspend { .. } => ActionKind::Refuse(Verb::Suspend),
+            Self::Lock(_) => ActionKind::Refuse(Verb::Lock),
             Self::Notify(_) => ActionKind::Notify,
             Self::Suspect(_) => ActionKind::Suspect,
         }
@@ -146,9 +158,17 @@ impl Action {
         self.kind().name()
     }
 
+    /// Returns the length of the suspension or the lock that the action begins.
+    pub fn suspends(&self) -> Option<Length> {
+        match self {
+            Self::Suspend { time, .. } | Self::Lock(time) => Some(*time),
+            _ => None,
+        }
+    }
+
     /// Returns whether the action refuses the event.
     pub fn refuses(&self) -> bool {
-        matches!(self, Self::Refuse(..) | Self::Suspend { .. })
+        matches!(self, Self::Refuse(..) | Self::Suspend { .. } | Self::Lock(_))
     }
 }
 
@@ -169,18 +189,14 @@ impl Ladder {
         &self.rungs
     }
 
-    /// Returns whether a rung suspends the owner of the budget.
+    /// Returns whether a rung suspends or locks the owner of the budget.
     pub fn suspends(&self) -> bool {
-        self.rungs.iter().any(|rung| matches!(rung.action, Action::Suspend { .. }))
+        self.longest_suspension().is_some()
     }
 
-    /// Returns the longest suspension of all rungs; `None` if no rung suspends.
-    pub fn longest_suspension(&self) -> Option<Duration> {
-        let time = |rung: &Rung| match rung.action {
-            Action::Suspend { time, .. } => Some(time),
-            _ => None,
-        };
-        self.rungs.iter().filter_map(time).max()
+    /// Returns the longest suspension or lock of all rungs; `None` if no rung begins one.
+    pub fn longest_suspension(&self) -> Option<Length> {
+        self.rungs.iter().filter_map(|rung| rung.action.suspends()).max()
     }
 
     /// Returns the level of the first rung.

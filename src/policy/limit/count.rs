@@ -16,10 +16,12 @@ pub enum Count {
     Bytes,
     /// Rejections by the upstream.
     Rejections,
+    /// Recipients that other limits refused.
+    Refusals,
 }
 
 impl Count {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connections,
         Self::Commands,
         Self::Sessions,
@@ -29,11 +31,12 @@ impl Count {
         Self::Recipients,
         Self::Bytes,
         Self::Rejections,
+        Self::Refusals,
     ];
 
     /// Returns whether mail is counted, and not connections, commands or logins.
     pub fn is_of_mail(self) -> bool {
-        matches!(self, Self::Messages | Self::Recipients | Self::Bytes | Self::Rejections)
+        matches!(self, Self::Messages | Self::Recipients | Self::Bytes | Self::Rejections | Self::Refusals)
     }
 
     /// Returns the word in the configuration and in texts.
@@ -48,6 +51,7 @@ impl Count {
             Self::Recipients => "recipients",
             Self::Bytes => "bytes",
             Self::Rejections => "rejections",
+            Self::Refusals => "refusals",
         }
     }
 
@@ -60,7 +64,7 @@ impl Count {
             Self::Commands => Stage::Command,
             Self::Logins | Self::LoginFailures => Stage::Auth,
             Self::Messages | Self::Bytes => Stage::Data,
-            Self::Recipients | Self::Rejections => Stage::Rcpt,
+            Self::Recipients | Self::Rejections | Self::Refusals => Stage::Rcpt,
         }
     }
 
@@ -73,7 +77,7 @@ impl Count {
             Self::Connections => &[Stage::Connect],
             Self::Sessions => &[Stage::Connect, Stage::Auth],
             Self::Logins | Self::LoginFailures => &[Stage::Auth],
-            Self::Commands | Self::Rejections => &[],
+            Self::Commands | Self::Rejections | Self::Refusals => &[],
         }
     }
 }

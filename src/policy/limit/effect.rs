@@ -78,6 +78,7 @@ impl Limit {
             (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Peek)),
             (Count::Bytes, Event::Message) => at(Stage::Data),
             (Count::Bytes, Event::End { .. }) => Some(Effect::TrueUp),
+            (Count::Refusals, Event::Recipient(_)) => Some(Effect::Charge),
             (Count::Rejections, Event::Rejected(_)) => Some(Effect::Record),
             (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Peek),
             // Checks the share of rejected messages.

@@ -26,6 +26,7 @@ impl Limit {
             Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
             Quota::Counter { .. } => "counter".into(),
             Quota::Share(_) => "share".into(),
+            Quota::Regularity(_) => "regularity".into(),
             Quota::Never | Quota::Unlimited | Quota::Rate { .. } => self.algorithm.name().into(),
         };
         let way = match self.ordinal {

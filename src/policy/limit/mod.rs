@@ -33,7 +33,7 @@ use super::Memory;
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::Stage;
 use crate::engine::distinct::{self, Value};
-use crate::engine::{Rule, State};
+use crate::engine::{Rule, State, regularity};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -147,6 +147,8 @@ impl Distinct {
             }
             // One day is longer than any message or connection lasts.
             Quota::Counter { most, .. } => distinct::Rule::new(*most, Duration::from_secs(86_400), None),
+            // A person writes to few new recipients in a day.
+            Quota::Regularity(_) => distinct::Rule::new(1_000.0, Duration::from_secs(86_400), None),
             Quota::Never | Quota::Unlimited | Quota::Share(_) => None,
         }
     }
@@ -251,6 +253,9 @@ impl Limit {
     /// Returns whether a store can delete a budget because every later decision would be the same without the budget.
     /// `epoch` is the time when the newer generation of the budget's filter began, if the budget has a filter.
     pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
+        if self.quotas().any(|quota| matches!(quota, Quota::Regularity(_))) {
+            return now.since(state.at) > regularity::REMEMBERED;
+        }
         let Some(rule) = self.slowest() else { return true };
         // An event counts at least 1. Suppose that the level after an event of 1 is the same with and without the
         // state. Then the level after a larger or later event is also the same.

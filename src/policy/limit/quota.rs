@@ -2,7 +2,7 @@
 
 use super::algorithm::Algorithm;
 use super::count::Count;
-use crate::engine::{Rule, bucket, ewma};
+use crate::engine::{Rule, bucket, ewma, regularity};
 use crate::time::{Rate, format_amount, format_duration};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub enum Quota {
     },
     /// Highest share of rejections in a total. The share is checked only if the total is large enough.
     Share(Share),
+    /// Highest allowed regularity of the times of the last events.
+    Regularity(regularity::Rule),
 }
 
 /// Lifetime of a counter.
@@ -73,7 +75,7 @@ impl Quota {
             (Self::Never | Self::Unlimited, _) => true,
             (Self::Rate { .. }, own) => own.may_be_rate(),
             (Self::Counter { scope, .. }, Self::Counter { scope: own, .. }) => scope == own,
-            (Self::Share(_), Self::Share(_)) => true,
+            (Self::Share(_), Self::Share(_)) | (Self::Regularity(_), Self::Regularity(_)) => true,
             _ => false,
         }
     }
@@ -87,14 +89,15 @@ impl Quota {
             }
             Self::Counter { scope, most } => Self::Counter { scope, most: most * factor },
             Self::Share(share) => Self::Share(Share { most: (share.most * factor).min(1.0), ..share }),
+            Self::Regularity(rule) => Self::Regularity(rule.scaled(factor)),
             Self::Never | Self::Unlimited => self,
         }
     }
 
-    /// Returns the rule by which charges accumulate; `None` if the quota accumulates nothing.
+    /// Returns the rule by which charges accumulate; `None` if the quota accumulates nothing, or only the times of events.
     pub fn rule(&self) -> Option<Rule> {
         match self {
-            Self::Never | Self::Unlimited => None,
+            Self::Never | Self::Unlimited | Self::Regularity(_) => None,
             Self::Rate { rule, .. } => Some(*rule),
             Self::Counter { most, .. } => Some(Rule::Bucket(bucket::Rule::new(*most, 0.0))),
             // The rule's limit is the smallest total for which the share is checked. The total is large enough when its
@@ -111,6 +114,7 @@ impl Quota {
             Self::Rate { rate, .. } => format_amount(rate.amount),
             Self::Counter { most, .. } => format_amount(*most),
             Self::Share(share) => percent(share.most),
+            Self::Regularity(rule) => percent(rule.most()),
         }
     }
 
@@ -131,6 +135,7 @@ impl Quota {
             Self::Counter { scope: Scope::Connection, .. } => "connection".to_owned(),
             Self::Counter { scope: Scope::AtOnce, .. } => "at once".to_owned(),
             Self::Share(share) => format_duration(share.period),
+            Self::Regularity(rule) => format!("{} gaps", rule.gaps()),
         }
     }
 
@@ -142,13 +147,14 @@ impl Quota {
             Self::Rate { rule, .. } => (level, rule.burst()),
             Self::Counter { most, .. } => (level, *most),
             Self::Share(share) => (level * 100.0, share.most * 100.0),
+            Self::Regularity(rule) => (level * 100.0, rule.most() * 100.0),
         }
     }
 
     /// Formats a level in the units of the configuration.
     pub fn level(&self, level: f64) -> String {
         match self {
-            Self::Share(_) => percent(level),
+            Self::Share(_) | Self::Regularity(_) => percent(level),
             _ => format_amount(level),
         }
     }

@@ -4,6 +4,7 @@ use super::Limit;
 use super::algorithm::Algorithm;
 use super::count::Count;
 use super::quota::{Quota, Scope, Share};
+use crate::engine::regularity;
 use crate::time::{Units, format_duration, parse_amount, parse_duration, parse_rate};
 use std::time::Duration;
 
@@ -48,6 +49,9 @@ impl RateTerms {
             "unlimited" => return Ok(Quota::Unlimited),
             _ => {}
         }
+        if let Some((regular, gaps)) = text.split_once(" over ") {
+            return self.regularity(regular, gaps);
+        }
         let amount = text.split_once('/').map_or(text.strip_suffix("at once"), |(amount, _)| Some(amount));
         if amount.is_some_and(|amount| amount.trim().parse() == Ok(0.0)) {
             return Err(format!("\"{text}\": the amount must be above 0; write \"0\" to allow nothing"));
@@ -75,6 +79,25 @@ impl RateTerms {
                 let rate = parse_rate(text, self.units()).map_err(|error| error.to_string())?;
                 check_period(rate.period)?;
                 Ok(Quota::rate(self.algorithm, rate, self.burst))
+            }
+        }
+    }
+
+    /// Parses `65% regular` and `15 gaps`.
+    fn regularity(self, regular: &str, gaps: &str) -> Result<Quota, String> {
+        if matches!(self.count, Count::Bytes | Count::Commands | Count::Rejections | Count::LoginFailures) {
+            return Err(format!("{} have no regularity: write a rate in a period", self.count.name()));
+        }
+        let percent = regular.trim().strip_suffix("regular").and_then(|share| share.trim().strip_suffix('%'));
+        let percent = percent.and_then(|percent| parse_amount(percent.trim(), Units::Things).ok());
+        let percent = percent.filter(|percent| (1.0..100.0).contains(percent));
+        let gaps = gaps.trim().strip_suffix("gaps").and_then(|gaps| gaps.trim().parse().ok());
+        let gaps = gaps.filter(|gaps| regularity::GAPS.contains(gaps));
+        match percent.zip(gaps) {
+            Some((percent, gaps)) => Ok(Quota::Regularity(regularity::Rule::new(percent / 100.0, gaps))),
+            None => {
+                Err("write the regularity as in \"65% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps"
+                    .to_owned())
             }
         }
     }

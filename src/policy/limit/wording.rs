@@ -28,6 +28,9 @@ impl Limit {
             Quota::Never => thing.amount(0.0),
             Quota::Unlimited => format!("any number of {}", thing.noun(2.0)),
             Quota::Share(share) => format!("{} rejected in {period}, at most {}", share.of.name(), quota.amount()),
+            Quota::Regularity(_) => {
+                format!("{} at times that are up to {} regular over {period}", thing.noun(2.0), quota.amount())
+            }
             Quota::Counter { scope: Scope::AtOnce, most } => format!("{} at once", thing.amount(most)),
             Quota::Counter { most, .. } => format!("{} per {period}", thing.amount(most)),
             Quota::Rate { rate, rule: Rule::Bucket(bucket) } => {

@@ -1,12 +1,11 @@
 //! Memories in a plan: the keys of the memories that a limit asks, and the recipients that memories learn.
 
 use super::planner::Planner;
-use super::{Lesson, Plan, Values};
+use super::{MemoryEntry, Plan, Values};
 use crate::engine::distinct::Value;
 use crate::policy::Memory;
 use crate::policy::limit::Limit;
 use crate::policy::matching::SkipReason;
-use crate::policy::request::Event;
 
 impl<'a> Plan<'a> {
     /// Returns the values of an event, each with the memory to ask, and adds the keys of these memories to the plan.
@@ -21,15 +20,14 @@ impl<'a> Plan<'a> {
         Ok(values)
     }
 
-    /// Adds the recipients that memories learn from deliveries. A memory whose owner is unknown learns nothing.
-    pub(super) fn add_lessons(&mut self, planner: &Planner<'a, '_>) {
-        for (at, event) in planner.request.events.iter().enumerate() {
-            let Some(value) = planner.recipient_value(at).filter(|_| matches!(event, Event::Delivered(_))) else {
-                continue;
-            };
+    /// Adds an entry for each memory and each recipient that is asked for, or to whom mail was delivered. A memory whose
+    /// owner is unknown has no entry.
+    pub(super) fn add_memory_entries(&mut self, planner: &Planner<'a, '_>) {
+        for (event, _) in planner.recipients.iter().enumerate() {
+            let Some(value) = planner.recipient_value(event) else { continue };
             for memory in planner.policy.memories() {
                 if let Ok(key) = self.memory_key(planner, *memory, value) {
-                    self.lessons.push(Lesson { event: at, rule: memory.rule(), key, value });
+                    self.memory_entries.push(MemoryEntry { event, memory: *memory, key, value });
                 }
             }
         }

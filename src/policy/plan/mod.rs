@@ -15,12 +15,12 @@ pub(super) use match_cache::MatcherSet;
 pub(super) use suspicion::can_suspect;
 
 use crate::engine::distinct::{self, Value};
-use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
 use crate::policy::exception::{Grant, Suspension};
 use crate::policy::limit::{Effect, Limit, Quota, Scope};
 use crate::policy::matching::{SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
+use crate::policy::{Memory, Policy};
 use crate::time::Timestamp;
 use exceeded::Precondition;
 use planner::Planner;
@@ -45,8 +45,8 @@ pub struct Plan<'a> {
     pub(super) suspension: Option<Arc<Suspension>>,
     /// Indices in `keys` of the keys of memories.
     memory_keys: Vec<usize>,
-    /// Recipients that memories learn, sorted by the index of the event.
-    pub(super) lessons: Vec<Lesson>,
+    /// Sorted by the index of the event.
+    pub(super) memory_entries: Vec<MemoryEntry>,
 }
 
 /// Limit that applies to one event.
@@ -62,10 +62,11 @@ pub(super) struct Check {
     pub precondition: Option<Precondition>,
 }
 
-/// Recipient that a memory learns.
-pub(super) struct Lesson {
+/// Recipient of an event, and a memory that learns the recipient from a delivery, or that decides about a recipient of a
+/// locked owner.
+pub(super) struct MemoryEntry {
     pub event: usize,
-    pub rule: distinct::Rule,
+    pub memory: Memory,
     /// Index in [`Plan::keys`] of the memory's key.
     pub key: usize,
     pub value: Value,
@@ -200,8 +201,8 @@ impl<'a> Plan<'a> {
         // Limits that look at other limits' budgets come after those limits in the policy.
         of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
         plan.checks.sort_by_key(|check| check.event);
-        if learns {
-            plan.add_lessons(&planner);
+        if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
+            plan.add_memory_entries(&planner);
         }
         plan.add_signs(&planner);
         plan
@@ -342,7 +343,7 @@ impl<'a> Plan<'a> {
             Quota::Never | Quota::Unlimited => (BudgetRef::None, None),
             Quota::Counter { scope: Scope::Message, .. } => (BudgetRef::Message(self.own.push(key)), None),
             Quota::Counter { scope: Scope::Connection, .. } => (BudgetRef::Connection(self.own.push(key)), None),
-            Quota::Rate { .. } | Quota::Counter { scope: Scope::AtOnce, .. } => {
+            Quota::Rate { .. } | Quota::Regularity(_) | Quota::Counter { scope: Scope::AtOnce, .. } => {
                 (BudgetRef::Stored(self.keys.push(key)), None)
             }
             Quota::Share(_) => {

@@ -61,11 +61,11 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     /// the suspended owner can write to the help desk, but not flood it.
     pub fn suspended_since(&self, limit: &Limit, owners: &str) -> Option<Timestamp> {
         let Policy { exceptions, suspensions, .. } = self.policy;
-        if !exceptions.has_suspensions() || !limit.count.is_of_mail() || suspensions.allowed.is_empty() {
+        if !exceptions.has_suspensions() || !limit.count.is_of_mail() {
             return None;
         }
         let suspension = exceptions.lenient(Owner::text(owners), self.facts.now())?;
-        Some(suspension.term.since)
+        (suspension.is_lock() || !suspensions.allowed.is_empty()).then_some(suspension.term.since)
     }
 
     /// Returns the effect of an event on the limit. A wrong password that the client repeats is one guess, so a limit on

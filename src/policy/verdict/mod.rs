@@ -12,6 +12,7 @@ use super::exception::Suspension;
 use super::limit::{ActionKind, Notification, Quota, Thing};
 use super::{SuspicionClass, SuspicionScore};
 use crate::engine::{State, Wait};
+use crate::policy::exception::Length;
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,10 +91,10 @@ pub struct Notice {
 pub struct Consequence {
     /// True if the limit refuses the event.
     pub refuses: bool,
-    /// Length of the suspension that begins with the event.
-    pub suspends: Option<Duration>,
+    /// Length of the suspension or lock that begins with the event.
+    pub suspends: Option<Length>,
     /// Longest suspension of the limit's rungs, if the owner can be suspended.
-    pub may_suspend: Option<Duration>,
+    pub may_suspend: Option<Length>,
 }
 
 impl Notice {

@@ -1,7 +1,7 @@
 //! Refusals, with their meaning and their texts for the client.
 
 use crate::engine::{Rule, Wait};
-use crate::policy::exception::{By, Suspension, Term};
+use crate::policy::exception::{By, Length, Suspension, Term, UNTIL_RELEASED};
 use crate::policy::limit::{Code, Count, Quota, Scope, Template, Thing, Verb, Words, plain_period};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
@@ -22,8 +22,8 @@ pub struct Refusal {
     pub level: f64,
     /// Longest wait of all limits that refuse.
     pub wait: Wait,
-    /// Length of the suspension that the refusal starts: the longest suspension among all limits that suspend.
-    pub suspends: Option<Duration>,
+    /// Length of the suspension or lock that the refusal starts: the longest among all limits that suspend.
+    pub suspends: Option<Length>,
     /// Facts about the suspension, for the reply.
     pub suspension: Option<SuspensionNotice>,
     /// The event is refused because its delay, together with the earlier delays, would be too long.
@@ -40,8 +40,8 @@ pub struct Refusal {
 #[derive(Clone, Debug)]
 pub struct Suspended {
     pub suspension: Arc<Suspension>,
-    /// Remaining time of the suspension.
-    pub left: Duration,
+    /// Remaining time of the suspension; `None` if only a command ends the suspension.
+    pub left: Option<Duration>,
     pub notice: SuspensionNotice,
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
@@ -50,8 +50,9 @@ pub struct Suspended {
 /// Facts about a suspension, for the reply to the suspended client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuspensionNotice {
-    /// Time when the suspension ends, in the time zone of the policy: `2026-11-26 08:24 CET`.
-    pub until: Arc<str>,
+    /// Time when the suspension ends, in the time zone of the policy: `2026-11-26 08:24 CET`. `None` if only a command
+    /// ends the suspension.
+    pub until: Option<Arc<str>>,
     /// Person or place that helps.
     pub contact: Option<Arc<str>>,
 }
@@ -107,8 +108,8 @@ impl Refusal {
             (Quota::Counter { scope: Scope::Message, .. }, _) => Meaning::TooMuchForMessage,
             (Quota::Counter { scope: Scope::Connection, .. }, _) => Meaning::TooMuchForConnection,
             (Quota::Counter { scope: Scope::AtOnce, .. }, _) => Meaning::TooManyAtOnce,
-            (_, Wait::Never) => Meaning::TooLarge,
-            (_, Wait::For(_)) => Meaning::Later,
+            (_, Wait::Never) if !self.verb.suspends() => Meaning::TooLarge,
+            _ => Meaning::Later,
         }
     }
 
@@ -142,10 +143,15 @@ impl Refusal {
                 let most = self.thing.plain_amount(most);
                 return format!("This is more than the limit {} ever allows: {most} at once", self.limit);
             }
-            (_, Some(time)) if self.verb == Verb::Suspend => {
+            (_, Some(time)) if self.verb.suspends() => {
                 let notice = self.suspension.as_ref();
                 let ends = notice.map_or_else(String::new, |notice| notice.until_text() + &notice.contact_text());
-                format!("; suspended for {}{ends}", format_wait(time))
+                let begins =
+                    if self.verb == Verb::Lock { "locked, but for recipients known before," } else { "suspended" };
+                match time {
+                    Length::For(time) => format!("; {begins} for {}{ends}", format_wait(time)),
+                    Length::UntilReleased => format!("; {begins} until released{ends}"),
+                }
             }
             (Meaning::TooMuchForMessage, _) if self.thing.count == Count::Recipients => {
                 "; send the rest in another".to_owned()
@@ -176,6 +182,10 @@ impl Refusal {
                     Scope::AtOnce => "at once",
                 };
                 format!("{} {within} at most", self.thing.plain_amount(most))
+            }
+            Quota::Regularity(rule) => {
+                let (level, most, noun) = (quota.level(self.level), quota.amount(), self.thing.noun(2.0));
+                format!("The times of {noun} are {level} regular over {} gaps, {most} at most", rule.gaps())
             }
             Quota::Rate { rate, .. } => {
                 let (used, most) = self.used(&quota);
@@ -220,6 +230,11 @@ impl Refusal {
 }
 
 impl Suspended {
+    /// Returns the remaining time for programs: `2h13m7s`, or `until-released`.
+    pub fn left_text(&self) -> String {
+        self.left.map_or_else(|| UNTIL_RELEASED.to_owned(), format_wait)
+    }
+
     /// Returns the text for the client, with a reference to the details in the log.
     pub fn text(&self, reference: &str) -> String {
         let Term { by, reason, .. } = &self.suspension.term;
@@ -228,20 +243,27 @@ impl Suspended {
             By::Administrator(_) => "by the administrator".to_owned(),
         };
         let why = if reason.is_empty() { by } else { format!("{by}: {reason}") };
-        let (left, ends) = (format_wait(self.left), self.notice.until_text());
+        let left = match self.left {
+            Some(left) => format!("for another {}{}", format_wait(left), self.notice.until_text()),
+            None => "until released".to_owned(),
+        };
         let owner = match self.suspension.owner.fields().flatten().next() {
             Some(Field::UserDomain) => "All users of this domain are".to_owned(),
             field => format!("This {} is", field.map_or("user", Field::word)),
         };
         let help = self.help_url.as_ref().map_or_else(String::new, |url| format!("; see {url}"));
         let contact = self.notice.contact_text();
-        format!("{owner} suspended for another {left}{ends}, {why}{contact}{help} ({reference})")
+        let is = match self.suspension.is_lock() {
+            true => "locked, and may write only to recipients known before,",
+            false => "suspended",
+        };
+        format!("{owner} {is} {left}, {why}{contact}{help} ({reference})")
     }
 }
 
 impl SuspensionNotice {
     fn until_text(&self) -> String {
-        format!(", until {}", self.until)
+        self.until.as_ref().map_or_else(String::new, |until| format!(", until {until}"))
     }
 
     /// Returns the contact; an empty text if none is configured.

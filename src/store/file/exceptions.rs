@@ -1,6 +1,7 @@
 //! Exceptions (grants and suspensions) and their audit trail in the state file.
 
 use super::File;
+use crate::policy::KnownTo;
 use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Exceptions, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::store::audit::{Act, AuditRecord};
@@ -16,7 +17,7 @@ impl File {
     /// Reads all exceptions, expired ones included.
     pub fn exceptions(&self) -> rusqlite::Result<(Vec<Grant>, Vec<Suspension>)> {
         let mut statement = self.connection.prepare(
-            "SELECT of_limit, owner, rate, since, until, author, reason, lenient, password FROM exception \
+            "SELECT of_limit, owner, rate, since, until, author, reason, lenient, password, known_to FROM exception \
              ORDER BY of_limit, owner",
         )?;
         let (mut grants, mut suspensions) = (Vec::new(), Vec::new());
@@ -33,7 +34,8 @@ impl File {
                 Some(rate) => grants.push(Grant { limit: row.get(0)?, owner, rate, term }),
                 None => {
                     let (is_strict, new_password) = (!row.get::<_, bool>(7)?, new_password(row, 8)?);
-                    suspensions.push(Suspension { owner, term, is_strict, new_password });
+                    let known_to = row.get_ref(9)?.as_str_or_null()?.and_then(KnownTo::parse);
+                    suspensions.push(Suspension { owner, term, is_strict, known_to, new_password });
                 }
             }
         }
@@ -95,7 +97,7 @@ impl File {
 
 /// Writes a grant. Replaces a grant of the same limit and owner.
 pub fn put_grant(connection: &Connection, grant: &Grant) -> rusqlite::Result<()> {
-    put(connection, (&grant.limit, Some(&grant.rate)), &grant.owner, &grant.term, (false, None))
+    put(connection, (&grant.limit, Some(&grant.rate)), &grant.owner, &grant.term, (false, None, None))
 }
 
 /// Writes a suspension. Replaces a suspension of the same owner.
@@ -104,7 +106,9 @@ pub fn put_suspension(connection: &Connection, suspension: &Suspension) -> rusql
         NewPassword::Keeps => None,
         NewPassword::Ends(fingerprint) => Some(fingerprint.as_ref().map_or_else(String::new, ToString::to_string)),
     };
-    put(connection, ("", None), &suspension.owner, &suspension.term, (!suspension.is_strict, password.as_deref()))
+    let known_to = suspension.known_to.map(KnownTo::name);
+    let kind = (!suspension.is_strict, password.as_deref(), known_to);
+    put(connection, ("", None), &suspension.owner, &suspension.term, kind)
 }
 
 fn put(
@@ -112,14 +116,15 @@ fn put(
     (limit, rate): (&str, Option<&str>),
     owner: &Owner,
     term: &Term,
-    (is_lenient, password): (bool, Option<&str>),
+    (is_lenient, password, known_to): (bool, Option<&str>, Option<&str>),
 ) -> rusqlite::Result<()> {
     let Term { since, until, by, reason } = term;
     let sql = "INSERT OR REPLACE INTO exception \
-               (of_limit, owner, rate, since, until, author, reason, lenient, password) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+               (of_limit, owner, rate, since, until, author, reason, lenient, password, known_to) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     let (since, until) = (since.micros(), until.micros());
-    let row = params![limit, owner.as_str(), rate, since, until, by.to_string(), &**reason, is_lenient, password];
+    let by = by.to_string();
+    let row = params![limit, owner.as_str(), rate, since, until, by, &**reason, is_lenient, password, known_to];
     connection.prepare_cached(sql)?.execute(row).map(|_| ())
 }
 

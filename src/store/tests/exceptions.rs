@@ -3,6 +3,7 @@
 use super::forgetting::until_count;
 use super::*;
 use crate::policy::budgets::Owner;
+use crate::policy::exception::Length;
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::limit::{Action, Ladder, Rung};
 use audit::Act;
@@ -171,7 +172,7 @@ async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
     let mut one = limit("l", Field::User, "2 / 1d");
     one.ladder = Ladder::new(vec![Rung {
         at: 1.0,
-        action: Action::Suspend { time: Duration::from_secs(3_600), is_strict: false },
+        action: Action::Suspend { time: Length::For(Duration::from_secs(3_600)), is_strict: false },
     }]);
     let options = Options {
         path: path.clone(),

@@ -65,7 +65,7 @@ async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
     let policy = store.core.policy();
     let asked = asked(user, 1);
     let plan = Plan::new(&policy, &asked, at(0));
-    let budget = Budget { state: crate::engine::State { at: at(0), level: 0.0 }, seen: Some(seen.clone()) };
+    let budget = Budget { seen: Some(seen.clone()), ..Budget::new(crate::engine::State { at: at(0), level: 0.0 }) };
     for key in plan.keys() {
         store.core.cache.replay(
             HashedKey::of(key.owned()),
@@ -180,7 +180,12 @@ fn changed_budgets_are_dropped_only_while_the_file_cannot_be_written() {
     for n in 0..BUDGETS {
         let hashed_key = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
         let state = crate::engine::State { at: at(0), level: 1.0 };
-        cache.replay(hashed_key, policy::budgets::Budget { state, seen: Some(seen.clone()) }, 0, |stored, _| stored);
+        cache.replay(
+            hashed_key,
+            policy::budgets::Budget { seen: Some(seen.clone()), ..policy::budgets::Budget::new(state) },
+            0,
+            |stored, _| stored,
+        );
     }
     assert_eq!(cache.make_room(false), 0);
     assert_eq!(cache.len(), BUDGETS);

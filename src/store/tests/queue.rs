@@ -7,7 +7,7 @@ use crate::store::journal::Entry;
 /// Appends a change to a budget, as a transaction does.
 fn append(queue: &Queue, user: &str) -> Commit {
     let hashed_key = HashedKey::of(Key::from_stored(user));
-    let budget = Budget { state: State { at: at(0), level: 1.0 }, seen: None };
+    let budget = Budget::new(State { at: at(0), level: 1.0 });
     let mut appending = queue.append().unwrap();
     appending.push(hashed_key.borrowed(), &budget, &Change::default(), &mut { NEVER_WRITTEN });
     appending.finish(Instant::now())

@@ -29,7 +29,8 @@ async fn a_file_of_version_2_is_migrated() {
     old.execute("INSERT INTO budget VALUES (?1, ?2, 40.0, ?3)", row).unwrap();
     let mut journal = journal::Entry::default();
     let state = crate::engine::State { at: at(0), level: 70.0 };
-    let bob = policy::budgets::Budget { state, seen: Some(Arc::new(filter(&policy, 70))) };
+    let bob =
+        policy::budgets::Budget { seen: Some(Arc::new(filter(&policy, 70))), ..policy::budgets::Budget::new(state) };
     journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, journal::Seen::Whole);
     old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
     drop(old);
@@ -158,6 +159,7 @@ async fn a_suspension_of_version_6_is_strict() {
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
         "ALTER TABLE exception DROP COLUMN lenient; ALTER TABLE exception DROP COLUMN password; \
+         ALTER TABLE exception DROP COLUMN known_to; \
          INSERT INTO exception VALUES ('', 'user=bob', NULL, 0, 9000000000000000, 'limit l', '9 of 9'); \
          PRAGMA user_version = 6",
     )
