@@ -59,6 +59,7 @@ mod smuggling;
 mod state;
 mod strangers;
 mod suspensions;
+mod suspicion;
 mod talk;
 mod test_command;
 mod test_needs;

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | account | User name and password hash in the users file ([`accounts`]). |
 //! | act | Transaction of the store: one decision and all of its charges, which become durable together. |
-//! | action | Consequence of a limit that is exceeded: warn, delay, defer, deny, drop, suspend, notify, route. |
+//! | action | Consequence of a limit that is exceeded: warn, delay, defer, deny, drop, suspend, notify, route, suspect. |
 //! | budget | State of one limit for one owner: a level, the time of the last charge, perhaps a Bloom filter. |
 //! | burst | Amount that a limit lets through at once. |
 //! | charge | Amount that an event adds to a budget. |
@@ -47,10 +47,12 @@
 //! | rung, ladder | Rung: an action of a limit, and the level from which it applies. Ladder: all rungs of the limit. |
 //! | senders | Addresses as which users may send: own addresses, permits, login maps and aliases of `[senders]`. |
 //! | session | Dialogue with one client. |
+//! | sign | Limit with an action `suspect`: it adds points to the suspicion score of a user, up to a cap. |
 //! | slot | Permit of a limited number: for the sessions of a gauge, or for the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
 //! | stranger | Recipient that a memory does not know. |
 //! | suspension | Exception that refuses the mail of one owner for a while, except to the recipients that `[suspensions]` allows. |
+//! | suspicion score | Sum of the points of a user's signs, each of which decays by its half-life. From certain scores on the user is in the class `watched` or `locked`, which limits match on. |
 //! | top sender | User, or client without a login, that sends or is refused most at present. |
 //! | upstream | Smart host to which Weir relays. |
 //! | verdict | Decision of policy about one event. |

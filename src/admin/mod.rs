@@ -42,6 +42,7 @@ mod sessions;
 mod socket;
 mod state;
 pub mod status;
+mod suspicion;
 pub mod tokens;
 pub mod top;
 mod upstreams;

@@ -30,6 +30,7 @@ mod senders;
 mod service_user;
 mod source;
 mod suspensions;
+mod suspicion;
 mod synonyms;
 mod syntax;
 mod trial;
@@ -302,6 +303,7 @@ impl Reader {
             lateness,
             help_url: help_url.clone(),
             contact: None,
+            suspicion: suspicion::Suspicion::default(),
             memory: MemoryRules::default(),
             compiled: limit::Compiled::default(),
             references: limit::References::default(),
@@ -311,9 +313,11 @@ impl Reader {
         let has_users_file = accounts.as_ref().is_some_and(|accounts| accounts.file.is_some());
         let suspensions = suspensions::read(root.section("suspensions"), has_users_file, &mut context);
         context.contact = suspensions.contact.clone();
+        context.suspicion = suspicion::read(root.section("suspicion"));
         let (memory, memory_span) = memory::read(root.section("memory"));
         context.memory = memory;
         let limits = limit::limits(root.tables("limit"), &mut context);
+        let suspicion = context.suspicion.rules;
         let (mut references, has_xclient) = (context.references, context.has_xclient);
         let login_networks = login_networks.read(&root, &mut files, &normalizer, &mut references);
         if has_xclient {
@@ -330,6 +334,7 @@ impl Reader {
         policy.login_history = login_history;
         policy.senders = Arc::new(senders);
         policy.suspensions = Arc::new(suspensions);
+        policy.suspicion = suspicion;
         relay.routed = policy.routes().cloned().collect();
         root.finish();
         let problems = Diagnostics { path: PathBuf::new(), text: String::new(), found: Vec::new() };

@@ -12,6 +12,7 @@ mod password_checks;
 mod process;
 mod service;
 mod state;
+mod suspicion;
 mod upstreams;
 
 pub use admin::AdminMetrics;
@@ -23,6 +24,7 @@ pub use notices::NoticeMetrics;
 pub use password_checks::{PasswordCheckMetrics, PasswordQueue};
 pub use service::ServiceMetrics;
 pub use state::StateMetrics;
+pub use suspicion::SuspicionMetrics;
 pub use upstreams::{Counted, Part, ReplyStage, UpstreamMetrics, Upstreams};
 
 use builder::Builder;
@@ -42,6 +44,7 @@ pub struct Metrics {
     pub service: ServiceMetrics,
     pub admin: AdminMetrics,
     pub notices: NoticeMetrics,
+    pub suspicion: SuspicionMetrics,
 }
 
 impl Metrics {
@@ -59,6 +62,7 @@ impl Metrics {
             service: ServiceMetrics::new(&build)?,
             admin: AdminMetrics::new(&build)?,
             notices: NoticeMetrics::new(&build)?,
+            suspicion: SuspicionMetrics::new(&build)?,
             registry,
         })
     }

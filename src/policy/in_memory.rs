@@ -9,6 +9,7 @@ use super::exception::Suspension;
 use super::request::{Facts, PolicyRequest};
 use super::verdict::Verdict;
 use super::{Explained, Learnt, Lessons, Plan, Policy, decide, explain};
+use crate::engine::State;
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,6 +34,11 @@ impl InMemoryStore {
     /// key.
     pub fn insert(&mut self, key: Key, budget: Option<Budget>) {
         self.budgets.insert(key, budget);
+    }
+
+    /// Returns the state of a budget; `None` if it was never charged.
+    pub fn state(&self, key: &Key) -> Option<State> {
+        Some(self.budgets.get(key)?.as_ref()?.state)
     }
 
     /// Returns all budgets that were charged.

@@ -9,7 +9,8 @@ use crate::policy::exception;
 use crate::policy::exception::{Suspension, Term, UNTIL_RELEASED};
 use crate::policy::limit::{Mode, Quota};
 use crate::policy::request::{Country, Location, Stage};
-use crate::policy::verdict::{LimitHit, Notice};
+use crate::policy::suspicion::rounded;
+use crate::policy::verdict::{LimitHit, Notice, SuspicionRise};
 use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy, RefusedSender};
 use crate::smtp::reply::Reply;
 use crate::time::{format_amount, format_duration};
@@ -81,6 +82,7 @@ impl SessionLog<'_> {
             }
             Record::Noticed(notice) => self.noticed(notice),
             Record::Suspended(suspension) => self.suspended(suspension),
+            Record::BecameSuspicious(rise) => self.became_suspicious(rise),
             Record::Message(delivery) => self.message(delivery, told),
         }
     }
@@ -263,6 +265,15 @@ impl SessionLog<'_> {
         let time = term.left(*since).map_or_else(|| UNTIL_RELEASED.to_owned(), format_duration);
         let known_to = suspension.known_to.map(KnownTo::name);
         tracing::warn!(session, %client, user, suspended = %owner, time, known_to, %by, %reason, suppressed, "suspended");
+    }
+
+    fn became_suspicious(&self, SuspicionRise { class, score }: &SuspicionRise) {
+        let Self { metrics, session, client, user, .. } = self;
+        metrics.suspicion.rises.with_label_values(&[class.name()]).inc();
+        let Some(Permit { suppressed }) = self.permit("suspicious") else { return };
+        let (class, signs) = (class.name(), score.signs_text());
+        let score = rounded(score.points);
+        tracing::warn!(session, %client, user, class, score, signs, suppressed, "suspicious");
     }
 
     fn message(&self, delivery: &Delivery, told: bool) {

@@ -35,6 +35,7 @@ mod refusals;
 mod scan;
 mod schema;
 mod session_slots;
+mod suspicion;
 mod wal_checkpoint;
 mod writer;
 mod writer_job;

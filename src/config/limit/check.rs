@@ -168,7 +168,8 @@ const NO_AUTH: &str = "no listener has auth = \"required\" or \"optional\"";
 /// Warns if a limit refers to users, although no session can have a user.
 fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let is_login = |key: &str| {
-        matches!(key, "user" | "user-domain" | "group" | "own-sender" | "registered-network") || is_of_history(key)
+        matches!(key, "user" | "user-domain" | "group" | "own-sender" | "registered-network" | "suspicion")
+            || is_of_history(key)
     };
     let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
     let count = Some(&draft.count.span).filter(|_| counts_logins);

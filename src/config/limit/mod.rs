@@ -11,6 +11,7 @@ mod moment;
 mod pattern_hints;
 mod rate;
 mod references;
+mod suspect;
 mod watch;
 
 use super::section::{Placed, Section};
@@ -58,6 +59,7 @@ pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
         limits.extend(watchers);
     }
     cx.warn_of_unused();
+    cx.suspicion.check(cx.source, &limits);
     limits
 }
 

@@ -11,7 +11,7 @@ use crate::policy::limit::{Count, Effect, Limit, Mode};
 use crate::policy::plan::{MemoryEntry, PlannedBudget};
 use crate::policy::request::Event;
 use crate::policy::verdict::{Consequence, Notice, Suspended, SuspensionNotice, Verdict};
-use crate::policy::{Lateness, Policy};
+use crate::policy::{Lateness, Policy, SuspicionScore};
 use std::sync::Arc;
 
 impl Decision<'_> {
@@ -132,7 +132,9 @@ impl Decision<'_> {
         verdict.suspensions.push(suspension);
     }
 
-    pub(super) fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
+    /// Adds a notice to the verdict, if a rung that notifies is reached. `score`: the score of the user before the event,
+    /// if a limit of the event matches on suspicion.
+    pub(super) fn notify(&self, step: &Step<'_>, score: Option<&SuspicionScore>, verdict: &mut Verdict) {
         let notification = step.reached.as_ref().and_then(|reached| reached.notice.as_ref());
         if let Some((notification, at)) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
             verdict.notices.push(Notice {
@@ -145,6 +147,7 @@ impl Decision<'_> {
                 level: step.level,
                 quota: *step.planned.quota,
                 consequence: self.consequence(step),
+                suspicion: score.filter(|_| step.limit.derived.has_suspicion).cloned(),
             });
         }
     }

@@ -12,6 +12,7 @@ mod parallel;
 mod queue;
 mod refusals;
 mod session_slots;
+mod suspicion;
 mod versions;
 
 use super::cache::BudgetCache;
