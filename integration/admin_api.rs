@@ -60,8 +60,8 @@ fn routes() -> Vec<String> {
     description["paths"].as_object().unwrap().iter().flat_map(of_path).collect()
 }
 
-/// Routes that change nothing, but can cost much.
-const TESTS: [&str; 2] = ["POST /v1/test", "POST /v1/what-if"];
+/// Routes that change nothing that the audit trail records, but can cost much.
+const TESTS: [&str; 3] = ["POST /v1/test", "POST /v1/what-if", "POST /v1/memories/recipients"];
 
 /// Returns a request to each route that reads, with the status of the answer to a token that may read.
 pub fn reads() -> Vec<(String, u16)> {
@@ -145,7 +145,8 @@ fn no_act_succeeds_without_a_token_that_may_act() {
     weir.logged("API request refused");
     let tester = bearer(&add_token(&site, &["tester", "--act"]));
     // This Weir has no decision log.
-    for (route, (body, status)) in TESTS.iter().zip([(r#"{"client":"192.0.2.7"}"#, 200), (r#"{"limit":""}"#, 422)]) {
+    let answers = [(r#"{"client":"192.0.2.7"}"#, 200), (r#"{"limit":""}"#, 422), (r#"{"recipients":[]}"#, 422)];
+    for (route, (body, status)) in TESTS.iter().zip(answers) {
         assert_eq!(ask(&weir, route, JSON, body).status, 401);
         assert_eq!(ask(&weir, route, &bearer(&reader), body).status, 403);
         assert_eq!(ask(&weir, route, &tester, body).status, status);

@@ -439,13 +439,13 @@ logins
         let text = text(&answer, USUAL_WIDTH, NO_PAINT);
         let (_, text) = text.split_once("\nsuspicion\n").unwrap();
         assert!(
-            text.starts_with(
+            text.trim_start().starts_with(
                 "\
   score 40: the user is watched (from 30; locked from 100)
   regular-gaps: 40 of 40 points, last raised 3h ago, half left after 7d; now 31
-      of 30 messages
+  of 30 messages
   strangers: 20.3 of 40 points, last raised 3h ago, half left after 7d; now 31
-      of 30 messages; mode shadow: adds nothing to the score
+  of 30 messages; mode shadow: adds nothing to the score
 "
             ),
             "{text}"
