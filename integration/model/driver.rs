@@ -600,7 +600,11 @@ fn of_real(real: &request::Event) -> Event {
         request::Event::Recipient(_) => Event::Rcpt,
         request::Event::Message => Event::Data,
         request::Event::End { .. } => Event::End,
-        request::Event::Command | request::Event::Rejected(_) | request::Event::Delivered(_) => {
+        request::Event::Command
+        | request::Event::Rejected(_)
+        | request::Event::Delivered(_)
+        | request::Event::Bounced(_)
+        | request::Event::Complained(_) => {
             panic!("nothing counts these")
         }
     }
