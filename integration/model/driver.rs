@@ -98,6 +98,7 @@ impl World {
             durability: Durability::Process,
             on_failure: OnFailure::Allow,
             refusals: store::RefusalOptions::default(),
+            outcomes: None,
         };
         let store = Store::open(&options, real(&limits), Arc::new(Metrics::new().unwrap())).unwrap();
         let model = plain::Policy { limits, ..plain::Policy::default() };

@@ -27,6 +27,7 @@ mod limit_counts;
 mod limit_texts;
 mod limits;
 pub mod logins;
+pub mod outcomes;
 mod owner_keys;
 mod problems;
 mod public;

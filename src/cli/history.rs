@@ -39,7 +39,7 @@ enum ProgramName {
     Weir,
 }
 
-fn zone(name: &str) -> Result<TimeZone, String> {
+pub fn zone(name: &str) -> Result<TimeZone, String> {
     TimeZone::get(name).map_err(|_| "it is not the name of a time zone such as Europe/Vienna".to_owned())
 }
 

@@ -8,6 +8,7 @@ mod gauge_guard;
 mod limits;
 mod mail;
 mod notices;
+mod outcomes;
 mod password_checks;
 mod process;
 mod service;
@@ -20,6 +21,7 @@ pub use gauge_guard::GaugeGuard;
 pub use limits::{LimitLabels, LimitMetrics};
 pub use mail::MailMetrics;
 pub use notices::NoticeMetrics;
+pub use outcomes::OutcomeMetrics;
 pub use password_checks::{PasswordCheckMetrics, PasswordQueue};
 pub use service::ServiceMetrics;
 pub use state::StateMetrics;
@@ -42,6 +44,7 @@ pub struct Metrics {
     pub service: ServiceMetrics,
     pub admin: AdminMetrics,
     pub notices: NoticeMetrics,
+    pub outcomes: OutcomeMetrics,
 }
 
 impl Metrics {
@@ -59,6 +62,7 @@ impl Metrics {
             service: ServiceMetrics::new(&build)?,
             admin: AdminMetrics::new(&build)?,
             notices: NoticeMetrics::new(&build)?,
+            outcomes: OutcomeMetrics::new(&build)?,
             registry,
         })
     }
