@@ -38,9 +38,11 @@
 //! | novelty | Whether the network, country and EHLO name of a login are new for the user. |
 //! | origin | Network, country and EHLO name of a login. |
 //! | owner | Values of the fields in `per`: the user, client or sender whose budget it is. |
+//! | outcome | Result of a delivery that the smart host knows after it has accepted the message: bounce, complaint. |
 //! | override | Row of a table that gives some owners another quota. |
 //! | plan | Budgets that the limits for one request need, and the checks that are made with these budgets. |
 //! | pipeline | Commands that a client sent without waiting for replies; policy decides on all of them in one act. |
+//! | queue id | Name that an upstream gives a message in its reply; outcomes name the message by it ([`queue_id`]). |
 //! | quota | Amount that a limit allows: a rate with its burst, or a count per message or connection. |
 //! | refund | Subtraction of an earlier charge from a budget, because the charged event had no effect: the mail was not sent. |
 //! | regularity | 1 minus the coefficient of variation of the gaps between events: programs send at regular times. |
@@ -99,6 +101,8 @@
 //!   pauses before a failed attempt is repeated.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
 //!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
+//! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. The store
+//!   knows by the queue id whose message it was (`store/queue_ids/`), and `admin/outcomes.rs` charges the limits.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
@@ -127,7 +131,9 @@ pub mod import;
 pub mod log;
 pub mod metrics;
 pub mod notify;
+pub mod outcomes;
 pub mod policy;
+mod queue_id;
 pub mod reference;
 pub mod rehearse;
 pub mod relay;

@@ -28,6 +28,7 @@ mod limit_texts;
 mod limits;
 pub mod logins;
 pub mod memories;
+pub mod outcomes;
 mod owner_keys;
 mod problems;
 mod public;

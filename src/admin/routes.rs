@@ -6,7 +6,7 @@
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
 use super::{
     activity, audit, budgets, caller, error, events, evidence, exceptions, level_chart, limits, logins, memories,
-    refusals, rehearsal, reload, sessions, state, status, top, upstreams, what_if,
+    outcomes, refusals, rehearsal, reload, sessions, state, status, top, upstreams, what_if,
 };
 use axum::Router;
 use axum::http::{Method, Uri};
@@ -50,6 +50,7 @@ fn acting() -> OpenApiRouter<Api> {
         .routes(routes!(exceptions::suspensions::suspend, exceptions::suspensions::release))
         .routes(routes!(exceptions::resets::reset))
         .routes(routes!(memories::learn))
+        .routes(routes!(outcomes::outcomes))
 }
 
 /// Title and security of the API.

@@ -14,6 +14,7 @@ mod log_conversion;
 mod logins;
 mod manual;
 mod notify;
+mod outcomes;
 mod password;
 mod rehearse;
 mod reload;
@@ -147,6 +148,15 @@ enum Command {
         "Example:\n  weir history postfix /var/log/mail.log* > history.csv"
     ))]
     History(history::Arguments),
+    /// Count outcomes of deliveries: what the smart host bounced after it had accepted a message, and complaints
+    #[command(after_help = concat!(
+        "Weir needs [outcomes] in its configuration. Each outcome counts once, also if a log is read again.\n\n",
+        "Example:\n  weir outcomes postfix --follow /var/log/mail.log"
+    ))]
+    Outcomes {
+        #[command(subcommand)]
+        command: outcomes::Command,
+    },
     /// Print the rate limits of another program's configuration as limits of Weir
     #[command(after_help = concat!(
         "Exit code: 65 if a part of the configuration is not translated; standard error names each part.\n\n",
@@ -278,6 +288,7 @@ pub fn run() -> ExitCode {
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::History(arguments) => history::run(&arguments),
+        Command::Outcomes { command } => outcomes::run(&command),
         Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),

@@ -21,6 +21,7 @@ mod login_networks;
 mod mail_loop;
 mod memory;
 mod notify;
+mod outcomes;
 mod overrides;
 mod redact;
 pub mod reference;
@@ -273,7 +274,8 @@ impl Reader {
             listening: listeners.iter().map(|listener| listener.address).collect(),
         };
         mail_loop::warn(&root, &relay, &places.upstreams, &listeners);
-        let (state, max_new_budgets) = self.state(root.section("state"), &mut places);
+        let (mut state, max_new_budgets) = self.state(root.section("state"), &mut places);
+        state.outcomes = outcomes::read(root.section("outcomes"));
         let admin::Admin { options: admin, socket, tokens } =
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         (places.socket, places.tokens) = (socket, tokens);
@@ -376,7 +378,8 @@ impl Reader {
         let refusals = refusal_history::read(&mut s);
         s.finish();
         let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
-        (store::Options { path: self.folder.join(path), durability, on_failure, refusals }, max_new_budgets)
+        let path = self.folder.join(path);
+        (store::Options { path, durability, on_failure, refusals, outcomes: None }, max_new_budgets)
     }
 }
 

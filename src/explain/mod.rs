@@ -196,6 +196,10 @@ impl Explained<'_> {
         let what = match (limit.count, limit.charge) {
             (Count::Refusals, _) => return Some("charged when another limit refuses the recipient".to_owned()),
             (Count::Rejections, _) => return Some("charged when the upstream rejects".to_owned()),
+            (Count::Bounces, _) => return Some("charged when an outcome says that the smart host bounced".to_owned()),
+            (Count::Complaints, _) => {
+                return Some("charged when an outcome says that a recipient complained".to_owned());
+            }
             (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
             (Count::Messages | Count::Recipients | Count::Bytes, Charge::Accepted) => {
                 "with what Weir lets through, and kept if the smart host refuses it or the client gives up"

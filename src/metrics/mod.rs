@@ -8,6 +8,7 @@ mod gauge_guard;
 mod limits;
 mod mail;
 mod notices;
+mod outcomes;
 mod password_checks;
 mod process;
 mod service;
@@ -21,6 +22,7 @@ pub use gauge_guard::GaugeGuard;
 pub use limits::{LimitLabels, LimitMetrics};
 pub use mail::MailMetrics;
 pub use notices::NoticeMetrics;
+pub use outcomes::OutcomeMetrics;
 pub use password_checks::{PasswordCheckMetrics, PasswordQueue};
 pub use service::ServiceMetrics;
 pub use state::StateMetrics;
@@ -45,6 +47,7 @@ pub struct Metrics {
     pub admin: AdminMetrics,
     pub notices: NoticeMetrics,
     pub suspicion: SuspicionMetrics,
+    pub outcomes: OutcomeMetrics,
 }
 
 impl Metrics {
@@ -63,6 +66,7 @@ impl Metrics {
             admin: AdminMetrics::new(&build)?,
             notices: NoticeMetrics::new(&build)?,
             suspicion: SuspicionMetrics::new(&build)?,
+            outcomes: OutcomeMetrics::new(&build)?,
             registry,
         })
     }

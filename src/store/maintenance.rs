@@ -112,6 +112,9 @@ impl Task {
             if self.core.notices.is_due() {
                 self.core.queue.send_job(WriterJob::WriteNotices);
             }
+            if self.core.queue_ids.is_due() {
+                self.core.queue.send_job(WriterJob::WriteQueueIds);
+            }
             if self.core.is_open() {
                 self.check_identity();
                 self.maintain();

@@ -28,7 +28,9 @@ mod new_budgets;
 mod notice_recorder;
 mod notices;
 mod options;
+mod outcomes;
 mod pending_exceptions;
+mod queue_ids;
 mod recovery;
 mod refusal_history;
 mod refusals;
@@ -47,7 +49,9 @@ pub use login_history::{LoginKey, LoginRow};
 pub use notice_recorder::NoticeRecorder;
 pub use notices::{EpisodeRow, NoticeKey, NoticeRow, StoredNotices};
 pub use options::{Durability, OnFailure, Options};
+pub use outcomes::{Attribution, OutcomeQuery};
 pub use pending_exceptions::Kept;
+pub use queue_ids::{AddressHash, MAX_RECIPIENTS, Marks, OutcomeOptions, QueueIdKey, SentMessage};
 pub use refusal_history::{FoundRefusal, MissingRefusal, RefusalRecorder};
 pub use refusals::{
     Evidence, Filter as RefusalFilter, OwnerEvidence, Refusal, RefusalGroup, RefusalOptions, RefusalRow,

@@ -39,7 +39,7 @@ impl Draft<'_> {
 
     /// Returns whether the level of a budget continues to rise while the limit refuses attempts.
     pub fn is_climbed(&self) -> bool {
-        self.limit.charge == Charge::Attempts || self.limit.count == Count::Rejections
+        self.limit.charge == Charge::Attempts || self.limit.count.is_of_past_events()
     }
 }
 
@@ -87,8 +87,12 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             if draft.has(is_counter) {
                 error("charge = \"attempts\" cannot be used with a counter: nothing empties it");
             }
-            if limit.count == Count::Rejections {
-                error("charge = \"attempts\" has no effect on rejections: each rejection is charged anyway");
+            if limit.count.is_of_past_events() {
+                let name = limit.count.name();
+                error(&format!(
+                    "charge = \"attempts\" has no effect on {name}: each {} is charged anyway",
+                    name.trim_end_matches('s')
+                ));
             }
         }
         Charge::Sent => {
@@ -194,7 +198,7 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
     let has_recipient =
-        matches!(limit.count, Count::Recipients | Count::Messages | Count::Rejections | Count::Refusals);
+        matches!(limit.count, Count::Recipients | Count::Messages | Count::Refusals) || limit.count.is_of_past_events();
     let is_in = |field: &Field| {
         field == what
             || matches!(

@@ -7,7 +7,7 @@ use crate::engine::Wait;
 use crate::engine::distinct::Seen;
 use crate::policy::KnownTo;
 use crate::policy::exception::{By, Suspension, Term};
-use crate::policy::limit::{Count, Effect, Limit, Mode};
+use crate::policy::limit::{Effect, Limit, Mode};
 use crate::policy::plan::{MemoryEntry, PlannedBudget};
 use crate::policy::request::Event;
 use crate::policy::verdict::{Consequence, Notice, Suspended, SuspensionNotice, Verdict};
@@ -92,7 +92,7 @@ impl Decision<'_> {
         }
         // An event that is only checked now (a peek) is charged later. All rungs take effect at that later charge. At
         // the peek, only a refusal takes effect.
-        let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
+        let is_look = effect == Effect::Peek && !step.limit.count.is_of_past_events();
         let room = if is_look { None } else { self.room(event) };
         let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
         // The route of a message is chosen at MAIL, so a route takes effect already at the peek at MAIL.
@@ -169,8 +169,8 @@ impl Decision<'_> {
         let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
         let before = match event {
             // After the final dot, a client that times out sends the message a second time, so this reply is not
-            // delayed. A rejection by the upstream has no reply that could be delayed.
-            Event::End { .. } | Event::Rejected(_) => return None,
+            // delayed. A rejection by the upstream or an outcome has no reply that could be delayed.
+            Event::End { .. } | Event::Rejected(_) | Event::Bounced(_) | Event::Complained(_) => return None,
             event if is_of_transaction(event) => self.counters.delayed().max(waits),
             _ => waits,
         };

@@ -41,6 +41,7 @@ fn open(folder: &Path) -> Store {
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     Store::open(&options, limits(), Arc::new(Metrics::new().unwrap())).unwrap()
 }

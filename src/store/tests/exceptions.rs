@@ -180,6 +180,7 @@ async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
         durability: Durability::Process,
         on_failure: OnFailure::Defer,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     let store = Store::open(&options, of(vec![one]), Arc::new(Metrics::new().unwrap())).unwrap();
     assert_eq!(passed_at(&store, 0, "alice", 1).await, 1);

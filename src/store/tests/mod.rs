@@ -85,6 +85,7 @@ fn options(path: &Path) -> Options {
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     }
 }
 
@@ -225,6 +226,7 @@ async fn seen_values_outlive_the_store_that_saw_them() {
             durability: Durability::Process,
             on_failure: OnFailure::Allow,
             refusals: RefusalOptions::default(),
+            outcomes: None,
         };
         Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
     };
