@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 34] = [
+const ROOMS: [(&str, &[&str], Kind); 35] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -131,6 +131,7 @@ const ROOMS: [(&str, &[&str], Kind); 34] = [
     ("outcomes", &["history", "queue_id", "time"], Kind::Free),
     ("import", &["policy", "time"], Kind::Free),
     ("simulate", &["policy", "time"], Kind::Free),
+    ("recommend", &["simulate", "config", "policy", "time"], Kind::Free),
     // Replays the decision log. It is a room of its own, because `simulate` knows no records of decisions: a row of its
     // history is a whole message, and a record is one event of a session.
     ("what_if", &["decisions", "policy", "time"], Kind::Free),

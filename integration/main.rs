@@ -50,6 +50,7 @@ mod password_files;
 mod policy;
 mod proxy_protocol;
 mod real_clients;
+mod recommend;
 mod reload;
 mod secrets;
 mod senders;

@@ -105,7 +105,7 @@
 //!   knows by the queue id whose message it was (`store/queue_ids/`), and `admin/outcomes.rs` charges the limits.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
-//!   the limits. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
+//!   the limits, and [`recommend`] computes limits from this mail. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
 //!   would happen to one message (`weir test`). [`what_if`] replays the decision log through a limit that an
 //!   administrator tries.
 //! * `terminal.rs` makes text from clients harmless for terminals, and quotes it for shells.
@@ -134,6 +134,7 @@ pub mod notify;
 pub mod outcomes;
 pub mod policy;
 mod queue_id;
+pub mod recommend;
 pub mod reference;
 pub mod rehearse;
 pub mod relay;

@@ -16,6 +16,7 @@ mod manual;
 mod notify;
 mod outcomes;
 mod password;
+mod recommend;
 mod rehearse;
 mod reload;
 mod serve;
@@ -142,6 +143,12 @@ enum Command {
     /// Simulate the limits on the mail of the past: replay a history and count what they would have refused
     #[command(after_help = "Example:\n  weir simulate history.csv --flood \"alice 1/s 100rcpt from 2026-03-01T10:00\"")]
     Simulate(simulate::Arguments),
+    /// Recommend limits: compute from the mail of the past which numbers refuse little honest mail and stop attacks soon
+    #[command(after_help = concat!(
+        "Exit code: 65 if the history is too short, or names no user; 73 if a file exists or cannot be written.\n\n",
+        "Example:\n  weir recommend history.csv --out limits.toml --plot trade-off.svg"
+    ))]
+    Recommend(recommend::Arguments),
     /// Make the history that simulate reads, as CSV, from the logs of a mail server; sums go to standard error
     #[command(after_help = concat!(
         "Exit code: 65 if the logs have no message of this program, 74 if one cannot be read to its end.\n\n",
@@ -223,7 +230,13 @@ impl Arguments {
             _ if is_config_repeated(std::env::args_os()) => {
                 Some("name the configuration once, before the command or after it")
             }
-            Command::Import { .. } | Command::Demo | Command::Completions { .. } | Command::Man { .. } if is_given => {
+            Command::Import { .. }
+            | Command::Recommend(_)
+            | Command::Demo
+            | Command::Completions { .. }
+            | Command::Man { .. }
+                if is_given =>
+            {
                 Some("this command reads no configuration: leave --config out")
             }
             Command::Check { file: Some(_), .. } if is_given => {
@@ -287,6 +300,7 @@ pub fn run() -> ExitCode {
         Command::Why(arguments) => why::run(&arguments),
         Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Recommend(arguments) => recommend::run(&arguments),
         Command::History(arguments) => history::run(&arguments),
         Command::Outcomes { command } => outcomes::run(&command),
         Command::Import { command } => import::run(&command),

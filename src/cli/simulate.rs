@@ -120,6 +120,9 @@ fn open(arguments: &Arguments) -> Result<History, CommandError> {
     })
 }
 
+/// Maximum number of recipients of one attack; the report marks numbers of attacks that were cut off.
+const MAX_ATTACK_RECIPIENTS: u64 = 100_000;
+
 fn run_attacks(arguments: &Arguments, policy: Policy, accounts: Option<Accounts>) -> Result<(), CommandError> {
     let name = name_of(&arguments.history);
     let mut history = open(arguments)?;
@@ -128,7 +131,13 @@ fn run_attacks(arguments: &Arguments, policy: Policy, accounts: Option<Accounts>
     days.dedup();
     let kinds: Vec<AttackKind> = arguments.attack.concat();
     let victims = usize::from(arguments.victims);
-    let options = AttackOptions { victims, days: days.clone(), seed: arguments.seed };
+    let options = AttackOptions {
+        victims,
+        days: days.clone(),
+        seed: arguments.seed,
+        is_until_refusal: false,
+        max_recipients: MAX_ATTACK_RECIPIENTS,
+    };
     let attacks = Attacks::new(policy, accounts, &mut history, options).map_err(|error| match error {
         AttackError::History(error) => CommandError::new(exit::IO, format!("{name}: {error}")),
         AttackError::NoUser => CommandError::new(

@@ -57,6 +57,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
 pub use trial::{LimitOnTrial, limit_on_trial};
+pub use values::quoted;
 use values::{choice, count, host_name, text};
 
 /// A configuration without errors; the contents of certificates, keys and the users file are not checked yet.

@@ -13,16 +13,18 @@ mod tally;
 mod totals;
 
 use crate::policy::Policy;
-pub use attack::{AttackError, AttackKind, AttackOptions, AttackResults, Attacks, report_json, report_text};
+pub use attack::{
+    AttackError, AttackKind, AttackOptions, AttackResults, AttackRun, Attacks, Scene, report_json, report_text,
+};
 pub use flood::Flood;
-use history_csv::Message;
-pub use history_csv::{BadRows, History, MissingUser, ReadError};
+pub use history_csv::{BadRows, History, Message, MissingUser, ReadError};
 use origin::Origin;
 use plot::Traffic;
-pub use replay::{AccountFacts, Accounts};
-use replay::{Replay, disable_incomplete};
+pub use replay::{AccountFacts, Accounts, Outcome, Replay, disable_incomplete};
 use std::io::Write;
 use std::path::Path;
+pub use tally::Tally;
+pub use totals::RefusedRecipients;
 use totals::Totals;
 
 /// Simulation of a policy with a history and possibly a flood.

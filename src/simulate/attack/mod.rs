@@ -12,13 +12,14 @@ use super::History;
 use super::history_csv::{Message, ReadError};
 use super::replay::{Accounts, Outcome, Refused, Replay, disable_incomplete};
 use super::totals::RefusedRecipients;
-use crate::policy::Policy;
 use crate::policy::limit::Limit;
 use crate::policy::matching::Field;
+use crate::policy::{KnownTo, Policy};
 use crate::time::Timestamp;
 pub use kind::AttackKind;
 use random::Random;
 pub use report::{report_json, report_text};
+use std::sync::Arc;
 use std::time::Duration;
 use target::Target;
 
@@ -30,6 +31,10 @@ pub struct AttackOptions {
     /// Numbers of days after which the strangers are counted; ascending, not empty.
     pub days: Vec<u64>,
     pub seed: u64,
+    /// An attack ends at its first refusal. Its results then count nothing that comes later.
+    pub is_until_refusal: bool,
+    /// Maximum number of recipients of one attack. Without a suspension, a flood of a month has many more.
+    pub max_recipients: u64,
 }
 
 /// Results of one kind of attack, one for each victim or group of victims.
@@ -55,34 +60,19 @@ pub struct AttackRun {
     pub is_cut: bool,
 }
 
-/// Maximum number of recipients of one attack. Without a suspension, a flood of a month has many more.
-const MAX_RECIPIENTS: u64 = 100_000;
-
-/// History that was read, with the state of all limits when the attacks begin.
-pub struct Attacks {
+/// History that is divided at the time when the attacks begin, with the accounts that are attacked.
+pub struct Scene {
     options: AttackOptions,
-    replay: Replay,
     began: Timestamp,
+    earlier: Vec<Message>,
     /// Messages after the beginning, at most for the longest time of the options.
     later: Vec<Message>,
     targets: Vec<Target>,
-    /// True if the mail of other users can change what happens to the victim.
-    needs_all: bool,
 }
 
-impl Attacks {
-    /// Reads the history and replays the mail before the attacks. Returns an error if the history cannot be read, or if
-    /// no user is active in it.
-    pub fn new(
-        mut policy: Policy,
-        accounts: Option<Accounts>,
-        history: &mut History,
-        options: AttackOptions,
-    ) -> Result<Self, AttackError> {
-        let missing = disable_incomplete(&mut policy);
-        let needs_all = policy.limits.iter().any(|limit| limit.is_stored() && !is_of_user(limit));
-        let mut replay = Replay::new(&policy, accounts, &missing);
-        let mut messages = read(history)?;
+impl Scene {
+    /// Divides the messages of a whole history. Returns an error if no user is active in it.
+    pub fn new(mut messages: Vec<Message>, options: AttackOptions) -> Result<Self, AttackError> {
         let longest = Duration::from_secs(86_400 * options.days.last().copied().unwrap_or(1));
         let Some(began) = beginning(&messages, longest) else { return Err(AttackError::NoUser) };
         let mut later = messages.split_off(messages.partition_point(|message| message.at < began));
@@ -91,30 +81,66 @@ impl Attacks {
         if targets.is_empty() {
             return Err(AttackError::NoUser);
         }
-        messages.iter().for_each(|message| drop(replay.send(message, false)));
-        Ok(Self { options, replay, began, later, targets, needs_all })
+        Ok(Self { options, began, earlier: messages, later, targets })
+    }
+
+    fn is_of_target(&self, message: &Message) -> bool {
+        self.targets.iter().any(|target| message.user.as_ref() == Some(&target.user))
+    }
+}
+
+/// Attacks on the limits of a policy, with the state of all limits when the attacks begin.
+pub struct Attacks {
+    scene: Arc<Scene>,
+    replay: Replay,
+    /// True if the mail of other users can change what happens to the victim.
+    needs_all: bool,
+}
+
+impl Attacks {
+    /// Reads the history and replays the mail before the attacks. Returns an error if the history cannot be read, or if
+    /// no user is active in it.
+    pub fn new(
+        policy: Policy,
+        accounts: Option<Accounts>,
+        history: &mut History,
+        options: AttackOptions,
+    ) -> Result<Self, AttackError> {
+        Ok(Self::on(policy, accounts, Arc::new(Scene::new(read(history)?, options)?)))
+    }
+
+    /// Replays the mail before the attacks.
+    pub fn on(mut policy: Policy, accounts: Option<Accounts>, scene: Arc<Scene>) -> Self {
+        let missing = disable_incomplete(&mut policy);
+        let needs_all = policy.limits.iter().any(|limit| limit.is_stored() && !is_of_user(limit));
+        let mut replay = Replay::new(&policy, accounts, &missing);
+        let before = scene.earlier.iter().filter(|message| needs_all || scene.is_of_target(message));
+        before.for_each(|message| drop(replay.send(message, false)));
+        Self { scene, replay, needs_all }
     }
 
     /// Runs all attacks of one kind.
     pub fn run(&self, kind: AttackKind) -> AttackResults {
-        let groups = self.targets.chunks(kind.accounts()).enumerate();
-        let runs = groups.map(|(n, targets)| self.attack(kind, targets, self.options.seed.wrapping_add(n as u64 + 1)));
+        let groups = self.scene.targets.chunks(kind.accounts()).enumerate();
+        let runs =
+            groups.map(|(n, targets)| self.attack(kind, targets, self.scene.options.seed.wrapping_add(n as u64 + 1)));
         AttackResults { kind, runs: runs.collect() }
     }
 
     fn attack(&self, kind: AttackKind, targets: &[Target], seed: u64) -> AttackRun {
         let mut replay = self.replay.clone();
         let mut random = Random::new(seed);
-        let days: Vec<Timestamp> = self.options.days.iter().map(|days| self.began.after(DAY * *days as u32)).collect();
-        let end = days.last().copied().unwrap_or(self.began);
+        let days: Vec<Timestamp> =
+            self.scene.options.days.iter().map(|days| self.scene.began.after(DAY * *days as u32)).collect();
+        let end = days.last().copied().unwrap_or(self.scene.began);
         let is_own = |message: &&Message| targets.iter().any(|target| message.user.as_ref() == Some(&target.user));
-        let mut honest = self.later.iter().filter(|message| self.needs_all || is_own(message)).peekable();
+        let mut honest = self.scene.later.iter().filter(|message| self.needs_all || is_own(message)).peekable();
         let mut run = AttackRun { after_days: vec![0; days.len()], ..AttackRun::default() };
-        let (mut last, mut locked, mut tried) = (self.began, vec![false; targets.len()], 0);
+        let (mut last, mut locked, mut tried) = (self.scene.began, vec![false; targets.len()], 0);
         for number in 0.. {
-            let next = kind.message(targets, number, self.began, last, &mut random);
+            let next = kind.message(targets, number, self.scene.began, last, &mut random);
             let Some(next) = next.filter(|next| next.message.at < end) else { break };
-            run.is_cut = tried >= MAX_RECIPIENTS;
+            run.is_cut = tried >= self.scene.options.max_recipients;
             if run.is_cut || locked.iter().all(|is_locked| *is_locked) {
                 break;
             }
@@ -125,7 +151,10 @@ impl Attacks {
             }
             let outcome = replay.send(&next.message, true);
             locked[(number % targets.len() as u64) as usize] |= is_until_released(&outcome);
-            run.note(&outcome, last.since(self.began), next.has_strangers);
+            run.note(&outcome, last.since(self.scene.began), next.has_strangers);
+            if self.scene.options.is_until_refusal && run.first_refusal.is_some() {
+                return run;
+            }
             let delivered = if next.has_strangers { outcome.delivered() as u64 } else { 0 };
             let columns = run.after_days.iter_mut().zip(&days).filter(|(_, end)| last < **end);
             columns.for_each(|(column, _)| *column += delivered);
@@ -184,9 +213,11 @@ fn beginning(messages: &[Message], longest: Duration) -> Option<Timestamp> {
     Some(first.after((span * 2 / 3).min(latest).max(span / 2)))
 }
 
-/// Returns whether each budget of a limit belongs to one user.
+/// Returns whether each budget of a limit belongs to one user, and so does the memory of the limit.
 fn is_of_user(limit: &Limit) -> bool {
-    limit.per.contains(&Field::User)
+    let memory = limit.distinct.and_then(|distinct| distinct.known_to);
+    let is_own_memory = memory.is_none_or(|memory| memory.known_to == KnownTo::Each(Field::User));
+    limit.per.contains(&Field::User) && is_own_memory
 }
 
 /// Returns whether the sender is suspended or locked until somebody ends this: nothing more gets through.
