@@ -21,8 +21,7 @@ fn start() -> (Site, Process) {
     (site, weir)
 }
 
-const LIMITS: &str =
-    "[[limit]]\nname = \"ten\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1d\"\ncharge = \"accepted\"\n";
+const LIMITS: &str = "outcomes = {}\n[[limit]]\nname = \"ten\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1d\"\ncharge = \"accepted\"\n";
 
 /// Adds a token.
 fn add_token(site: &Site, arguments: &[&str]) -> String {
@@ -60,8 +59,17 @@ fn routes() -> Vec<String> {
     description["paths"].as_object().unwrap().iter().flat_map(of_path).collect()
 }
 
-/// Routes that change nothing, but can cost much.
-const TESTS: [&str; 2] = ["POST /v1/test", "POST /v1/what-if"];
+/// Routes that are no acts of an administrator, but need a token that may act: tests, which can cost much, outcomes, and lessons.
+const TESTS: [&str; 4] = ["POST /v1/test", "POST /v1/what-if", "POST /v1/outcomes", "POST /v1/memories/recipients"];
+
+/// A body for each of [`TESTS`], with the status of the answer to a token that may act. This Weir has no decision log.
+const BODIES: [(&str, u16); 4] = [
+    (r#"{"client":"192.0.2.7"}"#, 200),
+    (r#"{"limit":""}"#, 422),
+    (r#"{"kind":"bounced","queue-ids":["4A8D2280F15"]}"#, 200),
+    // No limit of this Weir has a memory.
+    (r#"{"recipients":[]}"#, 422),
+];
 
 /// Returns a request to each route that reads, with the status of the answer to a token that may read.
 pub fn reads() -> Vec<(String, u16)> {
@@ -144,8 +152,7 @@ fn no_act_succeeds_without_a_token_that_may_act() {
     assert_eq!(refused("wrong-token"), (6 * ACTS.len() + 3 * reads.len()) as f64);
     weir.logged("API request refused");
     let tester = bearer(&add_token(&site, &["tester", "--act"]));
-    // This Weir has no decision log.
-    for (route, (body, status)) in TESTS.iter().zip([(r#"{"client":"192.0.2.7"}"#, 200), (r#"{"limit":""}"#, 422)]) {
+    for (route, (body, status)) in TESTS.iter().zip(BODIES) {
         assert_eq!(ask(&weir, route, JSON, body).status, 401);
         assert_eq!(ask(&weir, route, &bearer(&reader), body).status, 403);
         assert_eq!(ask(&weir, route, &tester, body).status, status);

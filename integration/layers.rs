@@ -7,13 +7,14 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 33] = [
+const ROOMS: [(&str, &[&str], Kind); 35] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
     ("terminal", &[], Kind::Pure),
     ("reference", &["time"], Kind::Pure),
+    ("queue_id", &[], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
     ("metrics", &["time"], Kind::Free),
     ("log", &["time"], Kind::Free),
@@ -62,6 +63,7 @@ const ROOMS: [(&str, &[&str], Kind); 33] = [
     (
         "server",
         &[
+            "queue_id",
             "session",
             "smtp",
             "policy",
@@ -84,6 +86,7 @@ const ROOMS: [(&str, &[&str], Kind); 33] = [
         "admin",
         &[
             "server",
+            "queue_id",
             "session",
             "rehearse",
             "what_if",
@@ -123,7 +126,9 @@ const ROOMS: [(&str, &[&str], Kind); 33] = [
         ],
         Kind::Free,
     ),
-    ("history", &["time"], Kind::Free),
+    ("history", &["queue_id", "time"], Kind::Free),
+    // Reads the logs of smart hosts and reports in mails.
+    ("outcomes", &["history", "queue_id", "time"], Kind::Free),
     ("import", &["policy", "time"], Kind::Free),
     ("simulate", &["policy", "time"], Kind::Free),
     ("recommend", &["simulate", "config", "policy", "time"], Kind::Free),

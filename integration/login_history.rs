@@ -33,7 +33,10 @@ fn the_login_history_is_printed_and_outlives_a_restart() {
         "car\\u{1b}ol: no login in the last 30d; there is no account of this name\n"
     );
     log_in(&weir, [127, 2, 0, 7], "Laptop.Example", PASSWORD);
+    // Weir records a login just after it has sent the reply, so two logins can be recorded in either order.
+    wait_for("the first login", || logins(&site, &["alice"]).contains("laptop.example").then_some(()));
     log_in(&weir, [127, 2, 0, 8], "phone.example", PASSWORD);
+    wait_for("the second login", || logins(&site, &["alice"]).contains("phone.example").then_some(()));
     log_in(&weir, [127, 3, 0, 7], "laptop.example", PASSWORD);
     log_in(&weir, [127, 4, 0, 7], "guesser.example", "a guess");
     let expected = |out: &str| {
@@ -47,7 +50,6 @@ fn the_login_history_is_printed_and_outlives_a_restart() {
                 "2|127.2.0.0/24|-|-|PLAIN|phone.example, laptop.example",
             ]
     };
-    // Weir records a login just after it has sent the reply.
     wait_for("history", || expected(&logins(&site, &["alice"])).then_some(()));
     weir.terminate();
     let weir = site.start();

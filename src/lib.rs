@@ -7,7 +7,7 @@
 //! |---|---|
 //! | account | User name and password hash in the users file ([`accounts`]). |
 //! | act | Transaction of the store: one decision and all of its charges, which become durable together. |
-//! | action | Consequence of a limit that is exceeded: warn, delay, defer, deny, drop, suspend, notify, route. |
+//! | action | Consequence of a limit that is exceeded: warn, delay, defer, deny, drop, suspend, notify, route, suspect. |
 //! | budget | State of one limit for one owner: a level, the time of the last charge, perhaps a Bloom filter. |
 //! | burst | Amount that a limit lets through at once. |
 //! | charge | Amount that an event adds to a budget. |
@@ -29,24 +29,32 @@
 //! | login history | Networks, countries and EHLO names from which each user has logged in lately. |
 //! | location | Country and autonomous system of a client, which a database gives for its address. |
 //! | login networks | Networks from which a user is expected to log in. |
+//! | lock | Suspension that refuses only mail to strangers. |
 //! | matcher | Conditions under which a limit applies: `match` and `except`. |
+//! | memory | Recipients to which mail of an owner was delivered lately; a limit with `known-to` does not count them. |
 //! | mode | `enforce`, `soft` (warns and notifies, never refuses) or `shadow` (counts; clients notice nothing). |
 //! | notice | Document about an exceeded limit, which the targets of a notification get. |
 //! | notification | Section `[notify.NAME]`: the targets of the notices that limits make with the action `notify`. |
 //! | novelty | Whether the network, country and EHLO name of a login are new for the user. |
 //! | origin | Network, country and EHLO name of a login. |
 //! | owner | Values of the fields in `per`: the user, client or sender whose budget it is. |
+//! | outcome | Result of a delivery that the smart host knows after it has accepted the message: bounce, complaint. |
 //! | override | Row of a table that gives some owners another quota. |
 //! | plan | Budgets that the limits for one request need, and the checks that are made with these budgets. |
 //! | pipeline | Commands that a client sent without waiting for replies; policy decides on all of them in one act. |
+//! | queue id | Name that an upstream gives a message in its reply; outcomes name the message by it ([`queue_id`]). |
 //! | quota | Amount that a limit allows: a rate with its burst, or a count per message or connection. |
 //! | refund | Subtraction of an earlier charge from a budget, because the charged event had no effect: the mail was not sent. |
+//! | regularity | 1 minus the coefficient of variation of the gaps between events: programs send at regular times. |
 //! | rung, ladder | Rung: an action of a limit, and the level from which it applies. Ladder: all rungs of the limit. |
 //! | senders | Addresses as which users may send: own addresses, permits, login maps and aliases of `[senders]`. |
 //! | session | Dialogue with one client. |
+//! | sign | Limit with an action `suspect`: it adds points to the suspicion score of a user, up to a cap. |
 //! | slot | Permit of a limited number: for the sessions of a gauge, or for the connections to an upstream. |
 //! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
+//! | stranger | Recipient that a memory does not know. |
 //! | suspension | Exception that refuses the mail of one owner for a while, except to the recipients that `[suspensions]` allows. |
+//! | suspicion score | Sum of the points of a user's signs, each of which decays by its half-life. From certain scores on the user is in the class `watched` or `locked`, which limits match on. |
 //! | top sender | User, or client without a login, that sends or is refused most at present. |
 //! | upstream | Smart host to which Weir relays. |
 //! | verdict | Decision of policy about one event. |
@@ -71,7 +79,8 @@
 //! 5. The client sends the message with DATA or BDAT. `server/message_pipe.rs` forwards the octets as they arrive, with
 //!    one `Received:` line on top, and `smtp/data.rs` examines every octet. `smtp/from_header/` finds the addresses in the
 //!    From header, and `session/sender_check.rs` compares them with the senders of the user. Weir sends the final dot
-//!    last, and the client gets the upstream's answer to the final dot. Weir has no queue.
+//!    last, and the client gets the upstream's answer to the final dot. The memories (`policy/memory.rs`) learn the
+//!    recipients of an accepted message before that. Weir has no queue.
 //!
 //! # Around it
 //!
@@ -92,6 +101,8 @@
 //!   pauses before a failed attempt is repeated.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
 //!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
+//! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. The store
+//!   knows by the queue id whose message it was (`store/queue_ids/`), and `admin/outcomes.rs` charges the limits.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits, and [`recommend`] computes limits from this mail. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
@@ -120,7 +131,9 @@ pub mod import;
 pub mod log;
 pub mod metrics;
 pub mod notify;
+pub mod outcomes;
 pub mod policy;
+mod queue_id;
 pub mod recommend;
 pub mod reference;
 pub mod rehearse;

@@ -14,10 +14,10 @@ use std::time::Duration;
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// Makes a point in time from microseconds since 1970.
     /// Last second of the year 9999, for terms that end only by a command.
     pub const END_OF_9999: Self = Self(253_402_300_799_000_000);
 
+    /// Makes a point in time from microseconds since 1970.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }

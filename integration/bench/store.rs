@@ -220,6 +220,7 @@ fn open_with(path: &Path, policy: Policy, metrics: Arc<Metrics>) -> Arc<Store> {
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     Arc::new(Store::open(&options, policy, metrics).unwrap())
 }

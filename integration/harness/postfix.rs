@@ -180,7 +180,9 @@ fn master_cf(port: u16) -> String {
         ("smtp", "smtp"),
         ("anvil", "anvil"),
     ] {
-        text.push_str(&format!("{name} unix - n n - 0 {program}\n"));
+        // The logs of bounced and deferred mail belong to the user of Postfix, who must be able to delete them.
+        let unprivileged = if program == "bounce" { '-' } else { 'n' };
+        text.push_str(&format!("{name} unix - {unprivileged} n - 0 {program}\n"));
     }
     // The `n` after `unix` is in the column `private`: other users can reach the socket.
     text.push_str("cleanup unix n - n - 0 cleanup\nflush unix n - n 1000? 0 flush\nshowq unix n - n - - showq\ntlsmgr unix - - n 1000? 1 tlsmgr\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\npostlog unix-dgram n - n - 1 postlogd\n");

@@ -1,5 +1,6 @@
 //! Tests of `weir history`: it makes the expected histories of mail from logs in the formats of real mail servers.
 
+mod learn;
 mod real_exim;
 
 use crate::harness::{Client, Outcome, Site, Upstream, run, weir};

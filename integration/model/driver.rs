@@ -98,6 +98,7 @@ impl World {
             durability: Durability::Process,
             on_failure: OnFailure::Allow,
             refusals: store::RefusalOptions::default(),
+            outcomes: None,
         };
         let store = Store::open(&options, real(&limits), Arc::new(Metrics::new().unwrap())).unwrap();
         let model = plain::Policy { limits, ..plain::Policy::default() };
@@ -600,7 +601,11 @@ fn of_real(real: &request::Event) -> Event {
         request::Event::Recipient(_) => Event::Rcpt,
         request::Event::Message => Event::Data,
         request::Event::End { .. } => Event::End,
-        request::Event::Command | request::Event::Rejected(_) | request::Event::Delivered(_) => {
+        request::Event::Command
+        | request::Event::Rejected(_)
+        | request::Event::Delivered(_)
+        | request::Event::Bounced(_)
+        | request::Event::Complained(_) => {
             panic!("nothing counts these")
         }
     }

@@ -6,6 +6,8 @@ use super::exceptions::{Exception, OwnerFields, applicability, owner_fields};
 use super::logins::LoginLine;
 use super::owner_keys::Wanted;
 use super::refusals::{self, StoredRefusal};
+use super::suspicion;
+pub use super::suspicion::{SignRow, SuspicionRow};
 use super::top::SenderRow;
 use super::{Api, ApiError, Errors, Json, Query};
 use crate::accounts::Accounts;
@@ -58,6 +60,10 @@ pub struct BudgetsAnswer {
     pub budgets: Vec<BudgetRow>,
     /// Reason why budgets may be missing; null if none is.
     pub incomplete: Option<String>,
+    /// Suspicion score of the user; null if the owner is no user, or if no limit is a sign.
+    pub suspicion: Option<SuspicionRow>,
+    /// Reason why the suspicion score is not known; null if it is.
+    pub suspicion_unknown: Option<String>,
     /// Present activity, if the owner is one of the top senders.
     pub activity: Option<SenderRow>,
     /// Last refusals of the user or client that are stored, the newest first.
@@ -102,6 +108,10 @@ pub async fn of_owner(
         Some(user) => logins(&server.store, user, now).await,
         None => (Vec::new(), None),
     };
+    let (suspicion, suspicion_unknown) = match user.map(|user| suspicion::row(&server.store, user, &budgets, now)) {
+        Some(row) => row.await,
+        None => (None, None),
+    };
     let exceptions = &policy.exceptions;
     let grants = exceptions.grants().filter(|grant| grant.term.holds(now) && wanted.is_part_of(&grant.owner));
     let suspensions = exceptions.suspensions().filter(|one| one.term.holds(now) && wanted.is_refused_by(&one.owner));
@@ -114,6 +124,8 @@ pub async fn of_owner(
         grants: grants.map(|grant| Exception::from(&**grant)).collect(),
         budgets,
         incomplete,
+        suspicion,
+        suspicion_unknown,
         activity: activity(&server, &wanted, now),
         refusals,
         refusals_unknown,

@@ -124,6 +124,7 @@ fn action(Rung { at, action }: &Rung) -> LimitAction {
         Action::Suspend { time, .. } => ("suspend", Some(time.to_string())),
         Action::Lock(time) => ("lock", Some(time.to_string())),
         Action::Notify(notification) => ("notify", Some(notification.name.to_string())),
+        Action::Suspect(suspect) => ("suspect", Some(format_amount(suspect.points))),
     };
     LimitAction { at: *at, action: name.to_owned(), value }
 }

@@ -5,8 +5,8 @@
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
 use super::{
-    activity, audit, budgets, caller, error, events, evidence, exceptions, level_chart, limits, logins, refusals,
-    rehearsal, reload, sessions, state, status, top, upstreams, what_if,
+    activity, audit, budgets, caller, error, events, evidence, exceptions, level_chart, limits, logins, memories,
+    outcomes, refusals, rehearsal, reload, sessions, state, status, top, upstreams, what_if,
 };
 use axum::Router;
 use axum::http::{Method, Uri};
@@ -49,6 +49,8 @@ fn acting() -> OpenApiRouter<Api> {
         .routes(routes!(exceptions::grants::grant, exceptions::grants::revoke))
         .routes(routes!(exceptions::suspensions::suspend, exceptions::suspensions::release))
         .routes(routes!(exceptions::resets::reset))
+        .routes(routes!(memories::learn))
+        .routes(routes!(outcomes::outcomes))
 }
 
 /// Title and security of the API.

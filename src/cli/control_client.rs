@@ -58,6 +58,13 @@ pub fn post<T: DeserializeOwned>(config: &Path, path: &str, body: &impl Serializ
     ask(config, Method::POST, path, Some(body))
 }
 
+/// Posts lines of JSON to a path.
+pub fn post_lines<T: DeserializeOwned>(config: &Path, path: &str, lines: &[impl Serialize]) -> Result<T, AskError> {
+    let lines: Result<Vec<String>, _> = lines.iter().map(serde_json::to_string).collect();
+    let lines = lines.map_err(|error| AskError::Failed(CommandError::new(exit::DATA, error)))?;
+    ask(config, Method::POST, path, Some(lines.join("\n")))
+}
+
 /// Deletes the thing that `path` and its query name.
 pub fn delete<T: DeserializeOwned>(config: &Path, path: &str) -> Result<T, AskError> {
     ask(config, Method::DELETE, path, None)

@@ -61,8 +61,18 @@ pub struct Suspend {
     /// Stay suspended although the user gets a new password
     #[arg(long)]
     keep: bool,
-    #[command(flatten)]
-    term: Term,
+    /// Lock instead: refuse only mail to strangers, to whom no mail of the owner was delivered lately
+    #[arg(long, conflicts_with = "strict")]
+    strangers_only: bool,
+    /// Duration, such as 8h or 1d
+    #[arg(long = "for", value_name = "TIME", required_unless_present = "until_released")]
+    time: Option<String>,
+    /// Suspend until `weir release`, or a new password that ends the suspension
+    #[arg(long, conflicts_with = "time")]
+    until_released: bool,
+    /// The reason, for the audit trail
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
@@ -129,7 +139,7 @@ struct Because {
 
 pub fn grant(Grant { budget, rate, term, force, config }: Grant) -> Result<(), CommandError> {
     let Budget { limit, key } = budget;
-    let (for_seconds, Term { reason, .. }) = (seconds(&term)?, term);
+    let (for_seconds, Term { reason, .. }) = (seconds(&term.time)?, term);
     let mut request = GrantRequest { limit, key, rate, for_seconds, reason, force: force.force };
     act_checked(|force| {
         request.force |= force;
@@ -153,9 +163,12 @@ pub fn reset(Reset { budget, because, force, config }: Reset) -> Result<(), Comm
     })
 }
 
-pub fn suspend(Suspend { owner, strict, keep, term, force, config }: Suspend) -> Result<(), CommandError> {
-    let (for_seconds, Term { reason, .. }) = (seconds(&term)?, term);
-    let mut request = SuspendRequest { owner, for_seconds, reason, strict, keep, force: force.force };
+pub fn suspend(arguments: Suspend) -> Result<(), CommandError> {
+    let Suspend { owner, strict, keep, strangers_only, time, until_released, reason, force, config } = arguments;
+    let for_seconds = time.as_deref().map(seconds).transpose()?;
+    let force = force.force;
+    let mut request =
+        SuspendRequest { owner, for_seconds, until_released, reason, strict, keep, strangers_only, force };
     act_checked(|force| {
         request.force |= force;
         control_client::post(&config.config, "/v1/suspensions", &request)
@@ -203,7 +216,7 @@ fn print_audit(config: &Path, last: u64, is_json: bool) -> Result<(), CommandErr
 }
 
 /// Returns the duration of an exception in seconds.
-fn seconds(Term { time, .. }: &Term) -> Result<f64, CommandError> {
+fn seconds(time: &str) -> Result<f64, CommandError> {
     parse_term(time).map_err(|why| CommandError::new(exit::DATA, why))
 }
 

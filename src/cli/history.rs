@@ -1,16 +1,18 @@
 //! `weir history`: makes the input of `weir simulate` from the logs of a mail server.
 
-use super::{CommandError, complain, exit, written};
-use crate::clock;
-use crate::history::{self, HistoryError, Options, Program};
+use super::log_conversion::{Logs, ProgramName, convert, zone};
+use super::{CommandError, exit, learn};
 use jiff::tz::TimeZone;
-use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The program that wrote the logs
-    program: ProgramName,
+    #[arg(required = true)]
+    program: Option<ProgramName>,
     /// The logs, in any order, also rotated, gzipped and of several hosts; - is standard input
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
@@ -29,64 +31,30 @@ pub struct Arguments {
     year: Option<i16>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum ProgramName {
-    /// Lines of syslog or of maillog_file: /var/log/mail.log, /var/log/maillog
-    Postfix,
-    /// The main log: /var/log/exim4/mainlog, /var/log/exim_mainlog
-    Exim,
-    /// Lines of journalctl or of standard error, as text or JSON
-    Weir,
-}
-
-fn zone(name: &str) -> Result<TimeZone, String> {
-    TimeZone::get(name).map_err(|_| "it is not the name of a time zone such as Europe/Vienna".to_owned())
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Fill the memories of limits with known-to from logs, so that the recipients of the past do not count as new;
+    /// Weir may be running
+    #[command(after_help = concat!(
+        "Example:\n  weir history learn postfix /var/log/mail.log*\n",
+        "  weir history learn --correspondents correspondents.csv"
+    ))]
+    Learn(learn::Arguments),
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let options = Options {
-        program: match arguments.program {
-            ProgramName::Postfix => Program::Postfix,
-            ProgramName::Exim => Program::Exim,
-            ProgramName::Weir => Program::Weir,
-        },
-        logs: arguments.logs.clone(),
-        zone: arguments.timezone.clone().unwrap_or_else(TimeZone::system),
+    let program = match (&arguments.command, arguments.program) {
+        (Some(Command::Learn(arguments)), _) => return learn::run(arguments),
+        (None, Some(program)) => program,
+        (None, None) => return Err(CommandError::new(exit::USAGE, "name the program that wrote the logs")),
+    };
+    let logs = Logs {
+        program,
+        logs: &arguments.logs,
+        zone: arguments.timezone.as_ref(),
         year: arguments.year,
-        now: clock::now(),
         refused: arguments.refused,
         authenticated: arguments.authenticated,
     };
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    let summary = match history::write(&options, &mut out) {
-        Ok(summary) => summary,
-        Err(HistoryError::Open(path, error)) => {
-            return Err(CommandError::new(exit::NO_INPUT, format!("{}: {error}", path.display())));
-        }
-        Err(HistoryError::Sort(error)) => {
-            let folder = std::env::temp_dir();
-            return Err(CommandError::new(exit::IO, format!("{}, for sorting: {error}", folder.display())));
-        }
-        Err(HistoryError::Output(error)) => return written(Err(error)),
-    };
-    written(out.flush())?;
-    complain(&summary.text());
-    let name = options.program.name();
-    match (summary.broken(), summary.other_program()) {
-        (Some(file), _) => {
-            Err(CommandError::new(exit::IO, format!("{}: not read to its end; the rest is written", file.name)))
-        }
-        (None, Some(other)) => Err(CommandError::new(
-            exit::DATA,
-            format!(
-                "no message of {name} in these logs; they look like those of {0}: weir history {1}",
-                other.name(),
-                other.name().to_lowercase()
-            ),
-        )),
-        (None, None) if summary.is_empty() => {
-            Err(CommandError::new(exit::DATA, format!("no message of {name} in these logs")))
-        }
-        (None, None) => Ok(()),
-    }
+    convert(&logs, std::io::stdout().lock())
 }

@@ -8,10 +8,13 @@ mod demo;
 mod exceptions;
 mod history;
 mod import;
+mod learn;
 mod log;
+mod log_conversion;
 mod logins;
 mod manual;
 mod notify;
+mod outcomes;
 mod password;
 mod recommend;
 mod rehearse;
@@ -90,8 +93,11 @@ enum Command {
     /// End a grant before its time
     #[command(after_help = "Example:\n  weir revoke user-recipients alice")]
     Revoke(exceptions::Revoke),
-    /// Suspend a user, client, sender or domain: Weir refuses all its mail for a limited time
-    #[command(after_help = "Example:\n  weir suspend alice --for 1d --reason \"password stolen\"")]
+    /// Suspend a user, client, sender or domain: Weir refuses its mail for a time or until it is released
+    #[command(after_help = concat!(
+        "Example:\n  weir suspend alice --for 1d --reason \"password stolen\"\n",
+        "  weir suspend alice --strangers-only --until-released --reason \"odd mail\""
+    ))]
     Suspend(exceptions::Suspend),
     /// End a suspension, also one that a limit began
     #[command(after_help = "Example:\n  weir release alice --reason \"new password\"")]
@@ -149,6 +155,15 @@ enum Command {
         "Example:\n  weir history postfix /var/log/mail.log* > history.csv"
     ))]
     History(history::Arguments),
+    /// Count outcomes of deliveries: what the smart host bounced after it had accepted a message, and complaints
+    #[command(after_help = concat!(
+        "Weir needs [outcomes] in its configuration. Each outcome counts once, also if a log is read again.\n\n",
+        "Example:\n  weir outcomes postfix --follow /var/log/mail.log"
+    ))]
+    Outcomes {
+        #[command(subcommand)]
+        command: outcomes::Command,
+    },
     /// Print the rate limits of another program's configuration as limits of Weir
     #[command(after_help = concat!(
         "Exit code: 65 if a part of the configuration is not translated; standard error names each part.\n\n",
@@ -287,6 +302,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Recommend(arguments) => recommend::run(&arguments),
         Command::History(arguments) => history::run(&arguments),
+        Command::Outcomes { command } => outcomes::run(&command),
         Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),

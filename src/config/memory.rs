@@ -3,12 +3,14 @@
 use super::section::Section;
 use super::values::{duration, expected};
 use crate::engine::distinct::MAX_OCTETS;
-use crate::policy::MemoryRules;
+use crate::policy::{MemoryRules, Policy};
 use crate::time::{Units, parse_amount};
+use std::ops::Range;
 use toml::de::DeValue;
 
-/// Reads `[memory]`.
-pub fn read(mut s: Section<'_>) -> MemoryRules {
+/// Reads `[memory]`. Also returns the position of the section, if the file has it with other values than the defaults.
+pub fn read(mut s: Section<'_>) -> (MemoryRules, Option<Range<usize>>) {
+    let span = s.exists().then(|| s.span());
     let remember = s.value("remember", "\"180d\"", |value| match duration(value)? {
         time if time.is_zero() => Err("write how long a recipient stays known, as in \"180d\"".to_owned()),
         time => Ok(time),
@@ -19,7 +21,16 @@ pub fn read(mut s: Section<'_>) -> MemoryRules {
         s.value("max-recipients-per-domain", "200000", |value| most_recipients(value, MAX_OCTETS * 8));
     let site_recipients = s.value("max-recipients-of-all", "\"5M\"", |value| most_recipients(value, MAX_OCTETS * 128));
     s.finish();
-    MemoryRules { remember, recipients, domain_recipients, site_recipients }
+    let rules = MemoryRules { remember, recipients, domain_recipients, site_recipients };
+    (rules, span.filter(|_| rules != MemoryRules::default()))
+}
+
+/// Warns if the file has a section `[memory]`, at `span`, that no limit uses.
+pub fn warn_of_unused(root: &Section<'_>, span: Option<Range<usize>>, policy: &Policy) {
+    if let Some(span) = span.filter(|_| !policy.has_memories()) {
+        let help = "known-to = \"user\" in a limit";
+        root.warn_unless(&["limit"], &span, "no limit has known-to, so [memory] is not used", Some(help));
+    }
 }
 
 /// Reads a number of recipients: an integer, or a text such as `5M`.

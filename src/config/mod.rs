@@ -21,6 +21,7 @@ mod login_networks;
 mod mail_loop;
 mod memory;
 mod notify;
+mod outcomes;
 mod overrides;
 mod redact;
 pub mod reference;
@@ -30,6 +31,7 @@ mod senders;
 mod service_user;
 mod source;
 mod suspensions;
+mod suspicion;
 mod synonyms;
 mod syntax;
 mod trial;
@@ -273,7 +275,8 @@ impl Reader {
             listening: listeners.iter().map(|listener| listener.address).collect(),
         };
         mail_loop::warn(&root, &relay, &places.upstreams, &listeners);
-        let (state, max_new_budgets) = self.state(root.section("state"), &mut places);
+        let (mut state, max_new_budgets) = self.state(root.section("state"), &mut places);
+        state.outcomes = outcomes::read(root.section("outcomes"));
         let admin::Admin { options: admin, socket, tokens } =
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         (places.socket, places.tokens) = (socket, tokens);
@@ -303,6 +306,7 @@ impl Reader {
             lateness,
             help_url: help_url.clone(),
             contact: None,
+            suspicion: suspicion::Suspicion::default(),
             memory: MemoryRules::default(),
             compiled: limit::Compiled::default(),
             references: limit::References::default(),
@@ -312,8 +316,11 @@ impl Reader {
         let has_users_file = accounts.as_ref().is_some_and(|accounts| accounts.file.is_some());
         let suspensions = suspensions::read(root.section("suspensions"), has_users_file, &mut context);
         context.contact = suspensions.contact.clone();
-        context.memory = memory::read(root.section("memory"));
+        context.suspicion = suspicion::read(root.section("suspicion"));
+        let (memory, memory_span) = memory::read(root.section("memory"));
+        context.memory = memory;
         let limits = limit::limits(root.tables("limit"), &mut context);
+        let suspicion = context.suspicion.rules;
         let (mut references, has_xclient) = (context.references, context.has_xclient);
         let login_networks = login_networks.read(&root, &mut files, &normalizer, &mut references);
         if has_xclient {
@@ -324,11 +331,13 @@ impl Reader {
         (places.notifications, places.notify_files) = (notifications.without_target(), notifications.files());
         let notify = notifications.options(&relay.hostname, suspensions.contact.clone(), help_url.clone());
         let mut policy = Policy::new(limits, normalizer, zone);
+        memory::warn_of_unused(&root, memory_span, &policy);
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         (policy.locations, policy.login_networks) = (located.locations, login_networks.into());
         policy.login_history = login_history;
         policy.senders = Arc::new(senders);
         policy.suspensions = Arc::new(suspensions);
+        policy.suspicion = suspicion;
         relay.routed = policy.routes().cloned().collect();
         root.finish();
         let problems = Diagnostics { path: PathBuf::new(), text: String::new(), found: Vec::new() };
@@ -370,7 +379,8 @@ impl Reader {
         let refusals = refusal_history::read(&mut s);
         s.finish();
         let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
-        (store::Options { path: self.folder.join(path), durability, on_failure, refusals }, max_new_budgets)
+        let path = self.folder.join(path);
+        (store::Options { path, durability, on_failure, refusals, outcomes: None }, max_new_budgets)
     }
 }
 

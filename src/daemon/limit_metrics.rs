@@ -1,13 +1,14 @@
 //! Counters of limits. They exist from the moment at which their limit comes into force.
 
 use crate::metrics::{LimitLabels, Metrics};
-use crate::policy::Policy;
 use crate::policy::limit::{Action, Limit};
+use crate::policy::{Policy, SuspicionClass};
 
 /// Shows the counters of all limits in force, and removes those of other limits.
 pub fn show_limits(metrics: &Metrics, policy: &Policy) {
     let labels: Vec<_> = policy.limits.iter().map(labels).collect();
     metrics.limits.show(&labels);
+    metrics.suspicion.show(&SuspicionClass::ALL.map(SuspicionClass::name));
 }
 
 /// Returns the labels of a limit's counters.

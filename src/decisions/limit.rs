@@ -1,5 +1,6 @@
 //! Record of what one limit measured.
 
+use super::suspicion::SuspicionRecord;
 use crate::engine::Wait;
 use crate::policy::budgets::Owner;
 use crate::policy::exception::{Grant, Suspension, Term};
@@ -69,6 +70,9 @@ pub struct LimitRecord {
     /// helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<f64>,
+    /// Suspicion score of the user before the event, if the limit matches on suspicion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspicion: Option<SuspicionRecord>,
 }
 
 /// Grant or suspension.
@@ -128,6 +132,7 @@ impl From<&Evaluation> for LimitRecord {
                 Wait::For(wait) => Some(wait.as_secs_f64()),
                 Wait::Never => None,
             }),
+            suspicion: evaluation.suspicion.as_ref().map(SuspicionRecord::from),
         }
     }
 }

@@ -9,12 +9,14 @@ mod json;
 mod limit;
 mod record;
 mod request;
+mod suspicion;
 
 pub use decision_log::{DecisionLog, Options, Output};
 pub use hub::{Audience, Hub, MAX_WAITING, Reader, Received, RefusalSummary, Sink};
 pub use json::json_line;
 pub use limit::{ExceptionRecord, LimitRecord};
 pub use record::{DecisionRecord, MismatchRecord, Outcome, RecordSource, ReplyRecord};
+pub use suspicion::{SignRecord, SuspicionRecord};
 
 #[cfg(test)]
 mod tests;

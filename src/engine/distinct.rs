@@ -203,6 +203,23 @@ impl Rule {
         filter
     }
 
+    /// Adds a value that was last seen at `at`, a time in the past. A value from before the newer generation began is
+    /// added to the older generation, as long as that has room, so that it is not remembered for too long.
+    pub fn learn_past(&self, filter: Option<Filter>, at: Timestamp, value: Value) -> Filter {
+        match filter {
+            Some(mut filter) if at < filter.epoch => {
+                if filter.older.size == 0 {
+                    filter.older = Generation::few(self.size);
+                }
+                if !filter.older.is_full() {
+                    filter.older.add(value);
+                }
+                filter
+            }
+            filter => self.learn(filter, at, value),
+        }
+    }
+
     /// Returns whether all values in a filter have expired at `now`. The newer generation of the filter began at `epoch`.
     pub fn is_over(&self, epoch: Timestamp, now: Timestamp) -> bool {
         match self.lasts {

@@ -5,6 +5,7 @@
 //! not exceed the limit. Exim's `readonly` computes the state for an amount of 0 and never stores it.
 
 pub mod bucket;
+pub mod decay;
 pub mod distinct;
 pub mod ewma;
 pub mod regularity;

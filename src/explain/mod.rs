@@ -7,9 +7,9 @@ mod hours;
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
-use crate::policy::KnownTo;
-use crate::policy::limit::{Algorithm, Charge, Count, Effect, Limit, Mode, Quota, Scope};
+use crate::policy::limit::{Action, Algorithm, Charge, Count, Effect, Limit, Mode, Quota, Scope};
 use crate::policy::request::{Event, Stage};
+use crate::policy::{KnownTo, Suspect};
 use crate::time::{format_amount, format_duration};
 use amounts::{amount, things};
 use bounds::Bounds;
@@ -196,6 +196,10 @@ impl Explained<'_> {
         let what = match (limit.count, limit.charge) {
             (Count::Refusals, _) => return Some("charged when another limit refuses the recipient".to_owned()),
             (Count::Rejections, _) => return Some("charged when the upstream rejects".to_owned()),
+            (Count::Bounces, _) => return Some("charged when an outcome says that the smart host bounced".to_owned()),
+            (Count::Complaints, _) => {
+                return Some("charged when an outcome says that a recipient complained".to_owned());
+            }
             (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
             (Count::Messages | Count::Recipients | Count::Bytes, Charge::Accepted) => {
                 "with what Weir lets through, and kept if the smart host refuses it or the client gives up"
@@ -241,6 +245,7 @@ impl Explained<'_> {
         let owner = self.rates[0].per.first().map_or_else(|| "sender".into(), |field| field.name());
         let mut rungs: Vec<(f64, String)> =
             self.tables("action").iter().map(|table| rung(table, &owner, &self.allowed())).collect();
+        rungs.iter_mut().for_each(|(at, actions)| self.add_suspect(*at, actions));
         rungs.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let rung = |(at, actions): &(f64, String)| match *at {
             1.0 => format!("{over} {actions}"),
@@ -269,6 +274,19 @@ impl Explained<'_> {
             Mode::Enforce => None,
             Mode::Soft => Some("soft: it warns, and refuses nothing".to_owned()),
             Mode::Shadow => Some("in shadow: it only logs, and refuses nothing".to_owned()),
+        }
+    }
+
+    /// Adds the action `suspect` of the rung at this level, whose value may be a table of its own.
+    fn add_suspect(&self, at: f64, actions: &mut String) {
+        let rungs = self.rates[0].ladder.rungs().iter().filter(|rung| rung.at == at);
+        let suspect = rungs.filter_map(|rung| if let Action::Suspect(one) = rung.action { Some(one) } else { None });
+        for Suspect { points, most, half_life } in suspect {
+            let and = if actions.is_empty() { "" } else { " and " };
+            let (points, most) = (format_amount(points), format_amount(most));
+            let half_life = format_duration(half_life);
+            *actions +=
+                &format!("{and}counted as suspicious: {points} points, at most {most}, half of them after {half_life}");
         }
     }
 
@@ -305,6 +323,7 @@ fn condition(setting: &Setting) -> String {
     match (setting.key, setting.value.as_deref()) {
         (key, Some("true")) => key.to_owned(),
         (key, Some("false")) => format!("not {key}"),
+        ("suspicion", _) => format!("events of users who are {}", values(setting).concat()),
         ("exceeded", _) => format!("events while {} is exceeded", values(setting).join(" or ")),
         (key, _) => format!("{key} {}", values(setting).join(" or ")),
     }
@@ -316,7 +335,7 @@ fn rung(table: &[&Setting], owner: &str, allowed: &str) -> (f64, String) {
     let (at, actions): (Vec<&Setting>, Vec<&Setting>) = table.iter().partition(|setting| setting.key == "at");
     let at = at.first().and_then(|at| values(at).concat().replace('_', "").parse().ok());
     let is_strict = actions.iter().any(|setting| setting.key == "strict" && setting.value.as_deref() == Some("true"));
-    let actions = actions.into_iter().filter(|setting| setting.key != "strict");
+    let actions = actions.into_iter().filter(|setting| !matches!(setting.key, "strict" | "suspect"));
     let actions = actions.map(|setting| match (setting.key, is_strict) {
         ("suspend", true) => action(setting, owner) + " from all mail",
         ("suspend", false) => action(setting, owner) + allowed,
@@ -338,6 +357,7 @@ fn action(setting: &Setting, owner: &str) -> String {
         "drop" => format!("dropped{text}"),
         "route" => format!("routed by {value}"),
         "suspend" => format!("denied, and the {owner} is suspended for {value}"),
+        "lock" => format!("denied, and the {owner} is locked for {value}: it may write to known recipients only"),
         key => format!("told to {value} ({key})"),
     }
 }

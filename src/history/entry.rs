@@ -67,6 +67,12 @@ pub struct Entry<'a> {
     pub unnamed: Option<(u64, Outcome)>,
     /// Id under which the next server queued the message, from that server's reply.
     pub next_id: Option<&'a str>,
+    /// Address of the next server.
+    pub next_host: Option<IpAddr>,
+    /// Queue id that the message had before a content filter returned it, or before `postsuper -r`.
+    pub first_id: Option<&'a str>,
+    /// The server gives up the message after many attempts.
+    pub is_expired: bool,
     /// The message is not new: a content filter returned it to the queue, or `postsuper -r` queued it again.
     pub is_continuation: bool,
     /// Time from the beginning of the message to this line.

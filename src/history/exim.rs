@@ -3,6 +3,7 @@
 use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, bracketed_address, sender};
 use super::stamp::is_date;
 use super::syslog;
+use crate::queue_id;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -181,15 +182,16 @@ fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
         return Parsed::Bad("it names no recipient");
     }
     let next_id = (outcome == Outcome::Sent).then(|| next_id(text)).flatten();
-    Parsed::Entry(Entry { id: id.into(), recipients: vec![(recipient, outcome)], next_id, ..Entry::default() })
+    let next_host = fields(text).find_map(client);
+    let is_expired = outcome == Outcome::Bounced && text.contains("retry timeout exceeded");
+    let recipients = vec![(recipient, outcome)];
+    Parsed::Entry(Entry { id: id.into(), recipients, next_id, next_host, is_expired, ..Entry::default() })
 }
 
 /// Returns the id from the reply of the next server, if that server is an Exim: `C="250 OK
 /// id=1tKz0D-000000003p2-1Gxn"`.
 fn next_id(text: &str) -> Option<&str> {
-    let (_, rest) = text.rsplit_once(" id=")?;
-    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(rest.len());
-    Some(&rest[..end]).filter(|id| is_id(id))
+    queue_id::of_reply(text).filter(|id| is_id(id))
 }
 
 /// Lines about clients that Exim refused before the client named a sender: beginning of the line, and text that the

@@ -1,6 +1,7 @@
 //! History: makes the input of `weir simulate` from the logs of Postfix, Exim and Weir. Only messages in progress are
 //! in memory, and their number is bounded.
 
+mod deliveries;
 mod entry;
 mod exim;
 mod files;
@@ -17,6 +18,7 @@ mod summary;
 mod syslog;
 
 use crate::time::Timestamp;
+pub use deliveries::{DeliveryLine, DeliveryLines, DeliveryResult};
 use entry::Parsed;
 use files::Logs;
 use in_progress::InProgress;
@@ -24,6 +26,7 @@ use jiff::tz::TimeZone;
 use line::Line;
 use repeats::RefusalCopies;
 use rows::Rows;
+pub use rows::UNNAMED_DOMAIN;
 use std::io::{self, Write};
 use std::path::PathBuf;
 pub use summary::Summary;

@@ -3,6 +3,7 @@
 
 use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, bracketed_address, sender};
 use super::syslog;
+use crate::queue_id;
 use std::net::IpAddr;
 
 /// Delivery agents: each of their lines begins with a queue id and a recipient.
@@ -47,7 +48,8 @@ fn of_service<'a>(service: &str, text: &'a str) -> Parsed<'a> {
         "pickup" if text.starts_with("uid=") => {
             // `postsuper -r` puts a message into the queue again, under a new id.
             let is_continuation = text.contains(" orig_id=");
-            Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), is_continuation, ..Entry::default() })
+            let first_id = text.split_once(" orig_id=").map(|(_, id)| id.trim()).filter(|id| is_id(id));
+            Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), first_id, is_continuation, ..Entry::default() })
         }
         "cleanup" if text.starts_with("message-id=") => {
             Parsed::Entry(Entry { kind: Kind::Process, id: id.into(), ..Entry::default() })
@@ -85,7 +87,15 @@ fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let client = value("orig_client").and_then(bracketed_address).or_else(|| bracketed_address(value("client")?));
     let user = value("sasl_username").map(Into::into);
     let is_continuation = first_id.is_some();
-    Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), client, user, is_continuation, ..Entry::default() })
+    Parsed::Entry(Entry {
+        kind: Kind::Begin,
+        id: id.into(),
+        client,
+        user,
+        first_id,
+        is_continuation,
+        ..Entry::default()
+    })
 }
 
 /// Parses a line of the queue manager: `from=<alice@example.org>, size=8200, nrcpt=2 (queue active)`, `removed`.
@@ -95,6 +105,9 @@ fn queue<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     }
     let Some(rest) = text.strip_prefix("from=<") else { return Parsed::Irrelevant };
     // A line `from=<…>, status=expired, returned to sender` does not change the outcomes of the recipients.
+    if rest.ends_with(">, status=expired, returned to sender") {
+        return Parsed::Entry(Entry { id: id.into(), is_expired: true, ..Entry::default() });
+    }
     let Some((address, size)) = rest.split_once(">, size=") else { return Parsed::Irrelevant };
     let Some(size) = size.split(',').next().and_then(|size| size.parse().ok()) else {
         return Parsed::Bad("its size is not a number");
@@ -119,14 +132,15 @@ fn delivery<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
         _ => return Parsed::Bad("its status is unknown"),
     };
     let next_id = (outcome == Outcome::Sent).then(|| queued_as(reply)).flatten();
-    Parsed::Entry(Entry { id: id.into(), recipients: vec![(recipient.into(), outcome)], next_id, ..Entry::default() })
+    let relay = rest.split(", ").find_map(|field| field.strip_prefix("relay="));
+    let next_host = relay.and_then(bracketed_address);
+    let recipients = vec![(recipient.into(), outcome)];
+    Parsed::Entry(Entry { id: id.into(), recipients, next_id, next_host, ..Entry::default() })
 }
 
 /// Returns the queue id from the reply of the next server, if that server is a Postfix.
 fn queued_as(reply: &str) -> Option<&str> {
-    let (_, rest) = reply.rsplit_once("queued as ")?;
-    let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
-    Some(&rest[..end]).filter(|id| is_id(id))
+    queue_id::of_reply(reply).filter(|id| is_id(id))
 }
 
 /// Client, envelope and login in a line about a command of the client: `RCPT from name[192.0.2.7]: 554 5.7.1 …;

@@ -20,7 +20,7 @@ pub struct Rows {
 
 /// Domain of the recipients that the log counts without their addresses. The domain is reserved (RFC 2606 §2), so no
 /// real recipient has it.
-const UNNAMED_DOMAIN: &str = "unnamed.invalid";
+pub const UNNAMED_DOMAIN: &str = "unnamed.invalid";
 
 impl Rows {
     pub fn new(options: &Options) -> Self {

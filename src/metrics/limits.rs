@@ -56,7 +56,7 @@ const STAGES_OF_SUSPENSIONS: [&str; 4] = ["mail", "rcpt", "data", "end"];
 const SHADOW: &str = "shadow";
 
 /// Words of the actions that refuse.
-const REFUSALS: [&str; 4] = ["defer", "deny", "suspend", "drop"];
+const REFUSALS: [&str; 5] = ["defer", "deny", "lock", "suspend", "drop"];
 
 impl LimitMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {

@@ -8,10 +8,12 @@ mod gauge_guard;
 mod limits;
 mod mail;
 mod notices;
+mod outcomes;
 mod password_checks;
 mod process;
 mod service;
 mod state;
+mod suspicion;
 mod upstreams;
 
 pub use admin::AdminMetrics;
@@ -20,9 +22,11 @@ pub use gauge_guard::GaugeGuard;
 pub use limits::{LimitLabels, LimitMetrics};
 pub use mail::MailMetrics;
 pub use notices::NoticeMetrics;
+pub use outcomes::OutcomeMetrics;
 pub use password_checks::{PasswordCheckMetrics, PasswordQueue};
 pub use service::ServiceMetrics;
 pub use state::StateMetrics;
+pub use suspicion::SuspicionMetrics;
 pub use upstreams::{Counted, Part, ReplyStage, UpstreamMetrics, Upstreams};
 
 use builder::Builder;
@@ -42,6 +46,8 @@ pub struct Metrics {
     pub service: ServiceMetrics,
     pub admin: AdminMetrics,
     pub notices: NoticeMetrics,
+    pub suspicion: SuspicionMetrics,
+    pub outcomes: OutcomeMetrics,
 }
 
 impl Metrics {
@@ -59,6 +65,8 @@ impl Metrics {
             service: ServiceMetrics::new(&build)?,
             admin: AdminMetrics::new(&build)?,
             notices: NoticeMetrics::new(&build)?,
+            suspicion: SuspicionMetrics::new(&build)?,
+            outcomes: OutcomeMetrics::new(&build)?,
             registry,
         })
     }

@@ -237,6 +237,7 @@ mod tests {
             level,
             quota: quota("10 / 10s"),
             consequence: verdict::Consequence::default(),
+            suspicion: None,
         }
     }
 

@@ -75,6 +75,9 @@ pub struct Excess {
     /// Length of the longest suspension that the limit can begin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_suspend_for: Option<String>,
+    /// Suspicion score of the user with its signs, if the limit matches on suspicion: `60 points: many 40, guessed 20`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspicion: Option<String>,
     /// True if the level exceeds the limit itself, not only the level of the action.
     pub is_over: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,6 +164,7 @@ impl Excess {
             refuses: notice.consequence.refuses,
             suspends_for: notice.consequence.suspends.map(|time| time.to_string()),
             may_suspend_for: notice.consequence.may_suspend.map(|time| time.to_string()),
+            suspicion: notice.suspicion.as_ref().map(ToString::to_string),
             is_over: is_over(&notice.quota, notice.level),
             user: session.user.map(printable),
             client: Some(session.client),

@@ -64,7 +64,7 @@ pub const REST: Duration = Duration::from_secs(3600);
 
 /// Appends the values of a notice, one in each line.
 fn facts(notice: &Notice, text: &mut String) {
-    let Excess { counted, quota, mode, user, client, network, country, asn, session, times, since, .. } =
+    let Excess { counted, quota, mode, user, client, network, country, asn, session, suspicion, times, since, .. } =
         &notice.excess;
     let place: Vec<String> = [
         network.as_ref().map(|network| format!("network {network}")),
@@ -82,6 +82,7 @@ fn facts(notice: &Notice, text: &mut String) {
         ("User", user.clone()),
         ("Client", client),
         ("Session", session.clone()),
+        ("Score", suspicion.clone()),
         ("Since", since.map(|since| since.rfc3339())),
         ("Events", times.map(|times| format!("{times} reached the level of the notice"))),
         ("Time", Some(notice.time.rfc3339())),

@@ -8,7 +8,8 @@ use super::budgets::{Key, KeyRef};
 use super::exception::Suspension;
 use super::request::{Facts, PolicyRequest};
 use super::verdict::Verdict;
-use super::{Explained, Plan, Policy, decide, explain};
+use super::{Explained, Learnt, Lessons, Plan, Policy, decide, explain};
+use crate::engine::State;
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,6 +34,11 @@ impl InMemoryStore {
     /// key.
     pub fn insert(&mut self, key: Key, budget: Option<Budget>) {
         self.budgets.insert(key, budget);
+    }
+
+    /// Returns the state of a budget; `None` if it was never charged.
+    pub fn state(&self, key: &Key) -> Option<State> {
+        Some(self.budgets.get(key)?.as_ref()?.state)
     }
 
     /// Returns all budgets that were charged.
@@ -87,6 +93,17 @@ impl InMemoryStore {
         }
     }
 
+    /// Makes memories learn recipients of the past.
+    pub fn teach(&mut self, lessons: &Lessons) -> Vec<Learnt> {
+        let mut learnt = Vec::new();
+        for keys in lessons.parts() {
+            let mut loaded = take(&mut self.budgets, keys.iter().map(Key::borrowed));
+            learnt.extend(lessons.learn(&keys, &mut loaded));
+            keep(&mut self.budgets, keys.iter().map(Key::borrowed), loaded);
+        }
+        learnt
+    }
+
     /// Refunds charges.
     pub fn give_back(&mut self, charges: &[RefundableCharge]) {
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
@@ -100,7 +117,11 @@ impl InMemoryStore {
     fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
         let exceptions = Arc::make_mut(&mut self.policy.exceptions);
         let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now));
-        let suspension = former.map_or(suspension.clone(), |former| Arc::new(suspension.extending(former)));
+        let next = match former {
+            None => Some(suspension),
+            Some(former) => suspension.following(former).map(Arc::new),
+        };
+        let Some(suspension) = next else { return };
         if !exceptions.has_room() {
             exceptions.forget(now, None);
         }

@@ -46,10 +46,8 @@ pub struct MemoryRules {
 
 /// First part of a memory's key. It is not the name of a limit, because such names contain no space.
 const NAME: &str = " memory";
-/// Second and third part of a memory's key, in place of a limit's count and algorithm.
-const MEANING: [&str; 2] = ["recipients", "known"];
-/// Part of a key that contains the number of a shard.
-const SHARD: &str = "shard";
+/// Second part of a memory's key, in place of a limit's count.
+const COUNT: &str = "recipients";
 
 /// Word for the memory of the whole site in the configuration.
 const ALL: &str = "all";
@@ -112,6 +110,11 @@ impl KnownTo {
 }
 
 impl Memory {
+    /// Third part of a key, in place of the name of a limit's algorithm.
+    pub const ALGORITHM: &str = "known";
+    /// Name of the last part of a key, which contains the number of a shard.
+    pub const SHARD: &str = "shard";
+
     pub fn remember(&self) -> Duration {
         self.rule.remember().unwrap_or_default()
     }
@@ -128,8 +131,8 @@ impl Memory {
     /// Returns the kind of the memory's keys. See [`Key::kind`].
     pub fn kind(&self) -> String {
         let owner = self.owner().map(Field::word);
-        let shard = (self.known_to.shards() > 1).then_some(SHARD);
-        [NAME, MEANING[0], MEANING[1]].into_iter().chain(owner).chain(shard).collect::<Vec<_>>().join("/")
+        let shard = (self.known_to.shards() > 1).then_some(Self::SHARD);
+        [NAME, COUNT, Self::ALGORITHM].into_iter().chain(owner).chain(shard).collect::<Vec<_>>().join("/")
     }
 
     /// Writes the key of the shard that has room for a recipient to `buffer`. Returns an error with the field of the
@@ -141,7 +144,7 @@ impl Memory {
         buffer: &'b mut String,
     ) -> Result<KeyRef<'b>, Field> {
         buffer.clear();
-        for part in [NAME, MEANING[0], MEANING[1]] {
+        for part in [NAME, COUNT, Self::ALGORITHM] {
             if !buffer.is_empty() {
                 buffer.push(SEPARATOR);
             }
@@ -154,7 +157,7 @@ impl Memory {
         let shards = self.known_to.shards();
         if shards > 1 {
             // Writing to a text never fails.
-            let _ = write!(buffer, "{SEPARATOR}{SHARD}={:02x}", value.shard(shards));
+            let _ = write!(buffer, "{SEPARATOR}{}={:02x}", Self::SHARD, value.shard(shards));
         }
         Ok(KeyRef::of_text(buffer))
     }

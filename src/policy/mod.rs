@@ -16,6 +16,7 @@ mod decision;
 pub mod exception;
 mod fullness;
 mod in_memory;
+mod lessons;
 pub mod limit;
 pub mod location;
 mod login_history;
@@ -26,8 +27,10 @@ mod name_search;
 mod plan;
 mod record_filter;
 pub mod request;
+mod sign;
 mod stored_kind;
 mod suspension;
+pub mod suspicion;
 mod term;
 pub mod verdict;
 
@@ -35,12 +38,15 @@ pub use budget_view::{BudgetReading, BudgetView, BudgetViews, QuotaSource};
 pub use decision::{Explained, decide, explain};
 pub use fullness::FullnessScan;
 pub use in_memory::InMemoryStore;
+pub use lessons::{Learnt, LearntSums, Lessons, PastRecipient};
 pub use login_history::LoginHistory;
 pub use memory::{KnownTo, Memory, MemoryRules};
 pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
 pub use record_filter::{ClientFilter, UserFilter};
+pub use sign::{Sign, SignPoints, SuspicionScore};
 pub use stored_kind::StoredKind;
+pub use suspicion::{Suspect, SuspicionClass, SuspicionRules};
 
 use address::AddressNormalizer;
 use budgets::{Budget, Key};
@@ -74,6 +80,9 @@ pub struct Policy {
     /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
     pub suspensions: Arc<SuspensionRules>,
+    pub suspicion: SuspicionRules,
+    /// Signs, which raise suspicion scores.
+    signs: Arc<[Sign]>,
     /// Memories that limits name with `known-to`, each once.
     memories: Arc<[Memory]>,
     /// True if any enforced limit can delay replies.
@@ -118,6 +127,7 @@ impl Policy {
     pub fn new(mut limits: Vec<Limit>, normalizer: AddressNormalizer, zone: Zone) -> Self {
         let mut matcher_set = MatcherSet::default();
         limits.iter_mut().for_each(|limit| limit.prepare(&mut matcher_set));
+        let signs = Sign::of_limits(&mut limits).into();
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
@@ -127,18 +137,10 @@ impl Policy {
             limits.iter().any(|limit| limit.ladder.rungs().iter().any(|rung| matches!(rung.action, Action::Lock(_))));
         let (limits, matcher_set) = (limits.into(), Arc::new(matcher_set));
         let senders = Arc::new(Senders::new(&normalizer));
-        Self {
-            limits,
-            normalizer,
-            senders,
-            zone,
-            memories,
-            delays,
-            locks,
-            uses_novelty,
-            matcher_set,
-            ..Self::default()
-        }
+        let mut policy = Self { limits, normalizer, senders, zone, memories, signs, ..Self::default() };
+        (policy.delays, policy.locks, policy.uses_novelty) = (delays, locks, uses_novelty);
+        policy.matcher_set = matcher_set;
+        policy
     }
 
     /// Returns whether the client is in a login network of a user. `own`: the login networks that the user's account
@@ -157,14 +159,19 @@ impl Policy {
     /// budgets of other limits, the other limits stay in shadow mode; otherwise they are left out.
     pub fn trying(&self, name: &str) -> Self {
         let is_tried = |limit: &&Limit| *limit.name == *name;
-        let looks = |limit: &Limit| limit.watch.is_some() || limit.matcher.has_exceeded();
+        let looks =
+            |limit: &Limit| limit.watch.is_some() || limit.matcher.has_exceeded() || limit.matcher.has_suspicion();
         let keeps_others = self.limits.iter().filter(is_tried).any(looks);
         let kept = self.limits.iter().filter(|limit| keeps_others || is_tried(limit)).cloned();
         let kept =
             kept.map(|limit| Limit { mode: if is_tried(&&limit) { Mode::Enforce } else { Mode::Shadow }, ..limit });
-        let Self { limits, delays, uses_novelty, matcher_set, .. } =
+        let Self { limits, mut signs, delays, uses_novelty, matcher_set, .. } =
             Self::new(kept.collect(), self.normalizer.clone(), self.zone.clone());
-        Self { limits, delays, uses_novelty, matcher_set, exceptions: Arc::default(), ..self.clone() }
+        // The signs keep the modes of their limits, because the tried limit may match on the score.
+        for sign in Arc::make_mut(&mut signs) {
+            sign.mode = self.signs.iter().find(|known| known.limit == sign.limit).map_or(sign.mode, |known| known.mode);
+        }
+        Self { limits, signs, delays, uses_novelty, matcher_set, exceptions: Arc::default(), ..self.clone() }
     }
 
     /// Returns the name of the limit at this index. If the limit has several rates, the name includes the rate.
@@ -223,7 +230,8 @@ impl Policy {
     pub fn stored_kinds(&self) -> impl Iterator<Item = (String, StoredKind<'_>)> {
         let of_limit = |limit| Limit::kinds(limit).map(move |kind| (kind, StoredKind::Limit(limit)));
         let of_memories = self.memories.iter().map(|memory| (memory.kind(), StoredKind::Memory(*memory)));
-        self.limits.iter().flat_map(of_limit).chain(of_memories)
+        let of_signs = self.signs.iter().map(|sign| (sign.kind(), StoredKind::Sign(sign)));
+        self.limits.iter().flat_map(of_limit).chain(of_memories).chain(of_signs)
     }
 
     /// Merges two budgets of one key. `counted` began at 0 while `stored` could not be read.
@@ -231,6 +239,7 @@ impl Policy {
         let name = key.kind();
         match self.stored_kinds().find(|(kind, _)| *kind == name) {
             Some((_, StoredKind::Memory(_))) => Memory::merged(stored, counted),
+            Some((_, StoredKind::Sign(sign))) => sign.merged(stored, counted),
             Some((_, StoredKind::Limit(limit))) => match limit.rule() {
                 Some(rule) => stored.merged(counted, rule),
                 None => stored,

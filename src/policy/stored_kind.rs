@@ -2,14 +2,16 @@
 
 use super::limit::Limit;
 use super::memory::Memory;
+use super::sign::Sign;
 use crate::engine::State;
 use crate::time::Timestamp;
 
-/// Kind of budgets that a store keeps: the budgets of a limit, or a memory.
+/// Kind of budgets that a store keeps: the budgets of a limit, a memory, or the points of a sign.
 #[derive(Clone, Copy)]
 pub enum StoredKind<'a> {
     Limit(&'a Limit),
     Memory(Memory),
+    Sign(&'a Sign),
 }
 
 impl StoredKind<'_> {
@@ -19,6 +21,7 @@ impl StoredKind<'_> {
         match self {
             Self::Limit(limit) => limit.has_forgotten(state, epoch, now),
             Self::Memory(memory) => memory.has_forgotten(epoch, now),
+            Self::Sign(sign) => sign.rule.has_forgotten(state, now),
         }
     }
 }

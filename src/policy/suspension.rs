@@ -103,9 +103,21 @@ impl Suspension {
         }
     }
 
+    /// Returns the suspension that results when a limit begins this one while `former`, of the same owner, is in force.
+    /// Returns `None` if `former` stays as it is: it ends at the same time or later, or this is only a lock. A lock does
+    /// not prolong a suspension of all mail; it begins at the next refusal after the suspension has ended.
+    pub fn following(&self, former: &Self) -> Option<Self> {
+        let is_kept = match (former.is_lock(), self.is_lock()) {
+            (true, false) => false,
+            (false, true) => true,
+            _ => former.term.until >= self.term.until,
+        };
+        (!is_kept).then(|| self.extending(former))
+    }
+
     /// Returns this suspension as the extension of a former one of the same owner. It began with the former one, and
     /// allows and ends no more than the former one, so that no client gets around an administrator's suspension.
-    pub fn extending(&self, former: &Self) -> Self {
+    fn extending(&self, former: &Self) -> Self {
         let new_password = match (former.new_password, self.new_password) {
             (NewPassword::Keeps, _) | (_, NewPassword::Keeps) => NewPassword::Keeps,
             (NewPassword::Ends(None), own) => own,

@@ -5,7 +5,6 @@ mod answers;
 
 use super::client_authorities::Verifier;
 use super::connection_limits::{ConnectionPermit, Standing};
-use super::decision_records;
 use super::log_throttle::Permit;
 use super::message_pipe::{Parts, slowest};
 use super::open_sessions::{ListedSession, SessionEntry};
@@ -16,6 +15,7 @@ use super::session_id::session_id;
 use super::session_log::SessionLog;
 use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
+use super::{decision_records, queue_ids};
 use crate::accounts::{Accounts, ClientCertificate, Exchange};
 use crate::clock;
 use crate::policy::limit::Count;
@@ -303,6 +303,13 @@ impl Connection {
         // The list of top senders has one entry for all spellings of a user, as the budgets do.
         let normalized = user.map(|user| self.server.store.policy().normalizer.user(user).into_owned());
         sender_activity::count(&self.server.top, &records, normalized, client, clock::now());
+        let (listener, upstream) = (&*self.listener.name, self.via.as_deref().unwrap_or_default());
+        queue_ids::record(
+            &self.server.store,
+            &records,
+            &queue_ids::Origin { user, client, listener, upstream },
+            clock::now(),
+        );
         let log = SessionLog {
             metrics: &self.server.metrics,
             notifier: &self.server.notifier,

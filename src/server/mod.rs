@@ -15,6 +15,7 @@ mod message_pipe;
 mod open_sessions;
 mod options;
 pub mod proxy;
+mod queue_ids;
 mod sender_activity;
 mod services;
 mod session_id;

@@ -4,11 +4,13 @@ use super::log_throttle::{LogThrottle, Permit};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::notify::{self, Notifier};
+use crate::policy::KnownTo;
 use crate::policy::exception;
-use crate::policy::exception::{Suspension, Term};
+use crate::policy::exception::{Suspension, Term, UNTIL_RELEASED};
 use crate::policy::limit::{Mode, Quota};
 use crate::policy::request::{Country, Location, Stage};
-use crate::policy::verdict::{LimitHit, Notice};
+use crate::policy::suspicion::rounded;
+use crate::policy::verdict::{LimitHit, Notice, SuspicionRise};
 use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy, RefusedSender};
 use crate::smtp::reply::Reply;
 use crate::time::{format_amount, format_duration};
@@ -80,6 +82,7 @@ impl SessionLog<'_> {
             }
             Record::Noticed(notice) => self.noticed(notice),
             Record::Suspended(suspension) => self.suspended(suspension),
+            Record::BecameSuspicious(rise) => self.became_suspicious(rise),
             Record::Message(delivery) => self.message(delivery, told),
         }
     }
@@ -253,13 +256,24 @@ impl SessionLog<'_> {
 
     fn suspended(&self, suspension: &Suspension) {
         let Self { metrics, session, client, user, .. } = self;
-        let Suspension { owner, term: Term { since, until, by, reason }, .. } = suspension;
+        let Suspension { owner, term, .. } = suspension;
+        let Term { since, by, reason, .. } = term;
         if let exception::By::Limit(limit) = by {
             metrics.limits.suspensions.with_label_values(&[limit]).inc();
         }
         let Some(Permit { suppressed }) = self.permit("suspended") else { return };
-        let time = format_duration(until.since(*since));
-        tracing::warn!(session, %client, user, suspended = %owner, time, %by, %reason, suppressed, "suspended");
+        let time = term.left(*since).map_or_else(|| UNTIL_RELEASED.to_owned(), format_duration);
+        let known_to = suspension.known_to.map(KnownTo::name);
+        tracing::warn!(session, %client, user, suspended = %owner, time, known_to, %by, %reason, suppressed, "suspended");
+    }
+
+    fn became_suspicious(&self, SuspicionRise { class, score }: &SuspicionRise) {
+        let Self { metrics, session, client, user, .. } = self;
+        metrics.suspicion.rises.with_label_values(&[class.name()]).inc();
+        let Some(Permit { suppressed }) = self.permit("suspicious") else { return };
+        let (class, signs) = (class.name(), score.signs_text());
+        let score = rounded(score.points);
+        tracing::warn!(session, %client, user, class, score, signs, suppressed, "suspicious");
     }
 
     fn message(&self, delivery: &Delivery, told: bool) {

@@ -4,7 +4,7 @@ use super::message_outcome::MessageOutcome;
 use super::mismatch::Mismatch;
 use crate::policy::exception::Suspension;
 use crate::policy::request::{Event, Facts, Stage};
-use crate::policy::verdict::{Evaluation, LimitHit, Notice, Refusal, Suspended};
+use crate::policy::verdict::{Evaluation, LimitHit, Notice, Refusal, Suspended, SuspicionRise};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::net::IpAddr;
@@ -78,6 +78,8 @@ pub enum Record {
     Noticed(Notice),
     /// A limit has suspended a client, user, sender or user domain.
     Suspended(Arc<Suspension>),
+    /// The user has reached a higher class of `[suspicion]`.
+    BecameSuspicious(Box<SuspicionRise>),
     Message(Delivery),
 }
 

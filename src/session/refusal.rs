@@ -55,7 +55,7 @@ impl State {
     }
 
     /// Records the parts of a verdict that the client does not see: exceeded limits that did not refuse, new
-    /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
+    /// suspensions, notifications, a rise of suspicion. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
     /// client cannot fill the log.
     ///
     /// `decided` returns the event. It is called only if a limit in shadow or soft mode would have refused the event.
@@ -74,6 +74,7 @@ impl State {
         }
         self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
         self.records.extend(verdict.notices.drain(..).map(Record::Noticed));
+        self.records.extend(verdict.suspicion_rise.take().map(|rise| Record::BecameSuspicious(Box::new(rise))));
     }
 }
 

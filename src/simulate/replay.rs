@@ -48,7 +48,7 @@ pub struct Outcome {
 /// Refusal by a limit or by a suspension.
 #[derive(Clone)]
 pub enum Refused {
-    Limit(Refusal),
+    Limit(Box<Refusal>),
     Suspension(Suspended),
 }
 
@@ -228,7 +228,7 @@ impl Replay {
 
 fn refused(ruling: Ruling) -> Option<Refused> {
     match ruling {
-        Ruling::Refuse(refusal) => Some(Refused::Limit(*refusal)),
+        Ruling::Refuse(refusal) => Some(Refused::Limit(refusal)),
         Ruling::Suspended(suspended) => Some(Refused::Suspension(*suspended)),
         Ruling::Pass | Ruling::Skipped => None,
     }

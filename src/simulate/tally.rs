@@ -159,7 +159,8 @@ impl Tally {
             self.unknown.extend(missing.into_iter().filter(|name| !name.starts_with("recipient")));
             let is_of_match =
                 matches!(reason.why, SkipReason::NoMatch | SkipReason::Except(_) | SkipReason::NoRecipient);
-            self.is_for_others |= is_known && (is_of_match || reason.why == SkipReason::NotExceeded);
+            self.is_for_others |=
+                is_known && (is_of_match || matches!(reason.why, SkipReason::NotExceeded | SkipReason::NotSuspicious));
         }
     }
 

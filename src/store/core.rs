@@ -9,6 +9,7 @@ use super::new_budgets::{Excess, NewBudgets};
 use super::notices::NoticeMemory;
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
+use super::queue_ids::QueueIdMemory;
 use super::refusals::RefusalMemory;
 use super::writer_job::WriterJob;
 use crate::metrics::Metrics;
@@ -32,6 +33,7 @@ pub struct Core {
     pub logins: LoginMemory,
     pub refusals: Arc<RefusalMemory>,
     pub notices: NoticeMemory,
+    pub queue_ids: QueueIdMemory,
     /// Permits for reads of the login history.
     pub login_reads: Arc<Semaphore>,
     /// Permits for reads of the state file for administrators. They are separate, so that no administrator delays logins.
@@ -104,6 +106,7 @@ impl Core {
             new_budgets: NewBudgets::default(),
             logins: LoginMemory::default(),
             notices: NoticeMemory::default(),
+            queue_ids: QueueIdMemory::default(),
             refusals: Arc::new(RefusalMemory::new(options.refusals, metrics.state.refusals_dropped.clone())),
             login_reads: Arc::new(Semaphore::new(MAX_LOGIN_READS)),
             admin_reads: Arc::new(Semaphore::new(MAX_ADMIN_READS)),

@@ -324,6 +324,7 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
         durability: Durability::Power,
         on_failure: OnFailure::Allow,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     let mut file = File::open(&options)?;
     let sqlite = |error| DumpError::Sqlite(path.to_owned(), error);

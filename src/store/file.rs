@@ -5,6 +5,7 @@ mod exceptions;
 mod logins;
 mod names;
 mod notices;
+mod queue_ids;
 mod refusals;
 mod replace;
 

@@ -19,6 +19,7 @@ use super::refusals::{self, RefusalRow};
 use crate::engine::State;
 use crate::engine::regularity::Times;
 use crate::policy::KnownTo;
+use crate::policy::Memory;
 use crate::policy::budgets::{Budget, Key, Owner};
 use crate::policy::exception::{By, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::policy::limit::{Algorithm, Count};
@@ -163,7 +164,12 @@ impl Object {
         }
         // The field whose distinct values are counted can follow after the name of the algorithm.
         let first = algorithm.split(' ').next();
-        if !Algorithm::ALL.iter().map(|known| known.name()).chain(["share"]).any(|known| Some(known) == first) {
+        if !Algorithm::ALL
+            .iter()
+            .map(|known| known.name())
+            .chain(["share", Memory::ALGORITHM])
+            .any(|known| Some(known) == first)
+        {
             return Err(format!("\"{algorithm}\" is not an algorithm"));
         }
         let key = Key::from_parts(self.word("limit")?, count, algorithm, owners.into_iter());
@@ -322,10 +328,11 @@ impl Object {
         let owner = self.0.get("owner").and_then(Value::as_object).ok_or("\"owner\" must be a JSON object")?;
         let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));
         let mut owners: Vec<_> = owners.collect::<Option<_>>().ok_or("the values of \"owner\" must be strings")?;
-        if let Some((owner, _)) = owners.iter().find(|(name, _)| Field::parse(name).is_none()) {
+        let is_known = |name: &str| name == Memory::SHARD || Field::parse(name).is_some();
+        if let Some((owner, _)) = owners.iter().find(|(name, _)| !is_known(name)) {
             return Err(format!("\"owner\" has the unknown field \"{owner}\""));
         }
-        owners.sort_by_key(|(name, _)| Field::parse(name));
+        owners.sort_by_key(|(name, _)| (*name == Memory::SHARD, Field::parse(name)));
         Ok(owners)
     }
 

@@ -7,6 +7,7 @@ use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::login_expiry::LoginExpiry;
 use super::maintenance_pause::MaintenancePause;
+use super::suspicion::SuspicionCounter;
 use super::wal_checkpoint::Checkpointer;
 use super::writer_job::WriterJob;
 use crate::time::Timestamp;
@@ -44,6 +45,7 @@ struct Task {
     login_expiry: LoginExpiry,
     maintenance_pause: MaintenancePause,
     checking: Option<Checking>,
+    suspicion_counter: SuspicionCounter,
 }
 
 /// Walk through the table of budgets, in its order, to find expired budgets.
@@ -75,6 +77,7 @@ impl MaintenanceThread {
             login_expiry: LoginExpiry::default(),
             maintenance_pause: MaintenancePause::default(),
             checking: None,
+            suspicion_counter: SuspicionCounter::default(),
         };
         let thread = std::thread::Builder::new().name("weir-state-keep".to_owned()).spawn(move || task.run())?;
         Ok(Self { stop, thread })
@@ -97,6 +100,9 @@ impl Task {
             self.core.metrics.limits.budgets.set(i64::try_from(self.core.cache.len()).unwrap_or(i64::MAX));
             self.core.make_room();
             self.core.cache.drop_empty();
+            if let Some(now) = self.core.cache.latest() {
+                self.suspicion_counter.count_if_due(&self.core, now);
+            }
             if self.core.logins.is_due() {
                 self.core.queue.send_job(WriterJob::WriteLogins);
             }
@@ -105,6 +111,9 @@ impl Task {
             }
             if self.core.notices.is_due() {
                 self.core.queue.send_job(WriterJob::WriteNotices);
+            }
+            if self.core.queue_ids.is_due() {
+                self.core.queue.send_job(WriterJob::WriteQueueIds);
             }
             if self.core.is_open() {
                 self.check_identity();

@@ -28,13 +28,16 @@ mod new_budgets;
 mod notice_recorder;
 mod notices;
 mod options;
+mod outcomes;
 mod pending_exceptions;
+mod queue_ids;
 mod recovery;
 mod refusal_history;
 mod refusals;
 mod scan;
 mod schema;
 mod session_slots;
+mod suspicion;
 mod wal_checkpoint;
 mod writer;
 mod writer_job;
@@ -46,7 +49,9 @@ pub use login_history::{LoginKey, LoginRow};
 pub use notice_recorder::NoticeRecorder;
 pub use notices::{EpisodeRow, NoticeKey, NoticeRow, StoredNotices};
 pub use options::{Durability, OnFailure, Options};
+pub use outcomes::{Attribution, OutcomeQuery};
 pub use pending_exceptions::Kept;
+pub use queue_ids::{AddressHash, MAX_RECIPIENTS, Marks, OutcomeOptions, QueueIdKey, SentMessage};
 pub use refusal_history::{FoundRefusal, MissingRefusal, RefusalRecorder};
 pub use refusals::{
     Evidence, Filter as RefusalFilter, OwnerEvidence, Refusal, RefusalGroup, RefusalOptions, RefusalRow,
@@ -60,7 +65,7 @@ use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, Sess
 use crate::policy::limit::Count;
 use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::Verdict;
-use crate::policy::{self, Plan, Policy};
+use crate::policy::{self, Learnt, Lessons, Plan, Policy};
 use crate::time::Timestamp;
 use cache::Transacted;
 use hashed_key::{HashedKey, HashedKeyRef};
@@ -180,6 +185,16 @@ impl Store {
         keys.dedup();
         let give_back = |_, loaded: &mut Loaded| loaded.give_back(charges, &keys);
         self.transact(now, keys.iter().map(Key::borrowed), give_back).await
+    }
+
+    /// Makes memories learn recipients of the past. On return the recipients are durable, unless the store is degraded.
+    pub async fn teach(&self, now: Timestamp, lessons: &Lessons) -> Result<Vec<Learnt>, Unavailable> {
+        let mut learnt = Vec::new();
+        for keys in lessons.parts() {
+            let learn = |_, loaded: &mut Loaded| lessons.learn(&keys, loaded);
+            learnt.extend(self.transact(now, keys.iter().map(Key::borrowed), learn).await?);
+        }
+        Ok(learnt)
     }
 
     /// Returns copies of these budgets in their present state, without changing or caching anything. Returns an error

@@ -1,15 +1,18 @@
 //! Options of the store.
 
+use super::queue_ids::OutcomeOptions;
 use super::refusals::RefusalOptions;
 use std::path::PathBuf;
 
-/// Options of the store: the `[state]` section of the configuration.
+/// Options of the store: the `[state]` and `[outcomes]` sections of the configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub path: PathBuf,
     pub durability: Durability,
     pub on_failure: OnFailure,
     pub refusals: RefusalOptions,
+    /// `None`: no queue ids are stored.
+    pub outcomes: Option<OutcomeOptions>,
 }
 
 /// Kind of failure that a charge survives if the reply to its command was sent.

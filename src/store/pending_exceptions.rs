@@ -128,8 +128,8 @@ impl Batch {
         }
     }
 
-    /// Begins a suspension that a limit demands. Does nothing if the owner already has a suspension that ends at the
-    /// same time or later, unless that is a lock and the new one is not. Also does nothing if the number of suspensions has reached its maximum.
+    /// Begins a suspension that a limit demands. Does nothing if a suspension of the owner stays as it is (see
+    /// [`Suspension::following`]), or if the number of suspensions has reached its maximum.
     pub fn suspend(
         &mut self,
         exceptions: &mut Exceptions,
@@ -137,13 +137,13 @@ impl Batch {
         (now, doubt): (Timestamp, Option<Timestamp>),
     ) {
         let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now)).cloned();
-        let is_kept = |former: &Arc<Suspension>| {
-            let is_stronger = former.is_lock() && !suspension.is_lock();
-            former.term.until >= suspension.term.until && !is_stronger
+        let next = match &former {
+            None => suspension.clone(),
+            Some(former) => match suspension.following(former) {
+                Some(next) => Arc::new(next),
+                None => return,
+            },
         };
-        if former.as_ref().is_some_and(is_kept) {
-            return;
-        }
         // A client that is suspended and continues to try may extend its suspension each time. Only the first
         // suspension gets an audit record.
         let is_new = former.as_ref().is_none_or(|former| former.term.by != suspension.term.by);
@@ -153,8 +153,7 @@ impl Batch {
                 return;
             }
         }
-        let extended = former.map(|former| Arc::new(suspension.extending(&former)));
-        exceptions.suspend(extended.unwrap_or_else(|| suspension.clone()));
+        exceptions.suspend(next);
         self.add_suspension(suspension);
         if is_new {
             self.add_record(AuditRecord::of_suspension(Act::Suspended, suspension, now, None));

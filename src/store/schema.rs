@@ -119,7 +119,13 @@ fn to_version_7(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 /// Migrates to version 8.
 fn to_version_8(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     add_locks(transaction)?;
-    add_times(transaction)
+    add_times(transaction)?;
+    add_queue_ids(transaction)
+}
+
+/// Adds the queue ids of messages.
+fn add_queue_ids(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)
 }
 
 /// Adds the times of the last events of a budget.

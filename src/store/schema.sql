@@ -124,3 +124,23 @@ CREATE TABLE IF NOT EXISTS episode (
     name TEXT PRIMARY KEY,   -- notification, limit and key of the budget, separated by U+001E
     body TEXT NOT NULL       -- the episode, as JSON
 ) STRICT, WITHOUT ROWID;
+
+-- Messages of the last days, under the queue ids that upstreams gave them, so that outcomes of deliveries can be
+-- attributed. The oldest ones are deleted. A row takes about 200 octets, and 8 more for each recipient.
+CREATE TABLE IF NOT EXISTS sent (
+    queue_id   TEXT NOT NULL,
+    upstream   TEXT NOT NULL,    -- name in the configuration
+    at         INTEGER NOT NULL, -- time of the upstream's reply, in microseconds since 1970
+    message_id TEXT,
+    user       TEXT,
+    client     TEXT NOT NULL,
+    sender     TEXT NOT NULL,
+    listener   TEXT NOT NULL,
+    recipients BLOB NOT NULL,    -- hashes of 8 octets
+    marks      TEXT NOT NULL,    -- hashes of the outcomes that have been counted, 16 digits each
+    PRIMARY KEY (queue_id, at, upstream)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS sent_at ON sent (at);
+
+CREATE INDEX IF NOT EXISTS sent_message_id ON sent (message_id) WHERE message_id IS NOT NULL;

@@ -4,6 +4,7 @@
 mod folding;
 mod notices;
 mod pass;
+mod queue_ids;
 mod refusals;
 
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
@@ -61,6 +62,8 @@ struct Task {
     failed: BTreeMap<Attempt, Instant>,
     /// Errors of the jobs that failed when they were run last, by their names.
     failed_jobs: BTreeMap<&'static str, String>,
+    /// Number of queue ids in the file; `None` until it is counted.
+    stored_queue_ids: Option<u64>,
 }
 
 /// Minimum number of rows that are folded in one commit. A commit folds as many rows as the last commit had changes,
@@ -108,6 +111,7 @@ impl Writer {
             is_slow: false,
             failed,
             failed_jobs: BTreeMap::new(),
+            stored_queue_ids: None,
         };
         let watched = core.clone();
         std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(move || watch_for_stalls(&watched))?;
@@ -327,6 +331,7 @@ impl Task {
                 WriterJob::WriteRefusals => refusals::write(&self.core, file),
                 WriterJob::PruneRefusals(before) => refusals::prune(&self.core, file, before),
                 WriterJob::WriteNotices => notices::write(&self.core, file),
+                WriterJob::WriteQueueIds => queue_ids::write(&self.core, file, &mut self.stored_queue_ids),
                 WriterJob::PruneAudit(before) => file.prune_audit(before),
                 // The job only wakes the writer, which writes exceptions before it runs jobs.
                 WriterJob::WriteExceptions => Ok(()),

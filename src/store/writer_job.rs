@@ -27,6 +27,8 @@ pub enum WriterJob {
     PruneRefusals(Timestamp),
     /// Writes changes of notices and of their episodes that are not in the file yet.
     WriteNotices,
+    /// Writes queue ids, and marks of counted outcomes, that are not in the file yet.
+    WriteQueueIds,
     /// Writes the changed exceptions and the audit records that are not in the file yet.
     WriteExceptions,
 }
@@ -45,6 +47,7 @@ impl WriterJob {
             Self::WriteRefusals => "write-refusals",
             Self::PruneRefusals(_) => "delete-refusals",
             Self::WriteNotices => "write-notices",
+            Self::WriteQueueIds => "write-queue-ids",
             Self::WriteExceptions => "write-exceptions",
         }
     }

@@ -98,6 +98,7 @@ fn check(limit: &Limit) -> Result<(), String> {
     let lacks = match limit.count {
         Count::Commands => "all commands",
         Count::Rejections => "rejections by the upstream",
+        Count::Bounces | Count::Complaints => "the outcomes of deliveries",
         Count::Sessions => "the ends of sessions",
         _ => return Ok(()),
     };

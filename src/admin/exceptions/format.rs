@@ -20,7 +20,8 @@ pub fn suspended(suspension: &Suspension, rules: &SuspensionRules) -> String {
     let Suspension { owner, term, .. } = suspension;
     let (sends, ends) = (sends(suspension, rules), ends(suspension, rules));
     let ends = ends.map_or_else(String::new, |ends| format!("; {ends}"));
-    format!("suspended: {owner} {sends}, {}{ends}\n", span(term))
+    let is = if suspension.is_lock() { "locked" } else { "suspended" };
+    format!("{is}: {owner} {sends}, {}{ends}\n", span(term))
 }
 
 /// Returns what a suspended owner sends.
@@ -92,7 +93,7 @@ pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Sus
         let Suspension { owner, term, .. } = &***suspension;
         let _ = writeln!(text, "  {owner}  {}\n{}", left(term, now), origin(term));
         let (sends, ends) = (sends(suspension, rules), ends(suspension, rules));
-        if !suspension.is_strict && !rules.allowed.is_empty() || ends.is_some() {
+        if suspension.is_lock() || !suspension.is_strict && !rules.allowed.is_empty() || ends.is_some() {
             let ends = ends.map_or_else(String::new, |ends| format!("; {ends}"));
             let _ = writeln!(text, "    {sends}{ends}");
         }
@@ -129,12 +130,24 @@ fn line(record: &AuditRecord) -> String {
         text += &format!("  {rate}");
     }
     if let Some(until) = until.filter(|_| *act != Act::Ended) {
-        text += &format!("  until {}", until.rfc3339());
+        match until < Timestamp::END_OF_9999 {
+            true => text += &format!("  until {}", until.rfc3339()),
+            false => text += "  until released",
+        }
     }
     if let Some(was) = was {
         text += &format!("  was {was}");
     }
     text + &format!("  by {by}{}\n", because(reason))
+}
+
+/// Describes the suspension that an administrator's new suspension replaces.
+pub fn replaced(Suspension { term, .. }: &Suspension) -> String {
+    let until = match term.left(term.since) {
+        Some(_) => term.until.rfc3339(),
+        None => "released".to_owned(),
+    };
+    format!("before that it was until {until}, by {}\n", term.by)
 }
 
 /// `for 8h until …`: duration and end of a term.

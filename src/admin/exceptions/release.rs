@@ -5,7 +5,7 @@ use super::format;
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Suspension};
-use crate::policy::limit::{Limit, Mode};
+use crate::policy::limit::{Limit, Mode, SUSPICION};
 use crate::store::audit::Act;
 use crate::store::{Kept, Store};
 use crate::terminal::shell_word;
@@ -47,7 +47,7 @@ pub async fn end_on_new_password(store: &Store, suspension: &Suspension, now: Ti
     store.end_suspension_if(owner, is_meant, (Act::Ended, by.clone(), reason), now).await;
 }
 
-/// Returns the names of the limits whose budgets are to be reset.
+/// Returns the names of the limits whose budgets are to be reset, and [`SUSPICION`] if the score of the user is.
 async fn names_to_reset(store: &Store, policy: &Policy, suspension: &Suspension, now: Timestamp) -> Vec<Arc<str>> {
     let Suspension { owner, term, .. } = suspension;
     let mut names = Vec::new();
@@ -61,6 +61,10 @@ async fn names_to_reset(store: &Store, policy: &Policy, suspension: &Suspension,
             && (is_author() || is_reached(store, policy, counting, at, owner, now).await)
         {
             names.push(counting.name.clone());
+            // Otherwise the score of the user would suspend the user again.
+            if limit.matcher.has_suspicion() && !names.iter().any(|name| **name == *SUSPICION) {
+                names.push(SUSPICION.into());
+            }
         }
     }
     names

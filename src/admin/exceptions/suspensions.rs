@@ -1,12 +1,15 @@
 //! `weir suspend` and `weir release`: begin and end a suspension.
 
-use super::{ActAnswer, Exception, because, format, names, release, remarks, term};
+use super::request::{checked_reason, checked_term};
+use super::{ActAnswer, Exception, because, format, names, release, remarks};
 use crate::admin::{Api, ApiError, Caller, Errors, ErrorsOrDoubts, Json, Query};
 use crate::clock;
 use crate::policy::budgets::Owner;
+use crate::policy::exception::{Suspension, Term};
+use crate::policy::{KnownTo, Policy};
+use crate::time::Timestamp;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 use utoipa::{IntoParams, ToSchema};
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -15,9 +18,10 @@ pub struct SuspendRequest {
     /// The user, client, sender or domain: `alice` or `user=alice`, `client=192.0.2.7`, `sender=bob@example.org`,
     /// `user-domain=example.org`.
     pub owner: String,
-    /// Duration in seconds.
+    /// Duration in seconds. Required without `until-released`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0.0, maximum = 315_360_000.0)]
-    pub for_seconds: f64,
+    pub for_seconds: Option<f64>,
     /// For the audit trail. Not empty.
     #[schema(min_length = 1, max_length = 500)]
     pub reason: String,
@@ -27,6 +31,12 @@ pub struct SuspendRequest {
     /// Stay suspended although the user gets a new password.
     #[serde(default)]
     pub keep: bool,
+    /// Suspend until a release, or a new password that ends the suspension. Excludes `for-seconds`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub until_released: bool,
+    /// Lock: refuse only mail to strangers. The memory of the owner (`known-to`) decides who is a stranger.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strangers_only: bool,
     /// Suspend also if this looks like a mistake.
     #[serde(default)]
     pub force: bool,
@@ -57,18 +67,39 @@ pub async fn suspend(
     let (server, now) = (api.server()?, clock::now());
     let policy = server.store.policy();
     let (owner, rules) = (Owner::of_sender(&request.owner, &policy.normalizer)?, &policy.suspensions);
-    let term = term(&caller, request.for_seconds, &request.reason, now)?;
-    let suspension = rules.suspension(owner, term, request.strict, request.keep);
+    let reason = checked_reason(&request.reason, true)?;
+    let until = match (request.for_seconds, request.until_released) {
+        (Some(seconds), false) => now.after(checked_term(seconds)?),
+        (None, true) => Timestamp::END_OF_9999,
+        _ => return Err("give exactly one of for-seconds and until-released".to_owned().into()),
+    };
+    let term = Term { since: now, until, by: caller.by(), reason };
+    let known_to = if request.strangers_only { Some(memory_of(&policy, &owner, request.strict)?) } else { None };
+    let suspension = Suspension { known_to, ..rules.suspension(owner, term, request.strict, request.keep) };
     let accounts = names::all_accounts(server.accounts.as_ref()).await;
     let is_known = names::check(&server.store, &suspension.owner, &accounts, now).await;
     let mut message = format::suspended(&suspension, rules) + &remarks([is_known], request.force)?;
     let exception = Some(Exception::of_suspension(&suspension, rules));
     let (former, kept) = server.store.suspend(suspension).await;
     if let Some(former) = &former {
-        let _ = writeln!(message, "before that it was until {}, by {}", former.term.until.rfc3339(), former.term.by);
+        message += &format::replaced(former);
     }
     let replaced = former.as_deref().map(|former| Exception::of_suspension(former, rules));
     Ok(Json(ActAnswer { exception, replaced, ..ActAnswer::new(message, &kept) }))
+}
+
+/// Returns the memory that decides which recipients are strangers to a locked owner: its own memory, or else that of the
+/// whole site. Returns an error if Weir has neither of them.
+fn memory_of(policy: &Policy, owner: &Owner, is_strict: bool) -> Result<KnownTo, String> {
+    if is_strict {
+        return Err("a strict suspension refuses all mail: leave strict or strangers-only out".to_owned());
+    }
+    let field = owner.fields().flatten().next().map_or("user", |field| field.word());
+    let wanted = [KnownTo::parse(field), Some(KnownTo::All)];
+    let is_kept = |known_to: &KnownTo| policy.memories().iter().any(|memory| memory.known_to == *known_to);
+    wanted.into_iter().flatten().find(is_kept).ok_or_else(|| {
+        format!("Weir remembers no recipients of this {field}: no limit has known-to = \"{field}\" or \"all\"")
+    })
 }
 
 /// Ends a suspension, also one that a limit began.

@@ -5,7 +5,7 @@ use super::now::{Asked, decide, load, passes};
 use crate::decisions::{DecisionRecord, LimitRecord, Outcome};
 use crate::policy::budgets::{Key, Owner};
 use crate::policy::exception::{By, Grant, Term};
-use crate::policy::limit::{Limit, Quota};
+use crate::policy::limit::{Limit, Quota, SUSPICION};
 use crate::policy::verdict::{Evaluation, Meaning, Refusal, Ruling, Verdict};
 use crate::policy::{InMemoryStore, Policy};
 use crate::store::Store;
@@ -76,7 +76,7 @@ pub async fn find(
     };
     let mut remedies: Vec<Remedy> = refusal.and_then(|refusal| wait(asked, refusal)).into_iter().collect();
     remedies.extend(refusal.and_then(by_client));
-    let commands = [resets(asked, refusal), exceptions(store, asked).await?];
+    let commands = [resets(asked, refusal), score_reset(asked, refusal), exceptions(store, asked).await?];
     for Commands { remedy, owners } in commands.into_iter().flatten() {
         if owners.iter().all(|owner| known.has(owner)) {
             remedies.push(remedy);
@@ -207,6 +207,19 @@ fn resets(asked: &Asked, refusal: Option<&Refusal>) -> Option<Commands> {
     }
     let helps = !steps.is_empty() && passes(&decide(&known, &asked.request, asked.time));
     helps.then(|| Commands::new("empty the budget:", steps))
+}
+
+/// Returns the reset of the user's suspicion score, if the event passes without a score.
+fn score_reset(asked: &Asked, refusal: Option<&Refusal>) -> Option<Commands> {
+    let mut refusing = evaluations(asked).filter(|one| refusal.is_some_and(|it| it.indices.contains(&one.limit)));
+    let policy = &asked.known.policy;
+    let user = refusing.any(|one| one.suspicion.is_some()).then_some(asked.request.facts.user.as_deref())??;
+    let mut known = asked.known.clone();
+    policy.sign_keys(&policy.normalizer.user(user)).into_iter().for_each(|key| known.insert(key, None));
+    let owner = Owner::of_sender(user, &policy.normalizer).ok()?;
+    let word = suspended_word(policy, &owner).filter(|_| passes(&decide(&known, &asked.request, asked.time)))?;
+    let command = format!("weir reset {SUSPICION} {word} --reason \"…\"");
+    Some(Commands::new("empty the suspicion score of the user:", vec![(command, owner)]))
 }
 
 fn evaluations(asked: &Asked) -> impl Iterator<Item = &Evaluation> {

@@ -4,8 +4,11 @@ use super::now::{LimitNow, name, quota_text};
 use super::remedy::RemedyKind;
 use super::{Coalesced, RefusalAnswer};
 use crate::admin::exceptions::Exception;
-use crate::decisions::{DecisionRecord, ExceptionRecord, LimitRecord, Outcome, ReplyRecord};
+use crate::decisions::{
+    DecisionRecord, ExceptionRecord, LimitRecord, Outcome, ReplyRecord, SignRecord, SuspicionRecord,
+};
 use crate::policy::limit::Mode;
+use crate::policy::suspicion::rounded;
 use crate::terminal::{columns_of, harmless};
 use crate::time::Timestamp;
 use crate::time::{format_amount, format_wait};
@@ -233,6 +236,20 @@ fn numbers(when: &str, limit: &LimitRecord, text: &mut Text) {
     if let Some(grant) = &limit.grant {
         text.line(9, &format!("grant: {}", exception(grant)));
     }
+    if let Some(score) = &limit.suspicion {
+        suspicion(score).iter().for_each(|line| text.line(9, line));
+    }
+}
+
+/// Describes the suspicion score of the user, with a line for each sign that is part of it.
+fn suspicion(SuspicionRecord { points, class, signs }: &SuspicionRecord) -> Vec<String> {
+    let class = class.as_ref().map_or_else(String::new, |class| format!(", {class}"));
+    let score = format!("suspicion score {}{class}", rounded(*points));
+    let counted = signs.iter().filter(|sign| sign.mode == Mode::Enforce);
+    let sign = |SignRecord { limit, points, most, raised, .. }: &SignRecord| {
+        format!("* {} of {} points: {limit}, last at {}", rounded(*points), rounded(*most), raised.rfc3339())
+    };
+    std::iter::once(score).chain(counted.map(sign)).collect()
 }
 
 /// Returns a bar of the share of `allowed` that is used.

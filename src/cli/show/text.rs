@@ -1,5 +1,7 @@
 //! Text of `weir show`.
 
+mod suspicion;
+
 use crate::admin::budgets::{AccountRow, Applies, BudgetsAnswer};
 use crate::admin::exceptions::{Exception, OwnerFields};
 use crate::admin::refusals::StoredRefusal;
@@ -10,7 +12,6 @@ use crate::cli::table::{
     Alignment, Column, Paint, Row, Tone, amount, bar, columns_of, cut, harmless, short, span, table, wrapped,
 };
 use crate::cli::top::{ago, owner_text, time_of};
-
 use crate::decisions::Outcome;
 
 /// Logins that are shown. `weir logins` shows all of them.
@@ -61,6 +62,7 @@ pub fn text(answer: &BudgetsAnswer, width: usize, paint: Paint) -> String {
     if let Some(why) = &answer.incomplete {
         text += &coloured(&harmless(&format!("perhaps budgets are missing: {why}")), Tone::Warning, 2, width, paint);
     }
+    text += &suspicion::text(answer, width, paint);
     let shown =
         |grant: &&Exception| !answer.budgets.iter().any(|row| row.grant.as_ref().is_some_and(|of| is_same(of, grant)));
     let others: Vec<&Exception> = answer.grants.iter().filter(shown).collect();
@@ -287,9 +289,11 @@ fn coloured(text: &str, tone: Tone, indent: usize, width: usize, paint: Paint) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::budgets::{SignRow, SuspicionRow};
     use crate::admin::exceptions::ExceptionKind;
     use crate::admin::logins::LoginLine;
     use crate::cli::table::USUAL_WIDTH;
+    use crate::policy::limit::Mode;
 
     const NO_PAINT: Paint = Paint { is_coloured: false };
 
@@ -355,6 +359,8 @@ mod tests {
             grants: Vec::new(),
             budgets,
             incomplete: None,
+            suspicion: None,
+            suspicion_unknown: None,
             activity: None,
             refusals: Vec::new(),
             refusals_unknown: None,
@@ -408,6 +414,41 @@ logins
   last    first   logins  network       country  EHLO
   1h ago  3d ago      12  192.0.2.0/24  AT       laptop.example
 "
+        );
+    }
+
+    #[test]
+    fn a_score_lists_its_signs_with_the_numbers_of_their_limits() {
+        let sign = |limit: &str, points: f64, mode| SignRow {
+            limit: limit.into(),
+            points,
+            most: 40.0,
+            half_life_seconds: 604_800.0,
+            raised: "2026-11-23T20:00:00Z".into(),
+            mode,
+            level: Some(31.0),
+            allowed: Some(30.0),
+            unit: Some("messages".into()),
+            rate: Some("30 / 1d".into()),
+        };
+        let signs = vec![sign("regular-gaps", 40.0, Mode::Enforce), sign("strangers", 20.25, Mode::Shadow)];
+        let (mode, watched, locked) = (Mode::Enforce, 30.0, 100.0);
+        let class = Some("watched".into());
+        let mut answer = answer(Vec::new());
+        answer.suspicion = Some(SuspicionRow { points: 40.0, class, mode, watched, locked, signs });
+        let text = text(&answer, USUAL_WIDTH, NO_PAINT);
+        let (_, text) = text.split_once("\nsuspicion\n").unwrap();
+        assert!(
+            text.trim_start().starts_with(
+                "\
+  score 40: the user is watched (from 30; locked from 100)
+  regular-gaps: 40 of 40 points, last raised 3h ago, half left after 7d; now 31
+  of 30 messages
+  strangers: 20.3 of 40 points, last raised 3h ago, half left after 7d; now 31
+  of 30 messages; mode shadow: adds nothing to the score
+"
+            ),
+            "{text}"
         );
     }
 

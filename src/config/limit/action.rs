@@ -1,6 +1,6 @@
 //! `[[limit.action]]`: the actions that Weir takes when a limit is exceeded.
 
-use super::Context;
+use super::{Context, suspect};
 use crate::config::section::{self, Section};
 use crate::config::values::{choice, flag, text};
 use crate::policy::exception::{Length, UNTIL_RELEASED};
@@ -35,6 +35,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     check_verbs(s, &rungs);
     check_delays(s, &rungs, limit, cx);
     check_suspensions(s, &rungs, limit);
+    suspect::check(s, &rungs, limit, cx);
     if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
 }
 
@@ -68,8 +69,9 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
     add(suspension(&mut s));
     add(s.optional("lock", |value| length(value).map(Action::Lock)));
     add(named(&mut s, "notify", "notify", |name| cx.notifications.get(name).map(Action::Notify)));
+    add(suspect::read(&mut s, cx));
     if !s.has_any(&VERBS) {
-        let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, lock, notify";
+        let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, lock, notify, suspect";
         s.error_unless(&VERBS, &s.span(), "this rung has no action", Some(help));
     }
     s.finish();
@@ -94,7 +96,7 @@ fn length(value: &DeValue<'_>) -> Result<Length, String> {
     }
 }
 
-const VERBS: [&str; 9] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "lock", "notify"];
+const VERBS: [&str; 10] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "lock", "notify", "suspect"];
 
 /// Reads a key whose value is a name from another section, `of`. If the name is unknown and that section has an error,
 /// only the error in that section is reported, because it may be the cause.

@@ -4,6 +4,7 @@ use super::moment::{Moment, is_of_history};
 use super::{Context, exceeded};
 use crate::config::section::{Placed, Section};
 use crate::engine::distinct::MAX_OCTETS;
+use crate::policy::KnownTo;
 use crate::policy::limit::{Charge, Count, Distinct, Limit, Quota, Scope};
 use crate::policy::matching::{AllOf, Condition, Field};
 use crate::policy::request::Stage;
@@ -38,7 +39,7 @@ impl Draft<'_> {
 
     /// Returns whether the level of a budget continues to rise while the limit refuses attempts.
     pub fn is_climbed(&self) -> bool {
-        self.limit.charge == Charge::Attempts || self.limit.count == Count::Rejections
+        self.limit.charge == Charge::Attempts || self.limit.count.is_of_past_events()
     }
 }
 
@@ -86,8 +87,12 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             if draft.has(is_counter) {
                 error("charge = \"attempts\" cannot be used with a counter: nothing empties it");
             }
-            if limit.count == Count::Rejections {
-                error("charge = \"attempts\" has no effect on rejections: each rejection is charged anyway");
+            if limit.count.is_of_past_events() {
+                let name = limit.count.name();
+                error(&format!(
+                    "charge = \"attempts\" has no effect on {name}: each {} is charged anyway",
+                    name.trim_end_matches('s')
+                ));
             }
         }
         Charge::Sent => {
@@ -167,12 +172,17 @@ const NO_AUTH: &str = "no listener has auth = \"required\" or \"optional\"";
 /// Warns if a limit refers to users, although no session can have a user.
 fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let is_login = |key: &str| {
-        matches!(key, "user" | "user-domain" | "group" | "own-sender" | "registered-network") || is_of_history(key)
+        matches!(key, "user" | "user-domain" | "group" | "own-sender" | "registered-network" | "suspicion")
+            || is_of_history(key)
     };
     let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
     let count = Some(&draft.count.span).filter(|_| counts_logins);
     let per = draft.per.as_ref().filter(|per| per.value.iter().any(|field| field.is_of_user()));
-    let distinct = draft.distinct.as_ref().filter(|distinct| distinct.value.what.is_of_user());
+    let is_of_user = |distinct: &Distinct| {
+        let known_to = distinct.known_to.map(|memory| memory.known_to);
+        distinct.what.is_of_user() || matches!(known_to, Some(KnownTo::Each(field)) if field.is_of_user())
+    };
+    let distinct = draft.distinct.as_ref().filter(|distinct| is_of_user(&distinct.value));
     if let Some(span) = count.or(per.map(|per| &per.span)).or(distinct.map(|distinct| &distinct.span)) {
         let message = "this limit is for users, and no listener has logins: it never applies";
         s.source().warn_unless(&["listener"], span, message, Some(NO_AUTH));
@@ -188,7 +198,7 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
     let has_recipient =
-        matches!(limit.count, Count::Recipients | Count::Messages | Count::Rejections | Count::Refusals);
+        matches!(limit.count, Count::Recipients | Count::Messages | Count::Refusals) || limit.count.is_of_past_events();
     let is_in = |field: &Field| {
         field == what
             || matches!(

@@ -7,6 +7,7 @@ use super::super::notify::Notifications;
 use super::super::overrides as table;
 use super::super::section::Section;
 use super::super::source::Source;
+use super::super::suspicion::Suspicion;
 use super::super::values::any_network;
 use super::key::{Key, put};
 use super::pattern_hints;
@@ -52,6 +53,8 @@ pub struct Context<'a> {
     pub help_url: Option<Arc<str>>,
     /// Contact of `[suspensions]`, which is read before the limits.
     pub contact: Option<Arc<str>>,
+    /// Rules of `[suspicion]`, which is read before the limits, and the classes that limits match on.
+    pub suspicion: Suspicion,
     /// Sizes of the memories of `known-to`.
     pub memory: MemoryRules,
     /// Compiled lists and override tables. They are kept because several limits may refer to the same list or table.

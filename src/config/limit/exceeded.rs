@@ -54,14 +54,14 @@ fn check(s: &Section<'_>, limit: &Limit, span: &Range<usize>) {
 /// Checks that the owners of the limits to look at are known when this limit is evaluated, and that the recipient does
 /// not decide on the same condition.
 pub fn check_stage(s: &Section<'_>, moment: &Moment, limit: &Limit, keys: &[Placed<&'static str>], cx: &Context<'_>) {
-    let Some(key) = keys.iter().find(|key| key.value == "exceeded") else { return };
+    let Some(key) = keys.iter().find(|key| matches!(key.value, "exceeded" | "suspicion")) else { return };
     let conditions = limit.matcher.matches.iter().flat_map(|table| &table.0);
     let named: Vec<usize> = conditions.filter_map(Condition::exceeded).flatten().copied().collect();
     for Exceedable { limit, .. } in cx.exceedable.iter().filter(|known| named.contains(&known.index)) {
         limit.per.iter().for_each(|field| moment.check(s, &key.span, &field.name(), false, cx));
     }
     if limit.matcher.needs_recipient() && moment.is_at_message() {
-        let message = "exceeded cannot be used together with conditions on recipients at data and end";
+        let message = format!("{} cannot be used together with conditions on recipients at data and end", key.value);
         s.error_unless(
             &["stage", "partial"],
             &key.span,

@@ -8,6 +8,7 @@ use crate::config::diagnostic::Severity;
 use crate::config::files::first_few;
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section};
+use crate::config::suspicion;
 use crate::config::values::{any_network, flag, text};
 use crate::policy::limit::{Overrides, Quota, RateTerms};
 use crate::policy::matching::{AllOf, Comparison, Condition, Field, Hours, Matcher, Networks, PatternTable, Shape};
@@ -83,6 +84,11 @@ fn conditions(mut s: Section<'_>, of: &str, cx: &mut Context<'_>) -> (AllOf, Wri
     if let Some(Placed { value, span }) = s.optional("exceeded", read) {
         let condition = exceeded::condition(&s, &value, &span, cx);
         add("exceeded", span, value, condition);
+    }
+    let read = |value: &DeValue<'_>| if of == "match" { suspicion::class(value) } else { Err(not_here()) };
+    if let Some(Placed { value: class, span }) = s.optional("suspicion", read) {
+        cx.suspicion.matched.push(Placed { value: class, span: span.clone() });
+        add("suspicion", span.clone(), as_written(&span), Condition::Suspicion(class));
     }
     if s.exists() && s.is_empty() {
         s.error(&s.span(), "an empty table has no effect", Some("add a condition, as in { user = \"*\" }"));

@@ -11,6 +11,7 @@ mod moment;
 mod pattern_hints;
 mod rate;
 mod references;
+mod suspect;
 mod watch;
 
 use super::section::{Placed, Section};
@@ -58,6 +59,7 @@ pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
         limits.extend(watchers);
     }
     cx.warn_of_unused();
+    cx.suspicion.check(cx.source, &limits);
     limits
 }
 
@@ -313,7 +315,7 @@ fn known_to(s: &mut Section<'_>, what: Option<&Placed<Field>>, rules: &MemoryRul
     let memories = KnownTo::VALUES.map(|known_to| (known_to.name(), Some(known_to)));
     let words: Vec<_> = [("budget", None)].into_iter().chain(memories).collect();
     let Placed { value: known_to, span } = s.optional("known-to", choice(&words))?;
-    if !what.is_some_and(|what| what.value == Field::Recipient) {
+    if what.is_none_or(|what| what.value != Field::Recipient) {
         let help = "add distinct = \"recipient\"";
         s.error_unless(&["distinct"], &span, "known-to works only with distinct = \"recipient\"", Some(help));
     }

@@ -34,7 +34,7 @@ impl Moment {
     fn knows(&self, key: &str, is_match: bool) -> bool {
         let is_at_message = self.is_at_message();
         match key {
-            "helo" | "user" | "user-domain" | "registered-network" => self.stage > Stage::Connect,
+            "helo" | "user" | "user-domain" | "registered-network" | "suspicion" => self.stage > Stage::Connect,
             "group" | "authenticated" => self.stage > Stage::Connect && !self.is_before_password(),
             key if is_of_history(key) => self.stage > Stage::Connect,
             "sender" | "sender-domain" | "own-sender" => self.stage > Stage::Auth,
@@ -57,7 +57,9 @@ impl Moment {
         match key {
             "helo" => "the client has not said EHLO",
             "group" | "authenticated" if self.stage > Stage::Connect => "the password has not been tried",
-            "user" | "user-domain" | "group" | "authenticated" | "registered-network" => "no user has logged in",
+            "user" | "user-domain" | "group" | "authenticated" | "registered-network" | "suspicion" => {
+                "no user has logged in"
+            }
             key if is_of_history(key) => "no user has logged in",
             "message-recipients" => "the number of recipients is not known",
             "recipient" | "recipient-domain" if self.is_at_message() => "there is no single recipient",
@@ -67,8 +69,9 @@ impl Moment {
     }
 
     fn remedy(&self, key: &str) -> &'static str {
-        let is_of_login = matches!(key, "user" | "user-domain" | "group" | "authenticated" | "registered-network")
-            || is_of_history(key);
+        let is_of_login =
+            matches!(key, "user" | "user-domain" | "group" | "authenticated" | "registered-network" | "suspicion")
+                || is_of_history(key);
         match self.count {
             None => "name a later stage, or leave it out",
             Some(Count::Connections) if is_of_login => "count = \"sessions\" counts those of a user, or \"logins\"",

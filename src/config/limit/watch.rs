@@ -50,7 +50,13 @@ pub fn limits(mut s: Section<'_>, name: Option<String>, known: &Known<'_>, cx: &
     limit.line = Some(s.line());
     limit.ladder = action::ladder(
         &mut s,
-        &Limit { per: owned, stage: limit.stage, ..Limit::new("", limit.count, Vec::new(), Quota::Unlimited) },
+        &Limit {
+            per: owned,
+            stage: limit.stage,
+            matcher: limit.matcher.clone(),
+            watch: places.first().map(|(place, _)| *place),
+            ..Limit::new("", limit.count, Vec::new(), Quota::Unlimited)
+        },
         true,
         cx,
     );

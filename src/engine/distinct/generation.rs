@@ -61,7 +61,7 @@ impl Value {
     /// Returns the number of the shard, from 0, that has room for the value, among `shards` shards. The number depends on
     /// the highest bits of the hash, on which the value's bits in a small filter hardly depend.
     pub fn shard(self, shards: u32) -> u32 {
-        (u64::from(self.step) * u64::from(shards) >> 32) as u32
+        ((u64::from(self.step) * u64::from(shards)) >> 32) as u32
     }
 
     /// Returns the hash in its stored form.

@@ -24,7 +24,7 @@ pub fn charging(count: Count, stage: Option<Stage>) -> Stage {
         Count::Connections => Stage::Connect,
         Count::Sessions | Count::LoginFailures => Stage::Auth,
         Count::Recipients => stage.unwrap_or(Stage::Rcpt),
-        Count::Rejections => Stage::Rcpt,
+        count if count.is_of_past_events() => Stage::Rcpt,
         _ => stage.unwrap_or(Stage::Data),
     }
 }

@@ -1,6 +1,6 @@
 //! Budgets that a store has loaded for a decision, and the changes that the decision makes to them.
 
-use crate::engine::distinct::{self, Filter, Value};
+use crate::engine::distinct::{self, Filter, Seen, Value};
 use crate::engine::regularity::{self, Times};
 use crate::engine::{Rule, State};
 use crate::time::Timestamp;
@@ -178,6 +178,34 @@ impl Slot {
             change.learnt.push(*value);
             budget.seen = Some(Arc::new(filter));
         }
+    }
+}
+
+impl Slot {
+    /// Adds values that were last seen at times in the past to the filter of a memory. Returns the number of values that
+    /// the filter did not know.
+    pub(in crate::policy) fn learn_past(&mut self, rule: distinct::Rule, past: &[(Timestamp, Value)]) -> usize {
+        let mut new = 0;
+        for &(at, value) in past {
+            let filter = self.budget.as_ref().and_then(|budget| budget.seen.as_deref());
+            let began = filter.map(|filter| filter.generation().0);
+            let is_before = began.is_some_and(|began| at < began);
+            match rule.look(filter, at, value) {
+                Seen::Lately => continue,
+                Seen::Before if is_before => continue,
+                Seen::Before => {}
+                Seen::Never => new += 1,
+            }
+            let (before, change) = (filter.map(Filter::generation), self.change.get_or_insert_default());
+            let budget = self.budget.get_or_insert(Budget::new(State { at, level: 0.0 }));
+            budget.state.at = budget.state.at.max(at);
+            let filter = rule.learn_past(budget.seen.take().map(Arc::unwrap_or_clone), at, value);
+            // The learnt values alone describe changes of the newer generation only.
+            change.turned |= is_before || before != Some(filter.generation());
+            change.learnt.push(value);
+            budget.seen = Some(Arc::new(filter));
+        }
+        new
     }
 }
 

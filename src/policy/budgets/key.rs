@@ -41,6 +41,12 @@ pub const NEW: &str = "<new>";
 /// grant began, in microseconds.
 const GRANT: &str = "grant=";
 
+/// First part of the key of a sign's points. No limit has this name, because a limit's name has no space.
+const SIGN: &str = " sign";
+
+/// Third part of the key of a sign's points.
+const POINTS: &str = "points";
+
 impl Owner {
     /// Returns the text of an [`Owner`]. `owners` is the owner part of a key, as `OwnerFields::name` returns it.
     pub(in crate::policy) fn text(owners: &str) -> &str {
@@ -130,6 +136,22 @@ impl<'a> KeyRef<'a> {
             add_grant(buffer, since);
         }
         Key(buffer)
+    }
+
+    /// Writes the key of the points that a sign has for a user to `buffer`. `limit` is the name of the sign's limit, and
+    /// `user` is normalized.
+    pub(in crate::policy) fn of_sign(limit: &str, user: &str, buffer: &'a mut String) -> Self {
+        let mark = SEPARATOR.encode_utf8(&mut [0; 4]).to_owned();
+        let user = if user == NEW { "?" } else { user };
+        buffer.clear();
+        buffer.extend([SIGN, &mark, limit, &mark, POINTS, &mark, "user=", user]);
+        Key(buffer)
+    }
+
+    /// Returns the name of the limit and the user, if the budget has the points of a sign.
+    pub(in crate::policy) fn sign(self) -> Option<(&'a str, &'a str)> {
+        let mut parts = self.0.strip_prefix(SIGN)?.strip_prefix(SEPARATOR)?.split(SEPARATOR);
+        Some((parts.next()?, parts.nth(1)?.strip_prefix("user=")?))
     }
 
     /// Returns a key with this text, which has the form that [`Key::parts`] describes.

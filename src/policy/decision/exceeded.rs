@@ -1,18 +1,24 @@
-//! Preconditions of checks: conditions `exceeded`, which look at the budgets of other limits and charge nothing.
+//! Preconditions of checks: conditions `exceeded`, which look at the budgets of other limits and charge nothing, and
+//! `suspicion`.
 
 use super::Decision;
 use crate::engine::Rule;
 use crate::policy::budgets::Slot;
 use crate::policy::limit::Quota;
 use crate::policy::matching::{Found, SkipExplanation, SkipReason};
-use crate::policy::plan::{Check, PlannedBudget};
+use crate::policy::plan::{Alternative, Check, PlannedBudget};
 
 impl Decision<'_> {
-    /// Returns whether a check is made: it has no precondition, or a budget of its precondition is exceeded. The charges
+    /// Returns whether a check is made: it has no precondition, or an alternative of its precondition holds. The charges
     /// of earlier events of the run count, so pipelined commands are decided like separate ones.
     pub(super) fn is_made(&self, check: &Check) -> bool {
+        check.precondition.as_ref().is_none_or(|precondition| precondition.iter().any(|one| self.holds(one)))
+    }
+
+    fn holds(&self, Alternative { exceeded, suspicion }: &Alternative) -> bool {
         let is_exceeded = |budget: &usize| self.is_exceeded(&self.plan.budgets[*budget]);
-        check.precondition.as_ref().is_none_or(|precondition| precondition.iter().any(is_exceeded))
+        exceeded.as_ref().is_none_or(|budgets| budgets.iter().any(is_exceeded))
+            && suspicion.is_none_or(|class| self.suspicion_class() >= Some(class))
     }
 
     /// Returns whether a budget is exceeded, as a limit with `watch` finds it: the average has reached the limit, or the
@@ -34,8 +40,12 @@ impl Decision<'_> {
         }
     }
 
-    /// Explains that no budget of the check's precondition is exceeded: the level of each of these budgets.
+    /// Explains that no alternative of the check's precondition holds: the level of each budget, and the score.
     pub(super) fn closed(&self, check: &Check) -> SkipExplanation {
+        let alternatives = || check.precondition.iter().flat_map(|precondition| precondition.iter());
+        if let Some(explanation) = self.not_suspicious(check) {
+            return explanation;
+        }
         let found = |budget: &usize| -> Found {
             let planned = &self.plan.budgets[*budget];
             let state = self.slot(planned.slot).and_then(Slot::state);
@@ -44,7 +54,7 @@ impl Decision<'_> {
             let level = format!("{} of {}", limit.thing().plain_number(level), planned.quota.amount());
             (self.policy.display_name(planned.limit).into(), Some(level))
         };
-        let found = check.precondition.iter().flat_map(|precondition| precondition.iter()).map(found).collect();
+        let found = alternatives().filter_map(|one| one.exceeded.as_ref()).flatten().map(found).collect();
         SkipExplanation { why: SkipReason::NotExceeded, tables: vec![found] }
     }
 }

@@ -7,7 +7,7 @@ use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::plan::PlannedBudget;
 use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::Evaluation;
-use crate::policy::{Plan, Policy};
+use crate::policy::{Plan, Policy, SuspicionScore};
 use crate::time::Timestamp;
 
 /// Response of one limit to an event.
@@ -43,14 +43,16 @@ pub fn explain(
         decision.measure(&mut step, &request.events[check.event]);
         let is_unlimited = *step.planned.quota == Quota::Unlimited;
         let reason = if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted };
-        decision.evaluation(step).ok_or_else(|| SkipExplanation::plain(reason))
+        let score = decision.score_of([&step]);
+        decision.evaluation(step, score.as_ref()).ok_or_else(|| SkipExplanation::plain(reason))
     };
     (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()
 }
 
 impl Decision<'_> {
-    /// Returns the numbers of a measured step; `None` if the limit neither checked nor charged the event.
-    pub(super) fn evaluation(&self, step: Step<'_>) -> Option<Evaluation> {
+    /// Returns the numbers of a measured step; `None` if the limit neither checked nor charged the event. `score`: the
+    /// score of the user before the event, if a limit of the event matches on suspicion.
+    pub(super) fn evaluation(&self, step: Step<'_>, score: Option<&SuspicionScore>) -> Option<Evaluation> {
         let Step { limit, planned, effect, before, amount, level: after, reached, .. } = step;
         let reached = reached.map_or_else(Reached::default, |reached| *reached);
         let level = match *planned.quota {
@@ -76,6 +78,7 @@ impl Decision<'_> {
             after,
             actions: reached.actions(None),
             refusal: reached.refusal,
+            suspicion: score.filter(|_| limit.derived.has_suspicion).cloned(),
         })
     }
 

@@ -2,10 +2,11 @@
 
 use super::delay::{Overage, Room, TooLate, reply_delay};
 use crate::engine::Wait;
+use crate::policy::Suspect;
 use crate::policy::exception::Length;
 use crate::policy::limit::{Action, ActionKind, Delay, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
-use crate::time::format_duration;
+use crate::time::{format_amount, format_duration};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub struct Reached {
     pub suspends: Option<Begun>,
     /// Notification, and the level of its rung.
     pub notice: Option<(Arc<Notification>, f64)>,
+    /// Points for the suspicion score of the user.
+    pub suspects: Option<Suspect>,
 }
 
 impl Reached {
@@ -91,6 +94,7 @@ impl Reached {
     pub fn strongest(&self, verb: Option<Verb>) -> Option<ActionKind> {
         let others = [
             (self.warns, ActionKind::Warn),
+            (self.suspects.is_some(), ActionKind::Suspect),
             (self.notice.is_some(), ActionKind::Notify),
             (self.route.is_some(), ActionKind::Route),
             (!self.delay.is_zero(), ActionKind::Delay),
@@ -110,7 +114,8 @@ impl Reached {
         let route = self.route.as_ref().map(|upstream| format!("route {upstream}"));
         let notice = self.notice.as_ref().map(|(notification, _)| format!("notify {}", notification.name));
         let warning = self.warns.then(|| "warn".to_owned());
-        [verb, warning, delay, route, notice].into_iter().flatten().collect()
+        let suspects = self.suspects.map(|suspect| format!("suspect {}", format_amount(suspect.points)));
+        [verb, warning, delay, route, notice, suspects].into_iter().flatten().collect()
     }
 }
 
@@ -154,6 +159,7 @@ impl ReachedRungs {
             Action::Delay(delay) => self.delay = Some((rung.at, *delay)),
             Action::Route(upstream) => self.reached.route = Some(upstream.clone()),
             Action::Notify(notification) => self.reached.notice = Some((notification.clone(), rung.at)),
+            Action::Suspect(suspect) => self.reached.suspects = Some(*suspect),
         }
     }
 

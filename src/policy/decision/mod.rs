@@ -7,18 +7,19 @@ mod explain;
 mod ladder;
 mod measure;
 mod side_effects;
+mod suspicion;
 
 pub use explain::{Explained, explain};
 
 use crate::engine::State;
 use crate::engine::distinct::Value;
-use crate::policy::Policy;
 use crate::policy::budgets::{Loaded, RefundableCharge, SessionCounters, Slot};
 use crate::policy::exception::Suspension;
 use crate::policy::limit::{Charge, Count, Effect, Limit, Mode, Quota};
 use crate::policy::plan::{BudgetRef, Check, Plan, PlannedBudget, Values};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::policy::verdict::{LimitHit, Refusal, Ruling, Verdict};
+use crate::policy::{Policy, SuspicionScore};
 use crate::time::Timestamp;
 use ladder::Reached;
 use side_effects::is_of_transaction;
@@ -142,8 +143,9 @@ impl<'a> Decision<'a> {
             let not_made = checks.iter().zip(&made).filter(|(_, is_made)| !**is_made);
             verdict.not_exceeded = not_made.map(|(check, _)| self.plan.budgets[check.budget].limit).collect();
         }
+        let score = self.score_of(&steps);
         for step in steps.iter_mut().filter(|step| step.limit.count != Count::Refusals) {
-            self.take_effect(step, event, &mut verdict, &mut refusal);
+            self.take_effect(step, event, score.as_ref(), &mut verdict, &mut refusal);
         }
         let refuses = |step: &Step<'_>| step.reached.as_ref().is_some_and(|reached| reached.refusal.is_some());
         // A limit on refusals in shadow mode also counts the refusals that limits in shadow mode would make.
@@ -151,7 +153,7 @@ impl<'a> Decision<'a> {
         for step in steps.iter_mut().filter(|step| step.limit.count == Count::Refusals) {
             let is_refused = if step.limit.mode == Mode::Enforce { refusal.is_some() } else { would_refuse };
             match is_refused {
-                true => self.take_effect(step, event, &mut verdict, &mut refusal),
+                true => self.take_effect(step, event, score.as_ref(), &mut verdict, &mut refusal),
                 false => step.effect = None,
             }
         }
@@ -159,7 +161,7 @@ impl<'a> Decision<'a> {
             self.charge_step(step, event, refusal.is_some(), &mut verdict);
         }
         if refusal.is_some() || self.request.wants_evaluations {
-            verdict.evaluations = steps.into_iter().filter_map(|step| self.evaluation(step)).collect();
+            verdict.evaluations = steps.into_iter().filter_map(|step| self.evaluation(step, score.as_ref())).collect();
         }
         if let Some(refusal) = refusal {
             verdict.ruling = Ruling::Refuse(refusal);
@@ -177,6 +179,7 @@ impl<'a> Decision<'a> {
         &mut self,
         step: &mut Step<'_>,
         event: &Event,
+        score: Option<&SuspicionScore>,
         verdict: &mut Verdict,
         refusal: &mut Option<Box<Refusal>>,
     ) {
@@ -185,7 +188,8 @@ impl<'a> Decision<'a> {
             return;
         }
         verdict.limit_hits.extend(step.limit_hit());
-        self.notify(step, verdict);
+        self.notify(step, score, verdict);
+        self.suspect(step, verdict);
         if step.limit.mode != Mode::Enforce {
             return;
         }
@@ -303,8 +307,12 @@ impl Step<'_> {
 #[cfg(test)]
 mod evaluation_tests;
 #[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod suspension_tests;
+#[cfg(test)]
+mod suspicion_tests;
 #[cfg(test)]
 mod tests;

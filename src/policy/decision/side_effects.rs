@@ -7,11 +7,11 @@ use crate::engine::Wait;
 use crate::engine::distinct::Seen;
 use crate::policy::KnownTo;
 use crate::policy::exception::{By, Suspension, Term};
-use crate::policy::limit::{Count, Effect, Limit, Mode};
+use crate::policy::limit::{Effect, Limit, Mode};
 use crate::policy::plan::{MemoryEntry, PlannedBudget};
 use crate::policy::request::Event;
 use crate::policy::verdict::{Consequence, Notice, Suspended, SuspensionNotice, Verdict};
-use crate::policy::{Lateness, Policy};
+use crate::policy::{Lateness, Policy, SuspicionScore};
 use std::sync::Arc;
 
 impl Decision<'_> {
@@ -52,10 +52,14 @@ impl Decision<'_> {
         self.allows(suspension, event)
     }
 
-    /// Returns whether a memory knows the recipient of the event at this index.
+    /// Returns whether a memory knows the recipient of the event at this index. While the store cannot read the memory,
+    /// the lock refuses nothing, and the limits decide: a refusal for good would be wrong about known recipients.
     fn knows(&self, at: usize, known_to: KnownTo) -> bool {
         let mut of_event = self.plan.memory_entries.iter().filter(|entry| entry.event == at);
-        of_event.any(|entry| entry.memory.known_to == known_to && self.has_seen(entry) != Seen::Never)
+        of_event.any(|entry| {
+            let is_known = || self.loaded.0[entry.key].is_unread || self.has_seen(entry) != Seen::Never;
+            entry.memory.known_to == known_to && is_known()
+        })
     }
 
     /// Returns whether a memory has seen the recipient of its entry.
@@ -88,7 +92,7 @@ impl Decision<'_> {
         }
         // An event that is only checked now (a peek) is charged later. All rungs take effect at that later charge. At
         // the peek, only a refusal takes effect.
-        let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
+        let is_look = effect == Effect::Peek && !step.limit.count.is_of_past_events();
         let room = if is_look { None } else { self.room(event) };
         let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
         // The route of a message is chosen at MAIL, so a route takes effect already at the peek at MAIL.
@@ -128,7 +132,9 @@ impl Decision<'_> {
         verdict.suspensions.push(suspension);
     }
 
-    pub(super) fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
+    /// Adds a notice to the verdict, if a rung that notifies is reached. `score`: the score of the user before the event,
+    /// if a limit of the event matches on suspicion.
+    pub(super) fn notify(&self, step: &Step<'_>, score: Option<&SuspicionScore>, verdict: &mut Verdict) {
         let notification = step.reached.as_ref().and_then(|reached| reached.notice.as_ref());
         if let Some((notification, at)) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
             verdict.notices.push(Notice {
@@ -141,6 +147,7 @@ impl Decision<'_> {
                 level: step.level,
                 quota: *step.planned.quota,
                 consequence: self.consequence(step),
+                suspicion: score.filter(|_| step.limit.derived.has_suspicion).cloned(),
             });
         }
     }
@@ -162,8 +169,8 @@ impl Decision<'_> {
         let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
         let before = match event {
             // After the final dot, a client that times out sends the message a second time, so this reply is not
-            // delayed. A rejection by the upstream has no reply that could be delayed.
-            Event::End { .. } | Event::Rejected(_) => return None,
+            // delayed. A rejection by the upstream or an outcome has no reply that could be delayed.
+            Event::End { .. } | Event::Rejected(_) | Event::Bounced(_) | Event::Complained(_) => return None,
             event if is_of_transaction(event) => self.counters.delayed().max(waits),
             _ => waits,
         };

@@ -1,15 +1,16 @@
 //! Tests of suspensions that let some mail pass.
 
 use crate::policy::address::AddressNormalizer;
-use crate::policy::budgets::{Owner, SessionCounters};
+use crate::policy::budgets::{Loaded, Owner, SessionCounters};
 use crate::policy::exception::Length;
 use crate::policy::exception::{AllowedRecipients, By, Suspension, SuspensionRules, Term};
-use crate::policy::limit::{Action, Algorithm, Count, Ladder, Limit, Quota, Rung};
+use crate::policy::limit::{Action, Algorithm, Count, Distinct, Ladder, Limit, Quota, Rung};
 use crate::policy::matching::{Field, PatternTable, Shape, Zone};
 use crate::policy::request::{Event, Facts, PolicyRequest};
 use crate::policy::verdict::{Ruling, Verdict};
-use crate::policy::{InMemoryStore, Policy};
+use crate::policy::{InMemoryStore, KnownTo, MemoryRules, Plan, Policy, decide};
 use crate::time::{Timestamp, Units, parse_rate};
+use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,8 +128,82 @@ fn of_several_suspensions_a_strict_one_decides() {
 #[test]
 fn the_extension_of_a_suspension_allows_no_more_than_the_suspension() {
     let (strict, lenient) = (suspension("user=alice", HOUR, true), suspension("user=alice", HOUR * 2, false));
-    let extended = lenient.extending(&strict);
+    let extended = lenient.following(&strict).unwrap();
     assert!(extended.is_strict && !extended.ends_on_new_password());
     assert_eq!(extended.term.until, lenient.term.until);
-    assert!(!lenient.extending(&lenient).is_strict);
+    assert!(!lenient.following(&suspension("user=alice", HOUR, false)).unwrap().is_strict);
+}
+
+/// Returns a policy with a limit that has the memory of each user, and the suspension of alice, if there is one.
+fn store_with_memory(suspension: Option<Suspension>) -> InMemoryStore {
+    let quota = Quota::rate(Algorithm::TokenBucket, parse_rate("1000 / 1d", Units::Things).unwrap(), None);
+    let mut strangers = Limit::new("strangers", Count::Recipients, vec![Field::User], quota);
+    strangers.algorithm = Algorithm::TokenBucket;
+    let known_to = Some(MemoryRules::default().memory(KnownTo::Each(Field::User)));
+    strangers.distinct = Some(Distinct { known_to, ..Distinct::new(Field::Recipient) });
+    let mut store = store(vec![strangers]);
+    suspension.into_iter().for_each(|one| Arc::make_mut(&mut store.policy.exceptions).suspend(Arc::new(one)));
+    store
+}
+
+fn lock(time: Duration) -> Suspension {
+    let known_to = Some(KnownTo::Each(Field::User));
+    Suspension { known_to, ..suspension("user=alice@example.org", time, false) }
+}
+
+proptest! {
+    #[test]
+    fn a_locked_user_reaches_every_known_recipient_and_no_stranger(
+        known in proptest::collection::btree_set(0..40u8, 0..20),
+        asked in proptest::collection::vec(0..40u8, 1..30),
+        is_pipelined in any::<bool>(),
+    ) {
+        let address = |n: &u8| format!("r{n}@example.net");
+        let mut store = store_with_memory(None);
+        let recipients = known.iter().map(|n| address(n).into()).collect();
+        let (client, user) = ("192.0.2.7".parse().ok(), Some("alice".into()));
+        store.deliver(now(), &Facts { client, user, recipients, ..Facts::default() });
+        let lock = Arc::new(lock(HOUR));
+        Arc::make_mut(&mut store.policy.exceptions).suspend(lock.clone());
+        let events: Vec<Event> = asked.iter().map(|n| rcpt(&address(n))).collect();
+        let mut said = |at: Timestamp, events: &[Event]| match is_pipelined {
+            true => rulings(&mut store, at, events, &[]),
+            false => events.iter().map(|event| rulings(&mut store, at, std::slice::from_ref(event), &[])).collect(),
+        };
+        let expected: String = asked.iter().map(|n| if known.contains(n) { 'p' } else { 's' }).collect();
+        prop_assert_eq!(said(now(), &events), expected);
+        prop_assert_eq!(said(now(), &[Event::Mail, Event::Message]), "pp");
+        // A refusal makes no stranger known.
+        prop_assert_eq!(said(now(), &events).contains('s'), asked.iter().any(|n| !known.contains(n)));
+        Arc::make_mut(&mut store.policy.exceptions).release(&lock.owner);
+        prop_assert_eq!(rulings(&mut store, now(), &events, &[]), "p".repeat(events.len()));
+    }
+}
+
+#[test]
+fn a_lock_refuses_nothing_while_its_memory_cannot_be_read() {
+    let mut store = store_with_memory(Some(lock(HOUR)));
+    let facts = Facts { user: Some("alice".into()), ..Facts::default() };
+    let request = PolicyRequest { facts, events: vec![rcpt("1@d")], ..PolicyRequest::default() };
+    let plan = Plan::new(&store.policy, &request, now());
+    for (is_unread, is_suspended) in [(false, true), (true, false)] {
+        let mut loaded: Loaded = plan.keys().map(|_| None).collect();
+        loaded.0.iter_mut().for_each(|slot| slot.is_unread = is_unread);
+        let mut counters = SessionCounters::default();
+        let verdict = decide(&store.policy, now(), &request, &plan, &mut loaded, &mut counters).remove(0);
+        assert_eq!(matches!(verdict.ruling, Ruling::Suspended(_)), is_suspended);
+    }
+    assert_eq!(rulings(&mut store, now(), &[rcpt("1@d")], &[]), "s");
+}
+
+#[test]
+fn a_lock_changes_no_suspension_and_a_suspension_takes_the_place_of_a_lock() {
+    let full = |hours| suspension("user=alice@example.org", HOUR * hours, false);
+    assert_eq!(lock(HOUR * 9).following(&full(1)), None);
+    assert_eq!(lock(HOUR).following(&lock(HOUR * 2)), None);
+    let longer = lock(HOUR * 2).following(&lock(HOUR)).unwrap();
+    assert!(longer.is_lock() && longer.term.until == lock(HOUR * 2).term.until);
+    // The suspension lasts as long as the lock would have lasted, so that no lock of an administrator ends early.
+    let next = full(1).following(&lock(HOUR * 9)).unwrap();
+    assert!(!next.is_lock() && next.term.until == lock(HOUR * 9).term.until);
 }

@@ -4,6 +4,7 @@
 use super::template::Template;
 use crate::engine::{Rule, State};
 use crate::policy::budgets::Budget;
+use crate::policy::suspicion::Suspect;
 use crate::policy::term::Length;
 use crate::time::Timestamp;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub enum Action {
     Lock(Length),
     /// Sends a notification.
     Notify(Arc<Notification>),
+    /// Raises the suspicion score of the user.
+    Suspect(Suspect),
 }
 
 /// Notification: its name, and perhaps its highest rate.
@@ -98,6 +101,7 @@ pub enum Delay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ActionKind {
     Warn,
+    Suspect,
     Notify,
     Route,
     Delay,
@@ -109,6 +113,7 @@ impl ActionKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Warn => "warn",
+            Self::Suspect => "suspect",
             Self::Notify => "notify",
             Self::Route => "route",
             Self::Delay => "delay",
@@ -144,6 +149,7 @@ impl Action {
             Self::Suspend { .. } => ActionKind::Refuse(Verb::Suspend),
             Self::Lock(_) => ActionKind::Refuse(Verb::Lock),
             Self::Notify(_) => ActionKind::Notify,
+            Self::Suspect(_) => ActionKind::Suspect,
         }
     }
 

@@ -18,10 +18,14 @@ pub enum Count {
     Rejections,
     /// Recipients that other limits refused.
     Refusals,
+    /// Recipients for which the smart host bounced a message that it had accepted.
+    Bounces,
+    /// Complaints of recipients.
+    Complaints,
 }
 
 impl Count {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Connections,
         Self::Commands,
         Self::Sessions,
@@ -32,11 +36,19 @@ impl Count {
         Self::Bytes,
         Self::Rejections,
         Self::Refusals,
+        Self::Bounces,
+        Self::Complaints,
     ];
 
     /// Returns whether mail is counted, and not connections, commands or logins.
     pub fn is_of_mail(self) -> bool {
-        matches!(self, Self::Messages | Self::Recipients | Self::Bytes | Self::Rejections | Self::Refusals)
+        matches!(self, Self::Messages | Self::Recipients | Self::Bytes | Self::Refusals) || self.is_of_past_events()
+    }
+
+    /// Returns whether events are counted that have happened already, so that no limit can refuse the event itself. Such
+    /// a limit refuses the mail that follows.
+    pub fn is_of_past_events(self) -> bool {
+        matches!(self, Self::Rejections | Self::Bounces | Self::Complaints)
     }
 
     /// Returns the word in the configuration and in texts.
@@ -52,6 +64,8 @@ impl Count {
             Self::Bytes => "bytes",
             Self::Rejections => "rejections",
             Self::Refusals => "refusals",
+            Self::Bounces => "bounces",
+            Self::Complaints => "complaints",
         }
     }
 
@@ -64,7 +78,7 @@ impl Count {
             Self::Commands => Stage::Command,
             Self::Logins | Self::LoginFailures => Stage::Auth,
             Self::Messages | Self::Bytes => Stage::Data,
-            Self::Recipients | Self::Rejections | Self::Refusals => Stage::Rcpt,
+            Self::Recipients | Self::Rejections | Self::Refusals | Self::Bounces | Self::Complaints => Stage::Rcpt,
         }
     }
 
@@ -77,7 +91,7 @@ impl Count {
             Self::Connections => &[Stage::Connect],
             Self::Sessions => &[Stage::Connect, Stage::Auth],
             Self::Logins | Self::LoginFailures => &[Stage::Auth],
-            Self::Commands | Self::Rejections | Self::Refusals => &[],
+            Self::Commands | Self::Rejections | Self::Refusals | Self::Bounces | Self::Complaints => &[],
         }
     }
 }

@@ -79,8 +79,10 @@ impl Limit {
             (Count::Bytes, Event::Message) => at(Stage::Data),
             (Count::Bytes, Event::End { .. }) => Some(Effect::TrueUp),
             (Count::Refusals, Event::Recipient(_)) => Some(Effect::Charge),
-            (Count::Rejections, Event::Rejected(_)) => Some(Effect::Record),
-            (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Peek),
+            (Count::Rejections, Event::Rejected(_))
+            | (Count::Bounces, Event::Bounced(_))
+            | (Count::Complaints, Event::Complained(_)) => Some(Effect::Record),
+            (count, Event::Mail | Event::Recipient(_)) if count.is_of_past_events() => Some(Effect::Peek),
             // Checks the share of rejected messages.
             (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Peek),
             _ => None,
@@ -93,7 +95,7 @@ impl Limit {
         let stages = Event::samples().into_iter().filter_map(|event| Some((event.stage()?, self.effect(&event)?)));
         stages.flat_map(|(stage, effect)| {
             // A peek refuses. Other actions follow at the charge, except for a route, which is chosen at MAIL.
-            let is_peek = effect == Effect::Peek && self.count != Count::Rejections;
+            let is_peek = effect == Effect::Peek && !self.count.is_of_past_events();
             let is_possible = move |action: &Action| {
                 !is_peek || action.refuses() || stage == Stage::Mail && matches!(action, Action::Route(_))
             };

@@ -22,7 +22,7 @@ pub use overrides::{OverrideRow, OverrideRows, Overrides};
 pub use quota::{Quota, Scope, Share};
 pub use rate_doubt::RateDoubt;
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
-pub use reset_target::ResetTarget;
+pub use reset_target::{ResetTarget, SUSPICION};
 pub use template::{Code, KnownValues, Template};
 pub use wording::{Thing, plain_period};
 
@@ -86,8 +86,12 @@ pub struct Derived {
     pub(super) depends_on_recipient: bool,
     /// Clients can freely choose the keys of stored budgets, so the number of new keys is bounded.
     pub(super) has_chosen_keys: bool,
-    /// The matcher has conditions `exceeded`, which only the decision can evaluate.
+    /// The matcher has conditions `exceeded` or `suspicion`, which only the decision can evaluate.
     pub(super) has_precondition: bool,
+    /// The matcher has conditions `suspicion`.
+    pub(super) has_suspicion: bool,
+    /// Index of the limit's sign in [`Policy::signs`](super::Policy::signs), if the limit is a sign.
+    pub(super) sign: Option<usize>,
     /// The limit cannot be checked at MAIL (`waits_for_recipients`) or at AUTH (`waits_for_login`), because the
     /// recipients or the login decide whether the limit applies.
     pub(super) waits_for_recipients: bool,

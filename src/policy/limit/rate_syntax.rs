@@ -71,7 +71,9 @@ impl RateTerms {
             Some((amount, "connection")) => match self.count {
                 Count::Connections | Count::Sessions => Err("a connection has one of itself".to_owned()),
                 // A rejection is known only after the event.
-                Count::Rejections => Err("rejections are not counted by connection: write a period".to_owned()),
+                count if count.is_of_past_events() => {
+                    Err(format!("{} are not counted by connection: write a period", count.name()))
+                }
                 _ => counter(amount, Scope::Connection),
             },
             Some((share, period)) if share.trim().ends_with('%') => self.share(share.trim(), period),
@@ -85,7 +87,8 @@ impl RateTerms {
 
     /// Parses `65% regular` and `15 gaps`.
     fn regularity(self, regular: &str, gaps: &str) -> Result<Quota, String> {
-        if matches!(self.count, Count::Bytes | Count::Commands | Count::Rejections | Count::LoginFailures) {
+        let is_of_mail_or_logins = !matches!(self.count, Count::Bytes | Count::Commands | Count::LoginFailures);
+        if !is_of_mail_or_logins || self.count.is_of_past_events() {
             return Err(format!("{} have no regularity: write a rate in a period", self.count.name()));
         }
         let percent = regular.trim().strip_suffix("regular").and_then(|share| share.trim().strip_suffix('%'));

@@ -2,9 +2,11 @@
 
 use super::Limit;
 use super::quota::Quota;
-use crate::engine::State;
+use crate::engine::{State, decay};
 use crate::policy::Policy;
-use crate::policy::budgets::{Key, Owner};
+use crate::policy::budgets::{Key, KeyRef, Owner};
+use crate::policy::matching::Field;
+use crate::policy::suspicion::rounded;
 use crate::time::{Timestamp, format_amount};
 
 /// Budget to be reset, and its limit.
@@ -18,7 +20,12 @@ pub struct ResetTarget {
     is_total: bool,
     /// Says to which exception the budget belongs; empty for the owner's usual budget.
     note: &'static str,
+    /// Rule of the limit's sign, if the budget has the points of the sign for the user.
+    sign: Option<decay::Rule>,
 }
+
+/// Name that stands for the suspicion score of a user, in place of the name of a limit.
+pub const SUSPICION: &str = "suspicion";
 
 const SUSPENDED: &str = " (while suspended)";
 
@@ -42,11 +49,18 @@ impl Policy {
         }
     }
 
+    /// Returns whether this name stands for the suspicion score of a user, and not for a limit.
+    pub fn is_suspicion(&self, name: &str) -> bool {
+        name == SUSPICION && !self.limits.iter().any(|limit| *limit.name == *name)
+    }
+
     /// Returns the stored budgets of an owner for all rates of this limit, including the budgets of a valid grant
-    /// or suspension.
+    /// or suspension, and the points of the limit's sign. For the name [`SUSPICION`], returns the points of all signs.
     /// Returns an error with the reason if the limit has no stored budgets.
     pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
-        let mut budgets = Vec::new();
+        let signs = self.signs.iter().filter(|sign| *sign.limit == *name || self.is_suspicion(name));
+        let mut budgets: Vec<ResetTarget> =
+            signs.filter_map(|sign| self.points_of((&sign.limit, sign.rule), owner)).collect();
         for limit in self.limits.iter().filter(|limit| *limit.name == *name && limit.watch.is_none()) {
             let own = Key::of_owner(limit.prefix(), owner);
             if own.is_volatile() {
@@ -62,7 +76,8 @@ impl Policy {
             let suspended = suspended.map(|suspension| (own.granted(suspension.term.since), limit.quota, SUSPENDED));
             let granted = granted.map(|(key, quota)| (key, quota, " (granted)"));
             for (key, quota, note) in [(own, limit.quota, "")].into_iter().chain(granted).chain(suspended) {
-                let budget = |key, is_total| ResetTarget { key, quota, limit: limit.clone(), is_total, note };
+                let budget =
+                    |key, is_total| ResetTarget { key, quota, limit: limit.clone(), is_total, note, sign: None };
                 if matches!(limit.quota, Quota::Share(_)) {
                     budgets.push(budget(key.of_total(limit.prefix()), true));
                 }
@@ -70,6 +85,14 @@ impl Policy {
             }
         }
         Ok(budgets)
+    }
+
+    /// Returns the points of a sign for a user; `None` if the owner has no user.
+    fn points_of(&self, (name, rule): (&str, decay::Rule), owner: &Owner) -> Option<ResetTarget> {
+        let (_, user) = owner.parts().find(|(field, _)| *field == Field::User.word())?;
+        let key = KeyRef::of_sign(name, user, &mut String::new()).owned();
+        let limit = self.limits.iter().find(|limit| *limit.name == *name)?.clone();
+        Some(ResetTarget { key, quota: Quota::Unlimited, limit, is_total: false, note: "", sign: Some(rule) })
     }
 }
 
@@ -83,6 +106,10 @@ impl ResetTarget {
 
     /// Describes the level before the reset, for people; `None` if the budget was empty.
     pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
+        if let Some(rule) = &self.sign {
+            let points = rounded(rule.level(Some(before), now));
+            return (points != "0").then(|| format!("{points} of {} points of suspicion", rounded(rule.most())));
+        }
         let rule = self.quota.rule().or_else(|| self.limit.rule())?;
         let level = rule.step(Some(before), now, 0.0).1.level;
         let amount = format_amount(level);

@@ -6,6 +6,7 @@ use super::networks::Networks;
 use super::normalized_facts::NormalizedFacts;
 use super::pattern::PatternTable;
 use crate::policy::request::LoginTrait;
+use crate::policy::suspicion::SuspicionClass;
 use std::sync::Arc;
 
 /// Matcher of a limit. It matches if no table of `except` holds and at least one table of `match` holds. If `match` has
@@ -39,6 +40,8 @@ pub enum Condition {
     MessageRecipients(Vec<Comparison>),
     /// Compares the budgets of these limits with their quotas. The limits are indices in the policy.
     Exceeded(Vec<usize>),
+    /// Compares the suspicion score of the user with this class.
+    Suspicion(SuspicionClass),
     Time(Vec<Hours>),
 }
 
@@ -110,12 +113,19 @@ impl Matcher {
 
     /// Returns whether a condition needs to know the logged-in user.
     pub fn needs_login(&self) -> bool {
-        self.any(|condition| matches!(condition, Condition::Group(_) | Condition::Authenticated(_)))
+        self.any(|condition| {
+            matches!(condition, Condition::Group(_) | Condition::Authenticated(_) | Condition::Suspicion(_))
+        })
     }
 
     /// Returns whether a condition depends on the budget of another limit.
     pub fn has_exceeded(&self) -> bool {
         self.any(|condition| condition.exceeded().is_some())
+    }
+
+    /// Returns whether a condition depends on the suspicion score of the user.
+    pub fn has_suspicion(&self) -> bool {
+        self.any(|condition| condition.suspicion().is_some())
     }
 
     /// Returns whether a condition needs the novelty of the login.
@@ -143,6 +153,11 @@ impl Condition {
         if let Self::Exceeded(limits) = self { Some(limits) } else { None }
     }
 
+    /// Returns the class of a condition `suspicion`.
+    pub fn suspicion(&self) -> Option<SuspicionClass> {
+        if let Self::Suspicion(class) = self { Some(*class) } else { None }
+    }
+
     /// Returns whether the condition holds. A condition on an unknown field does not hold.
     pub(in crate::policy) fn holds(&self, subject: Subject<'_, '_>) -> bool {
         let Subject { facts, recipient, recipients } = subject;
@@ -163,7 +178,7 @@ impl Condition {
                 recipients.is_some_and(|count| comparisons.iter().any(|comparison| comparison.holds(count)))
             }
             // Budgets are not loaded yet: see `policy/plan/exceeded.rs`.
-            Self::Exceeded(_) => true,
+            Self::Exceeded(_) | Self::Suspicion(_) => true,
             Self::Time(hours) => {
                 let (day, minute) = facts.civil();
                 hours.iter().any(|hours| hours.contains(day, minute))

@@ -22,6 +22,8 @@ pub enum SkipReason {
     NoRecipient,
     /// The only tables of `match` that hold, hold while another limit is exceeded, and it is not exceeded.
     NotExceeded,
+    /// The only tables of `match` that hold, hold for users in a class of `[suspicion]`, and the user is not in it.
+    NotSuspicious,
     /// The budget has counted this message already.
     Counted,
     /// The quota is unlimited.
@@ -46,7 +48,7 @@ impl SkipReason {
         match self {
             Self::Elsewhere => "stage",
             Self::Unknown(_) | Self::UnknownSize => "unknown",
-            Self::NoMatch | Self::NoRecipient | Self::NotExceeded => "match",
+            Self::NoMatch | Self::NoRecipient | Self::NotExceeded | Self::NotSuspicious => "match",
             Self::Except(_) => "except",
             Self::Counted => "counted",
             Self::Unlimited => "unlimited",
@@ -100,6 +102,8 @@ impl fmt::Display for SkipExplanation {
             SkipReason::NoRecipient => f.write_str("no match: none of the accepted recipients"),
             SkipReason::NotExceeded if self.tables.iter().all(Vec::is_empty) => f.write_str("not exceeded"),
             SkipReason::NotExceeded => write!(f, "not exceeded: {}", tables()),
+            SkipReason::NotSuspicious if self.tables.is_empty() => f.write_str("no match: suspicion"),
+            SkipReason::NotSuspicious => write!(f, "no match: {}", tables()),
             SkipReason::Counted => f.write_str("the message is counted already"),
             SkipReason::Unlimited => f.write_str("unlimited"),
         }
@@ -120,6 +124,7 @@ impl Condition {
             Self::RegisteredNetwork(_) => "registered-network".into(),
             Self::MessageRecipients(_) => "message-recipients".into(),
             Self::Exceeded(_) => "exceeded".into(),
+            Self::Suspicion(_) => "suspicion".into(),
             Self::Time(_) => "time".into(),
         }
     }
@@ -137,7 +142,7 @@ impl Condition {
             Self::RegisteredNetwork(_) => facts.registered_network().map(|is| is.to_string()),
             Self::MessageRecipients(_) => recipients.map(|count| count.to_string()),
             // The decision finds the levels.
-            Self::Exceeded(_) => None,
+            Self::Exceeded(_) | Self::Suspicion(_) => None,
             Self::Time(_) => {
                 let (day, minute) = facts.civil();
                 Some(format!("{day:?} {:02}:{:02}", minute / 60, minute % 60))

@@ -1,14 +1,25 @@
-//! Preconditions: conditions `exceeded`, which depend on the budgets of other limits. The plan lists these budgets, and the
-//! decision compares their levels.
+//! Preconditions: conditions `exceeded`, which depend on the budgets of other limits, and `suspicion`, which depend on the
+//! score of the user. The plan lists the budgets, and the decision compares their levels.
 
 use super::planner::Planner;
 use super::{Check, Plan};
+use crate::policy::SuspicionClass;
 use crate::policy::limit::{Effect, Limit};
 use crate::policy::matching::{Condition, Subject};
 use std::sync::Arc;
 
-/// Budgets of other limits, as indices in [`Plan::budgets`]. The check is made only if at least one of them is exceeded.
-pub type Precondition = Arc<[usize]>;
+/// Precondition of a check: one alternative for each table of `match` that can hold. The check is made only if at least
+/// one alternative holds.
+pub type Precondition = Arc<[Alternative]>;
+
+/// Conditions of one table of `match` that only the decision can evaluate. All of them must hold.
+pub struct Alternative {
+    /// Budgets of other limits, as indices in [`Plan::budgets`]; at least one of them must be exceeded. `None`: the table
+    /// has no condition `exceeded`.
+    pub exceeded: Option<Box<[usize]>>,
+    /// Class that the user must have.
+    pub suspicion: Option<SuspicionClass>,
+}
 
 /// Check with a precondition.
 #[derive(Clone, Copy)]
@@ -22,8 +33,8 @@ pub struct ConditionalCheck {
 }
 
 impl<'a> Plan<'a> {
-    /// Returns the precondition of a limit whose matcher holds, apart from conditions `exceeded`, for an event. Adds the
-    /// budgets of the precondition to the plan. `None`: a table of `match` holds whatever the budgets are.
+    /// Returns the precondition of a limit whose matcher holds for an event, apart from conditions `exceeded` and
+    /// `suspicion`. Adds the budgets of the precondition to the plan. `None`: a table of `match` holds whatever the budgets are.
     pub(super) fn precondition(
         &mut self,
         planner: &Planner<'a, '_>,
@@ -31,17 +42,22 @@ impl<'a> Plan<'a> {
         at: usize,
         subject: &Subject<'_, '_>,
     ) -> Option<Precondition> {
-        let mut looked_at = Vec::new();
-        // Before the decision, a condition `exceeded` counts as true.
+        let mut alternatives = Vec::new();
+        // Before the decision, conditions `exceeded` and `suspicion` count as true.
         for table in limit.matcher.matches.iter().filter(|table| table.0.iter().all(|one| one.holds(*subject))) {
-            let others = table.0.iter().find_map(Condition::exceeded)?;
-            for other in others {
-                // Without a known owner there is no budget that could be exceeded.
-                let budget = self.budget_index(planner, *other, &planner.policy.limits[*other], (at, subject), 0);
-                looked_at.extend(budget.ok());
+            let suspicion = table.0.iter().find_map(Condition::suspicion);
+            let others = table.0.iter().find_map(Condition::exceeded);
+            if suspicion.is_none() && others.is_none() {
+                return None;
             }
+            let mut budget = |other: &usize| {
+                // Without a known owner there is no budget that could be exceeded.
+                self.budget_index(planner, *other, &planner.policy.limits[*other], (at, subject), 0).ok()
+            };
+            let exceeded = others.map(|others| others.iter().filter_map(&mut budget).collect());
+            alternatives.push(Alternative { exceeded, suspicion });
         }
-        Some(looked_at.into())
+        Some(alternatives.into())
     }
 
     /// Returns the checks with preconditions. Whether they are made is known only after the decision.

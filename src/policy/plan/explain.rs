@@ -18,9 +18,13 @@ impl Plan<'_> {
             Self::default().budget_index(&planner, index, limit, (0, &subject), 0)?;
             planner.amount(limit, effect, 0)?;
             Self::default().values(&planner, limit, 0)?;
-            // Without the budgets it is not known whether another limit is exceeded. This reason is asked for only if
-            // the limit did not apply.
-            if limit.derived.has_precondition { Err(SkipReason::NotExceeded) } else { Ok(()) }
+            // Without the budgets it is not known whether another limit is exceeded, or the user is suspicious. This
+            // reason is asked for only if the limit did not apply.
+            match () {
+                () if limit.derived.has_suspicion => Err(SkipReason::NotSuspicious),
+                () if limit.derived.has_precondition => Err(SkipReason::NotExceeded),
+                () => Ok(()),
+            }
         };
         check().err().map(|why| SkipExplanation::new(why, &limit.matcher, planner.subject(0)))
     }

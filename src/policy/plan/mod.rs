@@ -7,9 +7,12 @@ mod match_cache;
 mod memories;
 mod planner;
 mod prepare;
+mod suspicion;
 
+pub(super) use exceeded::Alternative;
 pub use exceeded::ConditionalCheck;
 pub(super) use match_cache::MatcherSet;
+pub(super) use suspicion::can_suspect;
 
 use crate::engine::distinct::{self, Value};
 use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
@@ -35,6 +38,9 @@ pub struct Plan<'a> {
     pub(super) keys: Keys,
     /// Keys of the session's counters.
     pub(super) own: Keys,
+    /// Index in `keys` of the user's points of each sign, in the order of [`Policy::signs`]; empty if the events need no
+    /// score.
+    pub(super) signs: Vec<usize>,
     /// Suspension that applies to this session, if there is one.
     pub(super) suspension: Option<Arc<Suspension>>,
     /// Indices in `keys` of the keys of memories.
@@ -198,6 +204,7 @@ impl<'a> Plan<'a> {
         if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
             plan.add_memory_entries(&planner);
         }
+        plan.add_signs(&planner);
         plan
     }
 

@@ -22,7 +22,10 @@ impl Limit {
             has_chosen_keys: self.is_stored()
                 && !matches!(self.quota, Quota::Counter { .. })
                 && self.has_chosen_key(false),
-            has_precondition: self.matcher.has_exceeded(),
+            has_precondition: self.matcher.has_exceeded() || self.matcher.has_suspicion(),
+            has_suspicion: self.matcher.has_suspicion(),
+            // `Policy::new` sets the sign.
+            sign: None,
             waits_for_recipients: self.matcher.needs_recipients(),
             waits_for_login: self.matcher.needs_login()
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),

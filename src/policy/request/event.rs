@@ -30,6 +30,11 @@ pub enum Event {
     /// The upstream has accepted the message for this recipient. No limit can refuse or charge this event: memories learn
     /// the recipient.
     Delivered(Arc<str>),
+    /// The smart host has accepted the message, and bounced it later for this recipient. `None`: the recipient is not
+    /// known. No limit can refuse this event.
+    Bounced(Option<Arc<str>>),
+    /// This recipient, if known, has complained about the message. No limit can refuse this event.
+    Complained(Option<Arc<str>>),
 }
 
 /// Stage of a session.
@@ -65,7 +70,7 @@ impl Stage {
 }
 
 impl Event {
-    /// Returns the stage of the event. Rejections and deliveries are past events and have no stage.
+    /// Returns the stage of the event. Rejections, deliveries and outcomes are past events and have no stage.
     pub fn stage(&self) -> Option<Stage> {
         match self {
             Self::Connect => Some(Stage::Connect),
@@ -75,12 +80,12 @@ impl Event {
             Self::Recipient(_) => Some(Stage::Rcpt),
             Self::Message => Some(Stage::Data),
             Self::End { .. } => Some(Stage::End),
-            Self::Rejected(_) | Self::Delivered(_) => None,
+            Self::Rejected(_) | Self::Delivered(_) | Self::Bounced(_) | Self::Complained(_) => None,
         }
     }
 
     /// Returns one event of each kind, in the order of [`Event::kind`].
-    pub(in crate::policy) fn samples() -> [Self; 10] {
+    pub(in crate::policy) fn samples() -> [Self; 12] {
         let nobody = || Arc::from("");
         [
             Self::Connect,
@@ -93,6 +98,8 @@ impl Event {
             Self::End { size: None },
             Self::Rejected(None),
             Self::Delivered(nobody()),
+            Self::Bounced(None),
+            Self::Complained(None),
         ]
     }
 
@@ -109,6 +116,8 @@ impl Event {
             Self::End { .. } => 7,
             Self::Rejected(_) => 8,
             Self::Delivered(_) => 9,
+            Self::Bounced(_) => 10,
+            Self::Complained(_) => 11,
         };
         1 << bit
     }
@@ -122,7 +131,7 @@ impl Event {
     pub fn recipient(&self) -> Option<&Arc<str>> {
         match self {
             Self::Recipient(recipient) | Self::Delivered(recipient) => Some(recipient),
-            Self::Rejected(recipient) => recipient.as_ref(),
+            Self::Rejected(recipient) | Self::Bounced(recipient) | Self::Complained(recipient) => recipient.as_ref(),
             _ => None,
         }
     }

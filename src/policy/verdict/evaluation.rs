@@ -1,6 +1,7 @@
 //! Evaluation: the numbers that one limit measured for one event.
 
 use super::Refusal;
+use crate::policy::SuspicionScore;
 use crate::policy::budgets::Key;
 use crate::policy::exception::Grant;
 use crate::policy::limit::{Effect, Mode, Quota, Thing};
@@ -32,6 +33,8 @@ pub struct Evaluation {
     pub refusal: Option<Box<Refusal>>,
     /// Other actions: `warn`, `delay 2s`.
     pub actions: Vec<String>,
+    /// Score of the user before the event, if the limit matches on suspicion.
+    pub suspicion: Option<SuspicionScore>,
 }
 
 impl Evaluation {

@@ -10,6 +10,7 @@ pub use refusal::{Meaning, Refusal, Suspended, SuspensionNotice};
 use super::budgets::{Key, RefundableCharge};
 use super::exception::Suspension;
 use super::limit::{ActionKind, Notification, Quota, Thing};
+use super::{SuspicionClass, SuspicionScore};
 use crate::engine::{State, Wait};
 use crate::policy::exception::Length;
 use crate::time::Timestamp;
@@ -39,6 +40,8 @@ pub struct Verdict {
     pub suspensions: Vec<Arc<Suspension>>,
     /// Notifications to send.
     pub notices: Vec<Notice>,
+    /// Class that the user has reached with this event, if the class is higher than before.
+    pub suspicion_rise: Option<SuspicionRise>,
     /// Numbers that each limit measured, if the event is refused or the request wants evaluations.
     pub evaluations: Vec<Evaluation>,
 }
@@ -57,6 +60,13 @@ pub enum Ruling {
     Skipped,
 }
 
+/// Rise of a user into a class of `[suspicion]`.
+#[derive(Clone, Debug)]
+pub struct SuspicionRise {
+    pub class: SuspicionClass,
+    pub score: SuspicionScore,
+}
+
 /// Notification to send.
 #[derive(Clone, Debug)]
 pub struct Notice {
@@ -72,6 +82,8 @@ pub struct Notice {
     pub level: f64,
     pub quota: Quota,
     pub consequence: Consequence,
+    /// Score of the user before the event, if the limit matches on suspicion.
+    pub suspicion: Option<SuspicionScore>,
 }
 
 /// Consequence of a limit for the owner of the budget, as far as it is known when the notice is made.

@@ -144,7 +144,7 @@ impl AttackKind {
             Self::Trickle => each(10.0 * MINUTE),
             Self::Jitter => last.after(seconds_of(MINUTE * (5.0 + 10.0 * random.fraction()))),
             Self::RandomTrickle => last.after(seconds_of(-10.0 * MINUTE * (1.0 - random.fraction()).ln())),
-            Self::NineOClock if number % 45 == 0 => each(DAY / 45.0),
+            Self::NineOClock if number.is_multiple_of(45) => each(DAY / 45.0),
             Self::NineOClock => last.after(seconds_of(1.0 + 19.0 * random.fraction())),
             Self::FortyNineADay => each(DAY / 49.0),
             Self::FiveAccounts => each(MINUTE / 5.0),

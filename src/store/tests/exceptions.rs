@@ -2,6 +2,7 @@
 
 use super::forgetting::until_count;
 use super::*;
+use crate::policy::KnownTo;
 use crate::policy::budgets::Owner;
 use crate::policy::exception::Length;
 use crate::policy::exception::{By, Grant, Suspension, Term};
@@ -179,6 +180,7 @@ async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
         durability: Durability::Process,
         on_failure: OnFailure::Defer,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     let store = Store::open(&options, of(vec![one]), Arc::new(Metrics::new().unwrap())).unwrap();
     assert_eq!(passed_at(&store, 0, "alice", 1).await, 1);
@@ -232,4 +234,26 @@ async fn owners_in_a_former_spelling_stay_suspended_and_can_be_released() {
     store.close().await;
     let exceptions = open(&path).unwrap().policy().exceptions.clone();
     assert!([&normal, &former].iter().all(|owner| exceptions.suspension_of(owner).is_none()));
+}
+
+#[tokio::test]
+async fn a_lock_until_released_outlives_a_restart_and_prolongs_no_suspension() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    let lock = |user: &str, since| {
+        let term = Term { by: By::Limit("l".into()), until: Timestamp::END_OF_9999, ..term(since, 0) };
+        let known_to = KnownTo::parse("user-domain");
+        Arc::new(Suspension { is_strict: false, known_to, ..Suspension::strict(owner(user), term) })
+    };
+    store.suspend(suspension("bob", 0, 1_000)).await;
+    assert!(store.core.suspend(&[lock("alice", 1), lock("bob", 1)], at(1)).await);
+    store.close().await;
+    let store = open(&path).unwrap();
+    let policy = store.policy();
+    let of = |user| policy.exceptions.suspension_of(&owner(user)).unwrap();
+    assert_eq!(**of("alice"), *lock("alice", 1));
+    assert_eq!(**of("bob"), suspension("bob", 0, 1_000));
+    store.end_exceptions(at(1_000_000_000));
+    assert_eq!(store.policy().exceptions.suspensions().count(), 1, "a lock does not expire");
 }

@@ -101,6 +101,7 @@ async fn with_on_failure_defer_an_unusable_file_defers_mail() {
         durability: Durability::Process,
         on_failure: OnFailure::Defer,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     let store = Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap();
     assert_eq!(store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap_err(), Unavailable);
@@ -205,6 +206,7 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
         durability: Durability::Process,
         on_failure,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }

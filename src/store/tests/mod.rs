@@ -5,12 +5,14 @@ mod faults;
 mod forgetting;
 mod log;
 mod logins;
+mod memories;
 mod new_budgets;
 mod notices;
 mod parallel;
 mod queue;
 mod refusals;
 mod session_slots;
+mod suspicion;
 mod versions;
 
 use super::cache::BudgetCache;
@@ -83,6 +85,7 @@ fn options(path: &Path) -> Options {
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     }
 }
 
@@ -223,6 +226,7 @@ async fn seen_values_outlive_the_store_that_saw_them() {
             durability: Durability::Process,
             on_failure: OnFailure::Allow,
             refusals: RefusalOptions::default(),
+            outcomes: None,
         };
         Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
     };

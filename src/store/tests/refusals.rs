@@ -62,8 +62,13 @@ async fn pages(store: &Store, filter: &RefusalFilter, at_most: usize) -> Vec<Ref
 }
 
 fn open_with_refusals(path: &Path, refusals: RefusalOptions) -> Store {
-    let options =
-        Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow, refusals };
+    let options = Options {
+        path: path.to_owned(),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        refusals,
+        outcomes: None,
+    };
     Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap()
 }
 

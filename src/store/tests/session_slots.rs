@@ -58,6 +58,7 @@ async fn play(ops: Vec<Op>) {
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
         refusals: RefusalOptions::default(),
+        outcomes: None,
     };
     let store = Store::open(&options, limits(3.0), Arc::new(Metrics::new().unwrap())).unwrap();
     let mut most = 3;

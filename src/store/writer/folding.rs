@@ -155,6 +155,7 @@ impl Task {
         self.write_remaining_logins(deadline);
         self.write_remaining_refusals(deadline);
         self.write_remaining_notices(deadline);
+        self.write_remaining_queue_ids(deadline);
         if self.core.cache.has_counted_unread() {
             let reason = "some of what was counted could not be added to the file".to_owned();
             self.core.health.record(Attempt::CatchUp, Err(reason));

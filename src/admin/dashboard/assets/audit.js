@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { foreign, h } from "./dom.js";
-import { actor, limitLink, owner, time } from "./format.js";
+import { actor, end, limitLink, owner, time } from "./format.js";
 import { PAGE_ROWS, more, table } from "./parts.js";
 
 export const events = "act";
@@ -36,5 +36,5 @@ export function render(view, records) {
 }
 
 function details({ limit, rate, until, was }) {
-    return [limit ? [limitLink(limit), " "] : null, rate ? [foreign(rate), " "] : null, until ? ["until ", time(until), " "] : null, was ? ["was ", foreign(was)] : null];
+    return [limit ? [limitLink(limit), " "] : null, rate ? [foreign(rate), " "] : null, until ? ["until ", end(until), " "] : null, was ? ["was ", foreign(was)] : null];
 }

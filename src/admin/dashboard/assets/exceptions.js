@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { releaseButton, revokeButton } from "./acts.js";
 import { foreign, h } from "./dom.js";
-import { actor, ago, limitLink, owner, ownerKey, time } from "./format.js";
+import { actor, ago, end, limitLink, owner, ownerKey } from "./format.js";
 import { leniency, section, table } from "./parts.js";
 
 export const events = "act";
@@ -20,7 +20,7 @@ export function render(_, { exceptions }) {
     const of = (kind) => exceptions.filter(({ exception }) => exception === kind);
     const common = [
         { title: "since", cell: ({ since }) => ago(since) },
-        { title: "until", cell: ({ until }) => time(until) },
+        { title: "until", cell: ({ until }) => end(until) },
         { title: "by, because", kind: "wide", cell: (row) => [actor(row.by), ": ", foreign(row.reason), leniency(row)] },
     ];
     return [

@@ -57,6 +57,11 @@ export function time(at) {
     return element;
 }
 
+/** Returns the end of a grant or a suspension; the end of the year 9999 means that only a release ends it. */
+export function end(at) {
+    return at?.startsWith("9999-") ? h("span", {}, "released") : time(at);
+}
+
 /** Returns a time as an element with the distance from now first; its title has date and time. */
 export function ago(at) {
     if (!at) return h("span", {}, "–");

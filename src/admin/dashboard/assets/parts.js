@@ -112,8 +112,8 @@ export function refusals(name, { refusals: rows, unavailable }, empty, { ofOneSe
 }
 
 /** Returns what a suspended owner may still do, and what ends the suspension early; null if there is nothing to tell. */
-export function leniency({ "allowed-recipients": allowed, "ends-on-new-password": ends }) {
-    const words = [allowed?.length > 0 ? ["may write to ", foreign(allowed.join(", "))] : null, ends ? "a new password ends it" : null].filter(Boolean);
+export function leniency({ "allowed-recipients": allowed, "known-to": known, "ends-on-new-password": ends }) {
+    const words = [known ? "locked: may write to recipients known before" : null, allowed?.length > 0 ? ["may write to ", foreign(allowed.join(", "))] : null, ends ? "a new password ends it" : null].filter(Boolean);
     return words.length > 0 ? h("span", { class: "relative" }, " (", words.map((word, n) => [n > 0 ? "; " : "", word]), ")") : null;
 }
 

@@ -4,7 +4,7 @@ import { get, getIfAvailable } from "./api.js";
 import { grantButton, releaseButton, resetButton, revokeButton, suspendButton } from "./acts.js";
 import { draw } from "./chart.js";
 import { foreign, h, visible } from "./dom.js";
-import { actor, ago, limitLink, number, octets, ownerKey, owner as ownerLinks, time, zoneName } from "./format.js";
+import { actor, ago, end, limitLink, number, octets, owner as ownerLinks, ownerKey, time, zoneName } from "./format.js";
 import { bar, budgetWords, facts, hasLevel, leniency, modeMark, refusals, section, table, unreadable } from "./parts.js";
 
 /** Colours of the lines of the chart: one for each limit that is shown. */
@@ -49,6 +49,7 @@ export function render(view, { budgets, history, span, refused }) {
         budgets.incomplete && unreadable(budgets.incomplete),
         activity(budgets),
         levels(view, history, span),
+        budgets["suspicion-unknown"] ? section("Suspicion", unreadable(budgets["suspicion-unknown"])) : budgets.suspicion && section("Suspicion", ...suspicion(budgets.suspicion)),
         section("Budgets", budgetTable(budgets.budgets)),
         section("Refusals", refusals("Refusals of this sender", refused, "No refusal of this sender is stored.", { ofOneSender: true }), allRefusals(view, refused)),
         grants.length > 0 && section("Grants", grantTable(grants)),
@@ -71,7 +72,7 @@ function acts({ owner, suspensions }) {
 
 function suspended(suspension) {
     return h("div", { class: "note", "data-key": `suspension ${ownerKey(suspension.owner)}` },
-        h("p", {}, h("strong", {}, "Suspended"), " until ", time(suspension.until), ", by ", actor(suspension.by), ": ", foreign(suspension.reason), leniency(suspension)));
+        h("p", {}, h("strong", {}, suspension["known-to"] ? "Locked" : "Suspended"), " until ", end(suspension.until), ", by ", actor(suspension.by), ": ", foreign(suspension.reason), leniency(suspension)));
 }
 
 function activity({ activity: row, account }) {
@@ -126,6 +127,27 @@ function budgetTable(rows) {
         { title: "in words", kind: "wide", cell: budgetWords },
         { title: "acts", cell: (row) => (row.applies.applies === "no" ? "" : h("span", { class: "buttons" }, grantButton(row), row.level > 0 ? resetButton(row) : null)) },
     ], rows, { key: (row) => `${row.limit} ${row.rate} ${ownerKey(row.owner)}`, empty: "No limit counts this sender." });
+}
+
+/** The suspicion score, its class, and the signs that made it. */
+function suspicion({ points, class: name, mode, watched, locked, signs }) {
+    const classes = `watched from ${points1(watched)}, locked from ${points1(locked)}`;
+    const state = mode !== "enforce" ? `no class, because [suspicion] has mode = "${mode}" (${classes})` : `${name ?? "in no class"} (${classes})`;
+    return [
+        h("p", { class: name ? "note" : null, "data-key": "score" }, h("strong", {}, `Score ${points1(points)}`), `: ${state}.`),
+        signs.length > 0 && table("Signs of suspicion", [
+            { title: "sign", heading: true, cell: (sign) => [limitLink(sign.limit), " ", modeMark(sign.mode)] },
+            { title: "points", kind: "number", cell: (sign) => `${points1(sign.points)} of ${points1(sign.most)}` },
+            { title: "last raised", cell: (sign) => ago(sign.raised) },
+            { title: "half left after", kind: "number", cell: (sign) => `${number(sign["half-life-seconds"] / 3600)} h` },
+            { title: "level now", kind: "wide", cell: (sign) => (sign.level === null ? "–" : [`${number(sign.level)} of ${sign.allowed === null ? "any number" : number(sign.allowed)} `, foreign(sign.unit)]) },
+        ], signs, { key: (sign) => sign.limit }),
+    ];
+}
+
+/** Returns points with at most one decimal. */
+function points1(points) {
+    return number(Math.round(points * 10) / 10);
 }
 
 function overrideMark({ file, line }) {

@@ -1,0 +1,208 @@
+//! Outcomes of deliveries: attributes them to the senders of the messages, and charges limits.
+
+use super::{Api, ApiError, Errors, Json};
+use crate::clock;
+use crate::policy::budgets::SessionCounters;
+use crate::policy::exception::By;
+use crate::policy::request::{Event, Facts, PolicyRequest};
+use crate::queue_id;
+use crate::server::Server;
+use crate::store::{Attribution, OutcomeQuery, SentMessage};
+use crate::time::parse_time;
+use axum::body::Bytes;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// Maximum number of outcomes in one request.
+pub const MAX_OUTCOMES: usize = 1000;
+
+/// Maximum number of queue ids that one outcome names.
+const MAX_QUEUE_IDS: usize = 50;
+
+/// Kind of an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutcomeKind {
+    /// The smart host has passed the message on.
+    Sent,
+    /// An attempt to deliver has failed, and the smart host tries again. It counts nowhere but in the metrics.
+    Deferred,
+    /// The message cannot be delivered: charged by limits with `count = "bounces"`.
+    Bounced,
+    /// The smart host has given up after many attempts. It counts nowhere but in the metrics.
+    Expired,
+    /// The recipient has complained: charged by limits with `count = "complaints"`.
+    Complained,
+}
+
+/// Outcome of a message for one recipient.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct OutcomeLine {
+    pub kind: OutcomeKind,
+    /// Queue ids that can be the one in the smart host's reply to the message. The first one that Weir knows is used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 50)]
+    pub queue_ids: Vec<String>,
+    /// `Message-ID` of the message, without angle brackets or with them: used if Weir knows none of the queue ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// Name of the upstream. Left out: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipient: Option<String>,
+    /// Time of the outcome. Left out: now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    pub at: Option<String>,
+    /// True if anyone can have written the outcome, as in a mail: then the recipient, if there is one, must be a
+    /// recipient of the message.
+    #[serde(default)]
+    pub is_of_report: bool,
+}
+
+/// Number of outcomes by result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct OutcomesAnswer {
+    /// Outcomes of messages that Weir knows.
+    pub attributed: u64,
+    /// Outcomes that had been counted before.
+    pub repeated: u64,
+    /// Outcomes of no message that Weir knows.
+    pub unknown: u64,
+}
+
+impl OutcomeKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Deferred => "deferred",
+            Self::Bounced => "bounced",
+            Self::Expired => "expired",
+            Self::Complained => "complained",
+        }
+    }
+
+    /// Returns the event that limits charge.
+    fn event(self, recipient: Option<Arc<str>>) -> Option<Event> {
+        match self {
+            Self::Bounced => Some(Event::Bounced(recipient)),
+            Self::Complained => Some(Event::Complained(recipient)),
+            Self::Sent | Self::Deferred | Self::Expired => None,
+        }
+    }
+}
+
+/// Counts outcomes of deliveries, which the smart host knows only after it has accepted a message.
+///
+/// The body has one JSON object in each line, at most 1000. Weir needs `[outcomes]` in its configuration. Each outcome of a
+/// message counts once. Over TCP this needs a token that may act.
+#[utoipa::path(post, path = "/v1/outcomes",
+    request_body(content = OutcomeLine, description = "One object, or several, each in a line of its own"),
+    responses((status = 200, description = "Counted", body = OutcomesAnswer), Errors))]
+pub async fn outcomes(State(api): State<Api>, body: Bytes) -> Result<Json<OutcomesAnswer>, ApiError> {
+    let lines = lines(&body)?;
+    let server = api.server()?;
+    if server.store.outcome_options().is_none() {
+        return Err(ApiError::refused("no queue ids are stored: write [outcomes] in weir.toml, and restart Weir"));
+    }
+    // Two requests at once could count an outcome twice.
+    let _permit = api.outcome_permit().await?;
+    let queries = lines.iter().map(|(_, query)| query.clone()).collect();
+    let found = server.store.attribute(queries).await;
+    let found = found.map_err(|why| ApiError::unavailable(format!("{why}; nothing was counted")))?;
+    let (mut answer, metrics) = (OutcomesAnswer::default(), &server.metrics.outcomes);
+    for ((kind, query), attribution) in lines.into_iter().zip(found) {
+        match attribution {
+            Attribution::To(message) => {
+                answer.attributed += 1;
+                metrics.attributed.with_label_values(&[kind.name()]).inc();
+                if let Some(event) = kind.event(query.recipient.map(Into::into)) {
+                    charge(&server, &message, event).await;
+                }
+            }
+            Attribution::Repeated => {
+                answer.repeated += 1;
+                metrics.repeated.inc();
+            }
+            Attribution::Unknown => {
+                answer.unknown += 1;
+                metrics.unknown.with_label_values(&[kind.name()]).inc();
+            }
+        }
+    }
+    Ok(Json(answer))
+}
+
+/// Reads the lines of a body. If one is wrong, none counts.
+fn lines(body: &[u8]) -> Result<Vec<(OutcomeKind, OutcomeQuery)>, ApiError> {
+    let now = clock::now();
+    let mut found = Vec::new();
+    for (index, line) in body.split(|octet| *octet == b'\n').enumerate() {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let refused = |why: String| ApiError::refused(format!("line {}: {why}", index + 1));
+        if found.len() == MAX_OUTCOMES {
+            return Err(refused(format!("more than {MAX_OUTCOMES} outcomes: send them in several requests")));
+        }
+        // serde also accepts a list of the values, which no reader of the OpenAPI file expects.
+        if !line.trim_ascii_start().starts_with(b"{") {
+            return Err(refused("it is no JSON object".to_owned()));
+        }
+        let line: OutcomeLine = serde_json::from_slice(line).map_err(|error| refused(error.to_string()))?;
+        let kind = line.kind;
+        found.push((kind, query(line, now).map_err(refused)?));
+    }
+    Ok(found)
+}
+
+fn query(line: OutcomeLine, now: crate::time::Timestamp) -> Result<OutcomeQuery, String> {
+    let OutcomeLine { kind, queue_ids, message_id, upstream, recipient, at, is_of_report } = line;
+    if queue_ids.is_empty() && message_id.is_none() {
+        return Err("it names no message: write \"queue-ids\" or \"message-id\"".to_owned());
+    }
+    if queue_ids.len() > MAX_QUEUE_IDS {
+        return Err(format!("at most {MAX_QUEUE_IDS} \"queue-ids\""));
+    }
+    if let Some(bad) = queue_ids.iter().find(|id| !queue_id::is_queue_id(id)) {
+        return Err(format!("\"{}\" is no queue id", bad.escape_debug()));
+    }
+    let at = at.map(|at| parse_time(&at)).transpose().map_err(|error| format!("\"at\": {error}"))?;
+    let message_id = message_id.map(|id| format!("<{}>", id.trim().trim_start_matches('<').trim_end_matches('>')));
+    // An outcome is not of the future, whatever its clock says.
+    let at = at.map_or(now, |at| at.min(now));
+    Ok(OutcomeQuery { kind: kind.name(), queue_ids, message_id, upstream, recipient, at, is_of_report })
+}
+
+/// Charges the limits that apply to the sender of the message. Limits refuse the mail that follows; a suspension begins at
+/// once.
+async fn charge(server: &Server, message: &SentMessage, event: Event) {
+    let SentMessage { user, client, sender, listener, .. } = message;
+    let mut facts = Facts {
+        listener: Some(Arc::from(&**listener)),
+        client: Some(*client),
+        location: server.store.policy().locations.find(*client),
+        user: user.as_deref().map(Arc::from),
+        authenticated: user.is_some(),
+        sender: Some(Arc::from(&**sender)),
+        ..Facts::default()
+    };
+    if let (Some(accounts), Some(user)) = (&server.accounts, user) {
+        facts.has_account = accounts.has(user).await;
+        facts.groups = accounts.groups(user).await;
+    }
+    let request = PolicyRequest { facts, events: vec![event], ..PolicyRequest::default() };
+    let admitted = server.store.admit(clock::now(), &request, &mut SessionCounters::default()).await;
+    for suspension in admitted.unwrap_or_default().verdicts.iter().flat_map(|verdict| &verdict.suspensions) {
+        let by = &suspension.term.by;
+        if let By::Limit(limit) = by {
+            server.metrics.limits.suspensions.with_label_values(&[limit]).inc();
+        }
+        tracing::warn!(%client, user = user.as_deref(), suspended = %suspension.owner, %by, reason = %suspension.term.reason, "suspended");
+    }
+}

@@ -1,0 +1,24 @@
+//! `[outcomes]`: how long, and how many, queue ids are stored for the outcomes of deliveries.
+
+use super::section::Section;
+use super::values::{count, duration};
+use crate::store::OutcomeOptions;
+use std::time::Duration;
+
+/// Longest time for which queue ids are kept: as for refusals.
+const MAX_KEEP: Duration = Duration::from_secs(366 * 86_400);
+
+/// Reads `[outcomes]`; `None` if the section is missing.
+pub fn read(mut s: Section<'_>) -> Option<OutcomeOptions> {
+    if !s.exists() {
+        return None;
+    }
+    let keep = s.value("keep", "\"7d\"", |value| match duration(value)? {
+        keep if keep.is_zero() => Err("write for how long outcomes are awaited, as in \"7d\"".to_owned()),
+        keep if keep > MAX_KEEP => Err("at most 366d".to_owned()),
+        keep => Ok(keep),
+    });
+    let max_messages = s.value("max-messages", "200000", count(1..=100_000_000));
+    s.finish();
+    Some(OutcomeOptions { keep, max_messages: max_messages as u64 })
+}

@@ -1,0 +1,32 @@
+//! Outcomes of deliveries: reads them from the log of a smart host, and from reports in mails (DSN, ARF).
+
+mod followed_log;
+mod links;
+mod report;
+
+pub use followed_log::{FollowError, FollowedLog};
+pub use report::{MAX_REPORT, ReportError, parse_report};
+
+use crate::time::Timestamp;
+
+/// Outcome of a message for one recipient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub kind: Kind,
+    /// Queue ids that the message can have had at the smart host.
+    pub queue_ids: Vec<String>,
+    pub message_id: Option<String>,
+    pub recipient: Option<String>,
+    /// `None`: now.
+    pub at: Option<Timestamp>,
+}
+
+/// Kind of an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Sent,
+    Deferred,
+    Bounced,
+    Expired,
+    Complained,
+}

@@ -1,0 +1,149 @@
+//! Tests of memories: a delivery makes a recipient known, and a refusal does not.
+
+use super::*;
+use crate::policy::address::AddressNormalizer;
+use crate::policy::limit::{Count, Distinct, Scope};
+use crate::policy::matching::{Field, Zone};
+use crate::policy::request::Facts;
+use crate::policy::{InMemoryStore, KnownTo, Lessons, MemoryRules, PastRecipient};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const DAY: i64 = 86_400;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
+}
+
+/// Returns a policy that refuses all recipients that this memory does not know.
+fn strangers_refused(rules: MemoryRules, known_to: KnownTo) -> Policy {
+    let mut limit = Limit::new("strangers", Count::Recipients, vec![Field::User], Quota::Never);
+    limit.distinct = Some(Distinct { known_to: Some(rules.memory(known_to)), ..Distinct::new(Field::Recipient) });
+    Policy::new(vec![limit], AddressNormalizer::default(), Zone::default())
+}
+
+fn facts(user: &str) -> Facts {
+    Facts { user: Some(user.into()), authenticated: true, ..Facts::default() }
+}
+
+fn passes(store: &mut InMemoryStore, now: Timestamp, user: &str, recipient: &str) -> bool {
+    let events = vec![Event::Recipient(recipient.into())];
+    let request = PolicyRequest { facts: facts(user), events, ..PolicyRequest::default() };
+    let verdicts = store.admit(now, &request, &mut SessionCounters::default());
+    matches!(verdicts[0].ruling, Ruling::Pass)
+}
+
+fn deliver(store: &mut InMemoryStore, now: Timestamp, user: &str, recipient: &str) {
+    store.deliver(now, &Facts { recipients: vec![recipient.into()], ..facts(user) });
+}
+
+fn past(at: Timestamp, user: &str, recipient: &str) -> PastRecipient {
+    PastRecipient { at, user: Some(user.into()), client: None, sender: None, recipient: recipient.into() }
+}
+
+/// Step of a history: hours since the step before, user, recipient, and whether a message was delivered.
+fn steps() -> impl Strategy<Value = Vec<(i64, u8, u8, bool)>> {
+    proptest::collection::vec((0..2400i64, 0..2u8, 0..12u8, any::<bool>()), 1..60)
+}
+
+proptest! {
+    #[test]
+    fn a_recipient_is_known_after_a_delivery_alone_and_for_the_time_to_remember(steps in steps(), taught in any::<bool>()) {
+        let rules = MemoryRules::default();
+        let mut store = InMemoryStore::new(strangers_refused(rules, KnownTo::Each(Field::User)));
+        let (mut now, mut delivered) = (0, HashMap::new());
+        for (hours, user, recipient, is_delivered) in steps {
+            now += hours * 3600;
+            let (user, recipient) = (format!("u{user}"), format!("r{recipient}@example.net"));
+            let last = delivered.get(&(user.clone(), recipient.clone())).map(|last| at(now).since(*last));
+            let is_known = passes(&mut store, at(now), &user, &recipient);
+            match last {
+                None => prop_assert!(!is_known, "{user} has never written to {recipient}"),
+                Some(age) if age < rules.remember => prop_assert!(is_known, "{user} wrote to {recipient} {age:?} ago"),
+                Some(age) if age >= 2 * rules.remember => prop_assert!(!is_known, "{recipient} after {age:?}"),
+                Some(_) => {}
+            }
+            if is_delivered {
+                match taught {
+                    // Lessons about the past are as good as the delivery at that time.
+                    true => {
+                        let then = at(now - 30 * DAY);
+                        let lessons = Lessons::new(&store.policy, [past(then, &user, &recipient)].iter(), at(now));
+                        store.teach(&lessons);
+                        let before = delivered.get(&(user.clone(), recipient.clone())).copied();
+                        delivered.insert((user, recipient), before.map_or(then, |before| then.max(before)));
+                    }
+                    false => {
+                        deliver(&mut store, at(now), &user, &recipient);
+                        delivered.insert((user, recipient), at(now));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_and_passed_recipients_change_no_memory(steps in steps()) {
+        let mut limit = Limit::new("strangers", Count::Recipients, vec![Field::User], Quota::Counter { scope: Scope::Message, most: 2.0 });
+        let memory = MemoryRules::default().memory(KnownTo::All);
+        limit.distinct = Some(Distinct { known_to: Some(memory), ..Distinct::new(Field::Recipient) });
+        let mut store = InMemoryStore::new(Policy::new(vec![limit], AddressNormalizer::default(), Zone::default()));
+        for (n, (_, user, recipient, _)) in steps.into_iter().enumerate() {
+            passes(&mut store, at(n as i64), &format!("u{user}"), &format!("r{recipient}@example.net"));
+        }
+        prop_assert!(store.into_budgets().all(|(key, _)| !key.as_str().starts_with(" memory")));
+    }
+}
+
+#[test]
+fn a_recipient_of_the_past_is_learnt_only_within_the_time_to_remember() {
+    let mut store = InMemoryStore::new(strangers_refused(MemoryRules::default(), KnownTo::Each(Field::User)));
+    let now = at(400 * DAY);
+    let ago = |days: i64, name: &str| past(at((400 - days) * DAY), "alice", name);
+    let rows = [ago(200, "old@example.net"), ago(179, "friend@example.net"), ago(0, "new@example.net")];
+    let mut nobody = ago(1, "x@example.net");
+    nobody.user = None;
+    let lessons = Lessons::new(&store.policy, rows.iter().chain([&nobody]), now);
+    assert_eq!((lessons.too_old, lessons.without_owner), (1, 1));
+    let new: usize = store.teach(&lessons).iter().map(|learnt| learnt.new).sum();
+    assert_eq!(new, 2);
+    assert!(!passes(&mut store, now, "alice", "old@example.net"));
+    assert!(passes(&mut store, now, "alice", "friend@example.net"));
+    assert!(passes(&mut store, now, "alice", "new@example.net"));
+    assert!(!passes(&mut store, now, "bob", "new@example.net"));
+    // Twice the time after the last mail to the friend, it is a stranger again; after the time alone, the new one is not.
+    assert!(passes(&mut store, at((400 + 179) * DAY), "alice", "new@example.net"));
+    assert!(!passes(&mut store, at((400 - 179 + 360) * DAY), "alice", "friend@example.net"));
+    let again: usize = store.teach(&lessons).iter().map(|learnt| learnt.new).sum();
+    assert_eq!(again, 0, "lessons that are taught again change nothing");
+}
+
+/// A 64th of the memory of a site with 5 million recipients, at the same density.
+#[test]
+fn a_full_memory_of_a_site_takes_few_octets_and_knows_few_strangers() {
+    const SCALE: usize = 64;
+    const RECIPIENTS: usize = 5_000_000 / SCALE;
+    let rules = MemoryRules { site_recipients: RECIPIENTS, ..MemoryRules::default() };
+    let mut store = InMemoryStore::new(strangers_refused(rules, KnownTo::All));
+    // The recipients change over the years, so that each shard has two generations.
+    for n in 0..3 {
+        let rows = (0..RECIPIENTS / 2).map(|one| past(at(n), "alice", &format!("{n}.{one}@example.net")));
+        let rows: Vec<_> = rows.collect();
+        store.teach(&Lessons::new(&store.policy, rows.iter(), at(n)));
+    }
+    let strangers = 10_000;
+    let mut is_known = |n: &usize| passes(&mut store, at(10), "alice", &format!("stranger{n}@example.org"));
+    let known = (0..strangers).filter(&mut is_known).count();
+    assert!(known * 100 <= strangers, "{known} of {strangers} strangers are known");
+    let octets: usize = store.into_budgets().filter_map(|(_, budget)| Some(budget.seen?.octets())).sum();
+    assert!(octets * SCALE <= 64 << 20, "{octets} octets");
+}
+
+#[test]
+fn users_of_one_domain_share_the_memory_of_the_domain() {
+    let policy = strangers_refused(MemoryRules::default(), KnownTo::Each(Field::UserDomain));
+    let mut store = InMemoryStore::new(policy);
+    deliver(&mut store, at(0), "alice@example.org", "r@example.net");
+    assert!(passes(&mut store, at(1), "bob@example.org", "R@Example.net"));
+    assert!(!passes(&mut store, at(1), "bob@example.com", "r@example.net"));
+}
