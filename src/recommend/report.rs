@@ -187,7 +187,7 @@ fn whole_seconds(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0 => "0s".to_owned(),
-        ..3600 => format_duration(Duration::from_secs(seconds)),
+        1..3600 => format_duration(Duration::from_secs(seconds)),
         _ => format!("{:.1}h", seconds as f64 / 3600.0),
     }
 }
