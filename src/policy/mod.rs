@@ -235,6 +235,8 @@ impl Policy {
             Some((_, StoredKind::Memory(_))) => Memory::merged(stored, counted),
             Some((_, StoredKind::Limit(limit))) => match limit.rule() {
                 Some(rule) => stored.merged(counted, rule),
+                // A limit on regularity has no rule: its budget has the times of the last events.
+                None if counted.times.is_some() => Budget { state: counted.state, ..stored.united(counted) },
                 None => stored,
             },
             None => stored,

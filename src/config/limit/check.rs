@@ -87,6 +87,11 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             if draft.has(is_counter) {
                 error("charge = \"attempts\" cannot be used with a counter: nothing empties it");
             }
+            if draft.has(|quota| matches!(quota, Quota::Regularity(_))) {
+                error(
+                    "charge = \"attempts\" cannot be used with a regularity: a client that retries at once would pass",
+                );
+            }
             if limit.count == Count::Rejections {
                 error("charge = \"attempts\" has no effect on rejections: each rejection is charged anyway");
             }
@@ -103,6 +108,9 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             }
             if draft.has(is_counter) {
                 error("charge = \"sent\" cannot be used with a counter: a counter has no refunds");
+            }
+            if draft.has(|quota| matches!(quota, Quota::Regularity(_))) {
+                error("charge = \"sent\" cannot be used with a regularity: the time of an event cannot be refunded");
             }
         }
     }
@@ -261,6 +269,10 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
             "remember cannot be used with a counter: it is deleted at the end of the message or connection",
             Some("leave remember out"),
         );
+    }
+    if draft.has(|quota| matches!(quota, Quota::Regularity(_))) {
+        let help = "known-to = \"user\" counts only mail to recipients that the user does not know";
+        s.error(span, "remember cannot be used with a regularity, which has no period", Some(help));
     }
     let shorter = all().find_map(|quota| match quota {
         Quota::Rate { rate, .. } if rate.period > remember => Some(rate),

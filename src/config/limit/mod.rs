@@ -132,6 +132,8 @@ fn default_charge(count: Count, quotas: &[Quota], is_distinct: bool) -> &'static
     }
     let is_of_mail = matches!(count, Count::Messages | Count::Recipients | Count::Bytes);
     let has_counter = quotas.iter().any(|quota| matches!(quota, Quota::Counter { .. }));
+    // The time of an event cannot be refunded.
+    let has_counter = has_counter || quotas.iter().any(|quota| matches!(quota, Quota::Regularity(_)));
     if is_of_mail && !is_distinct && !has_counter { "\"sent\"" } else { "\"accepted\"" }
 }
 
@@ -162,7 +164,7 @@ fn amounts(s: &mut Section<'_>, count: Option<Count>) -> (RateTerms, Option<Plac
             (share.of, share.at_least) = (terms.of, terms.at_least);
         }
     }
-    if quotas.iter().any(|quota| matches!(quota, Quota::Share(_) | Quota::Counter { .. }))
+    if quotas.iter().any(|quota| matches!(quota, Quota::Share(_) | Quota::Counter { .. } | Quota::Regularity(_)))
         && algorithm.value.is_bucket()
     {
         s.error(&algorithm.span, "a bucket works only with a rate in a period, as in \"100 / 1d\"", None);

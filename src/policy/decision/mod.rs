@@ -307,6 +307,8 @@ mod memory_tests;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod rhythm_tests;
+#[cfg(test)]
 mod suspension_tests;
 #[cfg(test)]
 mod tests;

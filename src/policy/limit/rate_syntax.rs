@@ -85,7 +85,8 @@ impl RateTerms {
 
     /// Parses `65% regular` and `15 gaps`.
     fn regularity(self, regular: &str, gaps: &str) -> Result<Quota, String> {
-        if matches!(self.count, Count::Bytes | Count::Commands | Count::Rejections | Count::LoginFailures) {
+        use Count::{Bytes, Commands, LoginFailures, Refusals, Rejections};
+        if matches!(self.count, Bytes | Commands | LoginFailures | Refusals | Rejections) {
             return Err(format!("{} have no regularity: write a rate in a period", self.count.name()));
         }
         let percent = regular.trim().strip_suffix("regular").and_then(|share| share.trim().strip_suffix('%'));

@@ -83,6 +83,10 @@ impl ResetTarget {
 
     /// Describes the level before the reset, for people; `None` if the budget was empty.
     pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
+        if let Quota::Regularity(_) = self.quota {
+            let text = format!("{} regular over {}", self.quota.level(before.level), self.quota.period());
+            return (before.level > 0.0).then_some(text + self.note);
+        }
         let rule = self.quota.rule().or_else(|| self.limit.rule())?;
         let level = rule.step(Some(before), now, 0.0).1.level;
         let amount = format_amount(level);
