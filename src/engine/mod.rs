@@ -7,6 +7,7 @@
 pub mod bucket;
 pub mod distinct;
 pub mod ewma;
+pub mod likelihood;
 pub mod regularity;
 mod wait;
 

@@ -44,6 +44,7 @@ pub use plan::{ConditionalCheck, NewBudget, Plan};
 pub use record_filter::{ClientFilter, UserFilter};
 pub use stored_kind::StoredKind;
 
+use crate::engine::State;
 use address::AddressNormalizer;
 use budgets::{Budget, Key};
 use exception::{Exceptions, SuspensionRules};
@@ -235,6 +236,10 @@ impl Policy {
             Some((_, StoredKind::Memory(_))) => Memory::merged(stored, counted),
             Some((_, StoredKind::Limit(limit))) => match limit.rule() {
                 Some(rule) => stored.merged(counted, rule),
+                None if matches!(limit.quota, limit::Quota::Likelihood(_)) => {
+                    let level = stored.state.level + counted.state.level;
+                    Budget { state: State { level, ..counted.state }, ..stored }
+                }
                 // A limit on regularity has no rule: its budget has the times of the last events.
                 None if counted.times.is_some() => Budget { state: counted.state, ..stored.united(counted) },
                 None => stored,

@@ -5,6 +5,7 @@ mod delay;
 mod exceeded;
 mod explain;
 mod ladder;
+mod likelihood;
 mod measure;
 mod side_effects;
 

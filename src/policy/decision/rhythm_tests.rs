@@ -1,9 +1,10 @@
-//! Tests of limits on regularity: the decisions are compared with those of a short program that follows the definition.
+//! Tests of limits on regularity and likelihood: the decisions are compared with those of short programs that follow
+//! the definitions.
 
-use crate::engine::{Wait, regularity};
+use crate::engine::{Wait, likelihood, regularity};
 use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::SessionCounters;
-use crate::policy::limit::{Count, Limit, Quota};
+use crate::policy::limit::{Count, Likelihood, Limit, Quota};
 use crate::policy::matching::{Field, Zone};
 use crate::policy::request::{Event, Facts, PolicyRequest};
 use crate::policy::verdict::{Refusal, Ruling};
@@ -107,4 +108,58 @@ fn a_refusal_for_regular_times_names_the_regularity() {
         "{text}"
     );
     assert!(refusals[..3].iter().all(Option::is_none));
+}
+
+const RULE: (f64, f64, f64) = (0.02, 0.2, 1000.0);
+
+fn likelihood_store() -> InMemoryStore {
+    let rule = likelihood::Rule::new(RULE.0, RULE.1, RULE.2);
+    let quota = Quota::Likelihood(Likelihood { rule, of: Count::Recipients });
+    store(Limit::new("l", Count::Rejections, vec![Field::User], quota))
+}
+
+/// 10,000 senders, who write to lists with all shares of bad addresses, one recipient after the other. In shadow mode a
+/// limit on rejections refuses nothing, so that the ratio can fall again.
+#[test]
+fn the_likelihood_of_10_000_random_histories_is_that_of_the_definition() {
+    let ((good, bad, threshold), mut random) = (RULE, Random(3));
+    let (mut over, mut below) = (0, 0);
+    for _ in 0..10_000 {
+        let mut store = likelihood_store();
+        let (mut sum, mut at, share) = (0.0_f64, 0, random.below(40));
+        for _ in 0..25 {
+            at += random.below(100_000);
+            let expected = sum >= f64::ln(threshold) - 1e-9;
+            let refusal = refused(&mut store, at, rcpt());
+            assert_eq!(refusal.is_some(), expected, "{sum}");
+            if let Some(refusal) = refusal {
+                assert!((refusal.level - sum).abs() < 1e-9);
+                assert_eq!(refusal.wait, Wait::Never);
+                assert!(refusal.text("r").starts_with("Too many recipients were rejected: "), "{}", refusal.text("r"));
+                over += 1;
+                continue;
+            }
+            below += 1;
+            match random.below(100) < share {
+                true => {
+                    assert!(refused(&mut store, at, Event::Rejected(Some("bob@example.net".into()))).is_none());
+                    sum = (sum + f64::ln(bad / good)).min(2.0 * f64::ln(threshold));
+                }
+                false => sum = (sum + f64::ln((1.0 - bad) / (1.0 - good))).max(0.0),
+            }
+        }
+    }
+    assert!(over > 5_000 && below > 100_000, "{over} {below}");
+}
+
+#[test]
+fn a_refused_recipient_does_not_lower_the_likelihood_and_time_does_not_either() {
+    let mut store = likelihood_store();
+    for _ in 0..4 {
+        refused(&mut store, 0, rcpt());
+        refused(&mut store, 0, Event::Rejected(Some("bob@example.net".into())));
+    }
+    let year = 366 * 86_400_000;
+    let levels: Vec<f64> = [0, 1, year].map(|at| refused(&mut store, at, rcpt()).unwrap().level).into();
+    assert_eq!(levels, [levels[0]; 3]);
 }
