@@ -49,6 +49,6 @@ fn the_explanation_of_the_reference_has_no_gap() {
         upstream = [{ address = \"127.0.0.1:2525\" }]\nstate.path = \"state.db\"\n";
     std::fs::write(folder.path().join("weir.toml"), format!("{head}{limits}")).unwrap();
     let said = explanation(&folder.path().join("weir.toml"));
-    assert_eq!(said.lines().filter(|line| !line.starts_with(' ') && line.contains(": ")).count(), 6, "{said}");
+    assert_eq!(said.lines().filter(|line| !line.starts_with(' ') && line.contains(": ")).count(), 7, "{said}");
     assert!(!said.contains("; ;") && !said.contains("  ;") && said.contains("list:bulk-hosts"), "{said}");
 }

@@ -192,6 +192,7 @@ pub fn unit(limit: &Limit, quota: &Quota) -> String {
     match quota {
         Quota::Share(share) => format!("% of {} rejected", share.of.name()),
         Quota::Regularity(_) => "% regular".to_owned(),
+        Quota::Likelihood(likelihood) => format!("% of the likelihood of {} rejected", likelihood.of.name()),
         _ => limit.thing().noun(2.0),
     }
 }
@@ -201,6 +202,6 @@ pub fn period(quota: &Quota) -> Option<Duration> {
     match quota {
         Quota::Rate { rate, .. } => Some(rate.period),
         Quota::Share(share) => Some(share.period),
-        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) => None,
+        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) | Quota::Likelihood(_) => None,
     }
 }

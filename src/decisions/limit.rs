@@ -176,6 +176,6 @@ fn period_seconds(quota: &Quota) -> Option<f64> {
     match quota {
         Quota::Rate { rate, .. } => Some(rate.period.as_secs_f64()),
         Quota::Share(share) => Some(share.period.as_secs_f64()),
-        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) => None,
+        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) | Quota::Likelihood(_) => None,
     }
 }

@@ -36,6 +36,15 @@ impl Times {
         self.0.iter().copied()
     }
 
+    /// Merges the times of two budgets of one owner. `self` was stored, and `counted` began empty while the stored times
+    /// could not be read. Keeps the newest times, as many as the longer list has.
+    pub fn merged(&self, counted: &Self) -> Self {
+        let most = self.0.len().max(counted.0.len());
+        let mut all: Vec<Timestamp> = self.iter().chain(counted.iter()).collect();
+        all.sort_unstable();
+        Self(all.split_off(all.len() - most))
+    }
+
     /// Replaces times after `now`, which a wrong clock gave, by `now`.
     pub fn heal(&mut self, now: Timestamp) {
         self.0.iter_mut().for_each(|time| *time = now.min(*time));
@@ -144,6 +153,13 @@ mod tests {
             prop_assert!(!is_over(wait));
             prop_assert!(wait.is_zero() || is_over(wait - Duration::from_millis(1)));
         }
+    }
+
+    #[test]
+    fn merged_times_are_the_newest_of_both() {
+        let (stored, counted) = (Times::new(vec![at(1.0), at(2.0), at(9.0)]), Times::new(vec![at(5.0), at(12.0)]));
+        assert_eq!(stored.merged(&counted), Times::new(vec![at(5.0), at(9.0), at(12.0)]));
+        assert_eq!(counted.merged(&Times::default()), counted);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::amounts::{amount, things};
 use crate::engine::Rule;
 use crate::policy::Lateness;
-use crate::policy::limit::{Action, Count, Delay, Limit, Mode, Quota, Rung, Scope};
+use crate::policy::limit::{Action, Count, Delay, Likelihood, Limit, Mode, Quota, Rung, Scope};
 use crate::policy::request::Stage;
 use crate::time::{format_amount, format_duration, format_wait};
 use std::time::Duration;
@@ -109,6 +109,7 @@ impl Bounds<'_> {
                 let (most, share) = match limit.quota {
                     Quota::Share(share) => (share.most * 100.0, true),
                     Quota::Regularity(rule) => (rule.most() * 100.0, true),
+                    Quota::Likelihood(_) => (100.0, true),
                     quota => (quota.rule().map_or(1.0, |rule| rule.burst()), false),
                 };
                 let from = at + command.as_secs_f64() / time.as_secs_f64() * units / most;
@@ -150,6 +151,11 @@ impl Bounds<'_> {
                 "It bounds no number: it refuses when the last {} gaps vary by less than {}% of their mean.",
                 rule.gaps(),
                 format_amount(((1.0 - rule.most() * from) * 100.0).max(0.0))
+            ),
+            Quota::Likelihood(Likelihood { rule, .. }) => format!(
+                "It bounds no number: of recipients that are all rejected it refuses after {}, and it stays exceeded until \
+                 the budget is reset or mail is not rejected.",
+                (rule.limit() * from / (rule.bad() / rule.good()).ln()).ceil()
             ),
             Quota::Rate { .. } => {
                 let rules = self.rates.iter().filter_map(|limit| limit.quota.rule());

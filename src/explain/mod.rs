@@ -151,6 +151,7 @@ impl Explained<'_> {
                 limit.quota.amount(),
                 rule.gaps()
             ),
+            Quota::Likelihood(_) => limit.quota_text(&limit.quota),
             Quota::Rate { .. } => {
                 // If the limit does not refuse from its own rate on, its actions decide how much passes. The lines of
                 // [`Bounds`] then state the amount.

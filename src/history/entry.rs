@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// Result of parsing a line.
 #[derive(Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a parsed line lives until the next line")]
 pub enum Parsed<'a> {
     Entry(Entry<'a>),
     /// Line of the same program, but not about a message.

@@ -8,6 +8,9 @@ use crate::policy::verdict;
 pub fn counted(notice: &verdict::Notice) -> String {
     match notice.quota {
         Quota::Share(share) => format!("{} of {} were rejected", notice.quota.level(notice.level), share.of.name()),
+        Quota::Likelihood(likelihood) => {
+            format!("too many {} were rejected: {}", likelihood.of.name(), notice.quota.level(notice.level))
+        }
         Quota::Regularity(_) => format!("{} regular", notice.quota.level(notice.level)),
         // Fractions of a byte do not interest people.
         _ if notice.thing.count == Count::Bytes => notice.thing.plain_amount(notice.level.round()),
@@ -26,6 +29,10 @@ pub fn reached(notice: &verdict::Notice) -> String {
             let (level, period) = (notice.quota.level(notice.level), plain_period(share.period));
             format!("{level} of rejected {}, of at most {} per {period}", share.of.name(), notice.quota.amount())
         }
+        Quota::Likelihood(likelihood) => {
+            let (level, of) = (notice.quota.level(notice.level), likelihood.of.name());
+            format!("{level} of the allowed likelihood of rejected {of}")
+        }
         Quota::Regularity(_) => {
             let (level, gaps) = (notice.quota.level(notice.level), notice.quota.period());
             format!("{level} regularity of the last {gaps}, of at most {}", notice.quota.amount())
@@ -43,6 +50,7 @@ pub fn quota(notice: &verdict::Notice) -> String {
         Quota::Never => "none".to_owned(),
         Quota::Unlimited => "unlimited".to_owned(),
         Quota::Share(share) => format!("{} per {}", notice.quota.amount(), plain_period(share.period)),
+        Quota::Likelihood(_) => format!("a likelihood {}", notice.quota.period()),
         Quota::Regularity(_) => format!("{} regular over {}", notice.quota.amount(), notice.quota.period()),
         Quota::Counter { scope, most } => {
             let within = match scope {

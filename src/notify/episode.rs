@@ -72,7 +72,7 @@ fn rest(quota: &Quota) -> Duration {
     match quota {
         Quota::Rate { rate, .. } => rate.period,
         Quota::Share(share) => share.period,
-        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) => REST,
+        Quota::Never | Quota::Unlimited | Quota::Counter { .. } | Quota::Regularity(_) | Quota::Likelihood(_) => REST,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Policy;
 use super::budgets::{Key, KeyRef, Owner, SEPARATOR};
 use super::exception::Grant;
-use super::limit::{Limit, OverrideRow, Overrides, Quota, Scope};
+use super::limit::{Likelihood, Limit, OverrideRow, Overrides, Quota, Scope};
 use crate::engine::{Rule, State, Wait};
 use crate::time::Timestamp;
 use std::collections::HashMap;
@@ -111,6 +111,7 @@ impl BudgetView<'_> {
         match self.quota {
             Quota::Share(_) | Quota::Regularity(_) => None,
             Quota::Never => Some(true),
+            Quota::Likelihood(Likelihood { rule, .. }) => Some(rule.is_over(state.level, 1.0)),
             _ => {
                 let state = State { at: state.at.min(now), ..state };
                 Some(self.quota.rule().is_some_and(|rule| rule.step(Some(state), now, 1.0).1.over))
@@ -150,6 +151,12 @@ impl BudgetView<'_> {
                 let (level, allowed) = self.quota.numbers(state.map_or(0.0, |state| state.level));
                 BudgetReading { level, allowed: Some(allowed), room: None, wait: Some(NO_WAIT) }
             }
+            Quota::Likelihood(Likelihood { rule, .. }) => {
+                let sum = rule.level(state.map(|state| state.level));
+                let (level, allowed) = self.quota.numbers(sum);
+                let wait = Some(NO_WAIT).filter(|_| !rule.is_over(sum, 1.0));
+                BudgetReading { level, allowed: Some(allowed), room: None, wait }
+            }
             Quota::Rate { rule, .. } => of_rule(rule, state, now),
             Quota::Counter { scope, .. } => {
                 let Some(rule) = self.quota.rule() else { return BudgetReading::NOTHING };
@@ -165,6 +172,9 @@ impl BudgetView<'_> {
 pub(super) fn level_of(rule: Option<Rule>, quota: &Quota, state: State, now: Timestamp) -> f64 {
     if let Quota::Regularity(rule) = quota {
         return state.level / rule.most();
+    }
+    if let Quota::Likelihood(Likelihood { rule, .. }) = quota {
+        return rule.level(Some(state.level)) / rule.limit();
     }
     let Some(rule) = rule else { return 0.0 };
     let level = rule.step(Some(state), now, 0.0).1.level;

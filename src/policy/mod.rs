@@ -48,6 +48,7 @@ pub use sign::{Sign, SignPoints, SuspicionScore};
 pub use stored_kind::StoredKind;
 pub use suspicion::{Suspect, SuspicionClass, SuspicionRules};
 
+use crate::engine::State;
 use address::AddressNormalizer;
 use budgets::{Budget, Key};
 use exception::{Exceptions, SuspensionRules};
@@ -242,6 +243,12 @@ impl Policy {
             Some((_, StoredKind::Sign(sign))) => sign.merged(stored, counted),
             Some((_, StoredKind::Limit(limit))) => match limit.rule() {
                 Some(rule) => stored.merged(counted, rule),
+                None if matches!(limit.quota, limit::Quota::Likelihood(_)) => {
+                    let level = stored.state.level + counted.state.level;
+                    Budget { state: State { level, ..counted.state }, ..stored }
+                }
+                // A limit on regularity has no rule: its budget has the times of the last events.
+                None if counted.times.is_some() => Budget { state: counted.state, ..stored.united(counted) },
                 None => stored,
             },
             None => stored,

@@ -187,7 +187,7 @@ fn by_client(refusal: &Refusal) -> Option<Remedy> {
         Meaning::TooMuchForConnection => "connect again",
         Meaning::TooManyAtOnce => "end another session first",
         Meaning::TooLate => "retry in a new message",
-        Meaning::Later | Meaning::TooLarge | Meaning::Never => return None,
+        Meaning::Later | Meaning::TooLarge | Meaning::NotByWaiting | Meaning::Never => return None,
     };
     Some(Remedy::new(RemedyKind::Client, text))
 }

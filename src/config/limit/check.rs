@@ -5,7 +5,7 @@ use super::{Context, exceeded};
 use crate::config::section::{Placed, Section};
 use crate::engine::distinct::MAX_OCTETS;
 use crate::policy::KnownTo;
-use crate::policy::limit::{Charge, Count, Distinct, Limit, Quota, Scope};
+use crate::policy::limit::{Charge, Count, Distinct, Likelihood, Limit, Quota, Scope, Share};
 use crate::policy::matching::{AllOf, Condition, Field};
 use crate::policy::request::Stage;
 use crate::time::{format_amount, format_duration};
@@ -87,6 +87,11 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             if draft.has(is_counter) {
                 error("charge = \"attempts\" cannot be used with a counter: nothing empties it");
             }
+            if draft.has(|quota| matches!(quota, Quota::Regularity(_))) {
+                error(
+                    "charge = \"attempts\" cannot be used with a regularity: a client that retries at once would pass",
+                );
+            }
             if limit.count.is_of_past_events() {
                 let name = limit.count.name();
                 error(&format!(
@@ -107,6 +112,9 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
             }
             if draft.has(is_counter) {
                 error("charge = \"sent\" cannot be used with a counter: a counter has no refunds");
+            }
+            if draft.has(|quota| matches!(quota, Quota::Regularity(_))) {
+                error("charge = \"sent\" cannot be used with a regularity: the time of an event cannot be refunded");
             }
         }
     }
@@ -147,7 +155,12 @@ fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
             "\"/ connection\" cannot be used per recipient: the connection would have to remember every recipient";
         s.error(&per.span, message, Some("write a rate in a period, or \"/ message\""));
     }
-    let is_of_messages = |quota: &Quota| matches!(quota, Quota::Share(share) if share.of == Count::Messages);
+    let is_of_messages = |quota: &Quota| {
+        matches!(
+            quota,
+            Quota::Share(Share { of: Count::Messages, .. }) | Quota::Likelihood(Likelihood { of: Count::Messages, .. })
+        )
+    };
     if draft.quotas().iter().any(is_of_messages) {
         let message = "of = \"messages\" cannot be used per recipient: a message has no single recipient";
         s.error(&per.span, message, Some("of = \"recipients\""));
@@ -221,10 +234,10 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
         let message = format!("distinct = \"{name}\" has no effect per {}: each has only one {name}", field.name());
         s.error(span, message, Some(&format!("leave \"{}\" out of per, or distinct out", field.name())));
     }
-    if draft.has(|quota| matches!(quota, Quota::Share(_))) {
+    if draft.has(|quota| matches!(quota, Quota::Share(_) | Quota::Likelihood(_))) {
         s.error(
             span,
-            "distinct cannot be used with a share of rejections: it counts all of them",
+            "distinct cannot be used with a share or likelihood of rejections: it counts all of them",
             Some("leave distinct out"),
         );
     }
@@ -266,6 +279,10 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
             "remember cannot be used with a counter: it is deleted at the end of the message or connection",
             Some("leave remember out"),
         );
+    }
+    if draft.has(|quota| matches!(quota, Quota::Regularity(_))) {
+        let help = "known-to = \"user\" counts only mail to recipients that the user does not know";
+        s.error(span, "remember cannot be used with a regularity, which has no period", Some(help));
     }
     let shorter = all().find_map(|quota| match quota {
         Quota::Rate { rate, .. } if rate.period > remember => Some(rate),

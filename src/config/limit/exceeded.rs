@@ -31,7 +31,7 @@ pub fn condition(s: &Section<'_>, names: &[String], span: &Range<usize>, cx: &Co
 /// Checks that a limit has one level for all recipients of a message, and that its level can reach its rate.
 fn check(s: &Section<'_>, limit: &Limit, span: &Range<usize>) {
     let name = &limit.name;
-    if !matches!(limit.quota, Quota::Rate { .. } | Quota::Share(_)) {
+    if !matches!(limit.quota, Quota::Rate { .. } | Quota::Share(_) | Quota::Likelihood(_)) {
         let help = "name a limit with a rate, as in \"12 / 1h\"";
         s.error(span, format!("exceeded: \"{name}\" has no rate in a period"), Some(help));
     }

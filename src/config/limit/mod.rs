@@ -6,6 +6,7 @@ mod context;
 mod contradiction;
 mod exceeded;
 mod key;
+mod likelihood;
 mod matching;
 mod moment;
 mod pattern_hints;
@@ -134,6 +135,8 @@ fn default_charge(count: Count, quotas: &[Quota], is_distinct: bool) -> &'static
     }
     let is_of_mail = matches!(count, Count::Messages | Count::Recipients | Count::Bytes);
     let has_counter = quotas.iter().any(|quota| matches!(quota, Quota::Counter { .. }));
+    // The time of an event cannot be refunded.
+    let has_counter = has_counter || quotas.iter().any(|quota| matches!(quota, Quota::Regularity(_)));
     if is_of_mail && !is_distinct && !has_counter { "\"sent\"" } else { "\"accepted\"" }
 }
 
@@ -154,18 +157,25 @@ fn amounts(s: &mut Section<'_>, count: Option<Count>) -> (RateTerms, Option<Plac
         s.error_unless(&["algorithm"], &burst.span, "burst works only with a bucket algorithm", Some(help));
     }
     let mut terms = RateTerms { burst: burst.map(|burst| burst.value), ..terms };
-    let mut rates = s.required("rate", "\"100 / 1d\"", |value| for_any(count, terms, |terms| quotas(value, terms)));
+    let mut rates = match s.has("likelihood") {
+        true => likelihood::likelihood(s, count),
+        false => s.required("rate", "\"100 / 1d\"", |value| for_any(count, terms, |terms| quotas(value, terms))),
+    };
     let is_known = count.is_some() && rates.is_some();
     let quotas = rates.as_mut().map_or(&mut [][..], |rates| &mut rates.value);
     let is_share = terms.count == Count::Rejections && quotas.iter().all(|quota| matches!(quota, Quota::Share(_)));
-    share(s, &mut terms, is_share || !is_known);
+    let is_likelihood = quotas.iter().any(|quota| matches!(quota, Quota::Likelihood(_)));
+    share(s, &mut terms, is_share || !is_known, is_likelihood);
     for quota in quotas.iter_mut() {
-        if let Quota::Share(share) = quota {
-            (share.of, share.at_least) = (terms.of, terms.at_least);
+        match quota {
+            Quota::Share(share) => (share.of, share.at_least) = (terms.of, terms.at_least),
+            Quota::Likelihood(likelihood) => likelihood.of = terms.of,
+            _ => {}
         }
     }
-    if quotas.iter().any(|quota| matches!(quota, Quota::Share(_) | Quota::Counter { .. }))
-        && algorithm.value.is_bucket()
+    if quotas.iter().any(|quota| {
+        matches!(quota, Quota::Share(_) | Quota::Counter { .. } | Quota::Regularity(_) | Quota::Likelihood(_))
+    }) && algorithm.value.is_bucket()
     {
         s.error(&algorithm.span, "a bucket works only with a rate in a period, as in \"100 / 1d\"", None);
     }
@@ -184,10 +194,13 @@ fn for_any<T>(
     good.next().map_or_else(|| read(terms), Ok)
 }
 
-/// Reads `of` and `at-least`, the keys of a rate that is a share of rejections.
-fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool) {
+/// Reads `of` and `at-least`, the keys of a rate that is a share of rejections. A likelihood ratio has only `of`.
+fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool, is_likelihood: bool) {
+    let known = [Count::Recipients, Count::Messages].map(|of| (of.name(), of));
+    if is_likelihood {
+        terms.of = s.value("of", "\"recipients\"", choice(&known));
+    }
     if may_be {
-        let known = [Count::Recipients, Count::Messages].map(|of| (of.name(), of));
         terms.of = s.value("of", "\"recipients\"", choice(&known));
         terms.at_least = s.value("at-least", "20", |value| {
             parse_amount(&number(value)?, Units::Things).map_err(|error| error.to_string())
@@ -195,7 +208,7 @@ fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool) {
         return;
     }
     for key in ["of", "at-least"] {
-        if s.has(key) {
+        if s.has(key) && !(is_likelihood && key == "of") {
             s.optional(key, |_| {
                 Err::<(), _>("works only with a share of rejections, as in rate = \"30% / 1d\"".to_owned())
             });

@@ -79,10 +79,11 @@ fn refuse_own(s: &mut Section<'_>) {
     }
 }
 
-const WATCHED: [&str; 12] = [
+const WATCHED: [&str; 13] = [
     "count",
     "per",
     "rate",
+    "likelihood",
     "algorithm",
     "burst",
     "of",

@@ -65,7 +65,11 @@ impl Budget {
             }
             (stored, counted) => stored.or(counted),
         };
-        Self { state: self.state, seen, times: self.times.or(counted.times) }
+        let times = match (self.times, counted.times) {
+            (Some(stored), Some(counted)) => Some(Arc::new(stored.merged(&counted))),
+            (stored, counted) => stored.or(counted),
+        };
+        Self { state: self.state, seen, times }
     }
 }
 

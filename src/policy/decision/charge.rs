@@ -18,7 +18,11 @@ impl Decision<'_> {
         match effect {
             Effect::Watch => {}
             Effect::Charge if step.is_remembered => {}
-            Effect::Peek => self.count_in_total(limit, planned, event, is_refused),
+            Effect::Peek if is_refused => {}
+            Effect::Peek => {
+                self.count_in_total(limit, planned, event);
+                self.count_sent(planned, event);
+            }
             Effect::Record => self.charge(planned, state, learnt),
             Effect::Charge | Effect::TrueUp if is_charged => {
                 self.charge(planned, state, learnt);
@@ -81,19 +85,11 @@ impl Decision<'_> {
 
     /// Adds an event that Weir does not refuse to the total of a limit on a share. The total counts all recipients or
     /// all messages, whether the upstream rejects them or not.
-    fn count_in_total(&mut self, limit: &Limit, planned: &PlannedBudget<'_>, event: &Event, is_refused: bool) {
-        let of = match event {
-            Event::Recipient(_) => Some(Count::Recipients),
-            Event::Message => Some(Count::Messages),
-            _ => None,
-        };
-        let (Some(index), Some(rule)) = (planned.total.filter(|_| limit.share_of() == of), planned.quota.rule()) else {
-            return;
-        };
-        if !is_refused {
-            let (state, _) = rule.step(self.loaded.0[index].state(), self.now, 1.0);
-            self.loaded.0[index].charge(planned.filter, state, self.now, &[]);
-        }
+    fn count_in_total(&mut self, limit: &Limit, planned: &PlannedBudget<'_>, event: &Event) {
+        let is_counted = limit.share_of() == thing(event);
+        let (Some(index), Some(rule)) = (planned.total.filter(|_| is_counted), planned.quota.rule()) else { return };
+        let (state, _) = rule.step(self.loaded.0[index].state(), self.now, 1.0);
+        self.loaded.0[index].charge(planned.filter, state, self.now, &[]);
     }
 
     /// Makes the memories learn the recipient of the event at this index, to which a message was delivered. A memory that
@@ -171,6 +167,15 @@ fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
         // The charge that the limit would make if only this limit were enforced.
         Mode::Shadow | Mode::Soft => (!own_refuses || limit.charge == Charge::Attempts, !own_refuses),
         Mode::Enforce => (!is_refused || limit.charge == Charge::Attempts, !is_refused),
+    }
+}
+
+/// Returns what an event adds to the total of a share: a recipient or a message.
+pub(super) fn thing(event: &Event) -> Option<Count> {
+    match event {
+        Event::Recipient(_) => Some(Count::Recipients),
+        Event::Message => Some(Count::Messages),
+        _ => None,
     }
 }
 

@@ -4,7 +4,7 @@
 use super::Decision;
 use crate::engine::Rule;
 use crate::policy::budgets::Slot;
-use crate::policy::limit::Quota;
+use crate::policy::limit::{Likelihood, Quota};
 use crate::policy::matching::{Found, SkipExplanation, SkipReason};
 use crate::policy::plan::{Alternative, Check, PlannedBudget};
 
@@ -35,6 +35,9 @@ impl Decision<'_> {
             (_, Some(rule)) => {
                 let amount = if matches!(rule, Rule::Bucket(_)) { 1.0 } else { 0.0 };
                 rule.at(1.0).is_over(rule.step(state, self.now, amount).1.level)
+            }
+            (Quota::Likelihood(Likelihood { rule, .. }), _) => {
+                state.is_some_and(|state| rule.is_over(state.level, 1.0))
             }
             (_, None) => false,
         }

@@ -59,6 +59,7 @@ impl Decision<'_> {
             // The average of the rejected events and the average of all events decay equally, so the share does not
             // change with time.
             Quota::Share(_) => after,
+            Quota::Likelihood(_) => after,
             Quota::Regularity(_) => before.map_or(0.0, |state| state.level),
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };

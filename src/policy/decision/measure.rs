@@ -24,6 +24,7 @@ impl Decision<'_> {
             }
             Quota::Share(share) => self.measure_share(step, share, (effect, amount), event),
             Quota::Regularity(rule) => self.measure_regularity(step, rule, (effect, amount), event),
+            Quota::Likelihood(likelihood) => self.measure_likelihood(step, likelihood, effect, event),
             quota => {
                 if let Some(rule) = quota.rule() {
                     self.measure_rate(step, rule, (effect, amount), event);

@@ -5,6 +5,7 @@ mod delay;
 mod exceeded;
 mod explain;
 mod ladder;
+mod likelihood;
 mod measure;
 mod side_effects;
 mod suspicion;
@@ -310,6 +311,8 @@ mod evaluation_tests;
 mod memory_tests;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod rhythm_tests;
 #[cfg(test)]
 mod suspension_tests;
 #[cfg(test)]

@@ -27,6 +27,7 @@ impl Limit {
             Quota::Counter { .. } => "counter".into(),
             Quota::Share(_) => "share".into(),
             Quota::Regularity(_) => "regularity".into(),
+            Quota::Likelihood(_) => "likelihood".into(),
             Quota::Never | Quota::Unlimited | Quota::Rate { .. } => self.algorithm.name().into(),
         };
         let way = match self.ordinal {

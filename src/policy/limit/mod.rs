@@ -19,7 +19,7 @@ pub use algorithm::Algorithm;
 pub use count::Count;
 pub use effect::Effect;
 pub use overrides::{OverrideRow, OverrideRows, Overrides};
-pub use quota::{Quota, Scope, Share};
+pub use quota::{Likelihood, Quota, Scope, Share};
 pub use rate_doubt::RateDoubt;
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
 pub use reset_target::{ResetTarget, SUSPICION};
@@ -154,7 +154,7 @@ impl Distinct {
             Quota::Counter { most, .. } => distinct::Rule::new(*most * times, Duration::from_secs(86_400), None),
             // A person writes fewer messages to new recipients in a day.
             Quota::Regularity(_) => distinct::Rule::new(1_000.0, Duration::from_secs(86_400), None),
-            Quota::Never | Quota::Unlimited | Quota::Share(_) => None,
+            Quota::Never | Quota::Unlimited | Quota::Share(_) | Quota::Likelihood(_) => None,
         }
     }
 }
@@ -222,9 +222,13 @@ impl Limit {
         rates.iter().enumerate().map(one).collect()
     }
 
-    /// If the limit's quota is a share of a total, returns what that total counts, for example messages.
+    /// If the limit's quota is a share of a total or a likelihood ratio, returns of what rejections are a part.
     pub fn share_of(&self) -> Option<Count> {
-        if let Quota::Share(share) = self.quota { Some(share.of) } else { None }
+        match self.quota {
+            Quota::Share(share) => Some(share.of),
+            Quota::Likelihood(likelihood) => Some(likelihood.of),
+            _ => None,
+        }
     }
 
     /// Returns whether each recipient is checked separately.
@@ -260,6 +264,9 @@ impl Limit {
     pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
         if self.quotas().any(|quota| matches!(quota, Quota::Regularity(_))) {
             return now.since(state.at) > regularity::REMEMBERED;
+        }
+        if self.quotas().any(|quota| matches!(quota, Quota::Likelihood(_))) {
+            return state.level <= 0.0 || now.since(state.at) > regularity::REMEMBERED;
         }
         let Some(rule) = self.slowest() else { return true };
         // An event counts at least 1. Suppose that the level after an event of 1 is the same with and without the

@@ -2,7 +2,7 @@
 
 use super::algorithm::Algorithm;
 use super::count::Count;
-use crate::engine::{Rule, bucket, ewma, regularity};
+use crate::engine::{Rule, bucket, ewma, likelihood, regularity};
 use crate::time::{Rate, format_amount, format_duration};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub enum Quota {
     Share(Share),
     /// Highest allowed regularity of the times of the last events.
     Regularity(regularity::Rule),
+    /// Likelihood ratio of the rejections: a sum of logarithms, in percent of the limit for people.
+    Likelihood(Likelihood),
 }
 
 /// Lifetime of a counter.
@@ -48,6 +50,14 @@ pub struct Share {
     pub of: Count,
     /// Smallest total for which the share is checked.
     pub at_least: f64,
+}
+
+/// Limit on the likelihood ratio of rejections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Likelihood {
+    pub rule: likelihood::Rule,
+    /// Quantity of which the rejections are a part.
+    pub of: Count,
 }
 
 impl Quota {
@@ -76,6 +86,7 @@ impl Quota {
             (Self::Rate { .. }, own) => own.may_be_rate(),
             (Self::Counter { scope, .. }, Self::Counter { scope: own, .. }) => scope == own,
             (Self::Share(_), Self::Share(_)) | (Self::Regularity(_), Self::Regularity(_)) => true,
+            (Self::Likelihood(_), Self::Likelihood(_)) => true,
             _ => false,
         }
     }
@@ -90,14 +101,16 @@ impl Quota {
             Self::Counter { scope, most } => Self::Counter { scope, most: most * factor },
             Self::Share(share) => Self::Share(Share { most: (share.most * factor).min(1.0), ..share }),
             Self::Regularity(rule) => Self::Regularity(rule.scaled(factor)),
+            Self::Likelihood(Likelihood { rule, of }) => Self::Likelihood(Likelihood { rule: rule.scaled(factor), of }),
             Self::Never | Self::Unlimited => self,
         }
     }
 
-    /// Returns the rule by which charges accumulate; `None` if the quota accumulates nothing, or only the times of events.
+    /// Returns the rule by which charges accumulate; `None` if the quota accumulates nothing, only the times of events, or
+    /// a sum that time does not change.
     pub fn rule(&self) -> Option<Rule> {
         match self {
-            Self::Never | Self::Unlimited | Self::Regularity(_) => None,
+            Self::Never | Self::Unlimited | Self::Regularity(_) | Self::Likelihood(_) => None,
             Self::Rate { rule, .. } => Some(*rule),
             Self::Counter { most, .. } => Some(Rule::Bucket(bucket::Rule::new(*most, 0.0))),
             // The rule's limit is the smallest total for which the share is checked. The total is large enough when its
@@ -115,6 +128,7 @@ impl Quota {
             Self::Counter { most, .. } => format_amount(*most),
             Self::Share(share) => percent(share.most),
             Self::Regularity(rule) => percent(rule.most()),
+            Self::Likelihood(_) => percent(1.0),
         }
     }
 
@@ -136,10 +150,12 @@ impl Quota {
             Self::Counter { scope: Scope::AtOnce, .. } => "at once".to_owned(),
             Self::Share(share) => format_duration(share.period),
             Self::Regularity(rule) => format!("{} gaps", rule.gaps()),
+            Self::Likelihood(Likelihood { rule, .. }) => format!("ratio {}", format_amount(rule.threshold())),
         }
     }
 
-    /// Returns, for the log, a level and the number with which the level is compared. Shares are in per cent.
+    /// Returns, for the log, a level and the number with which the level is compared. Shares are in per cent, and
+    /// likelihood ratios in per cent of the limit.
     pub fn numbers(&self, level: f64) -> (f64, f64) {
         match self {
             Self::Never => (level, 0.0),
@@ -148,6 +164,7 @@ impl Quota {
             Self::Counter { most, .. } => (level, *most),
             Self::Share(share) => (level * 100.0, share.most * 100.0),
             Self::Regularity(rule) => (level * 100.0, rule.most() * 100.0),
+            Self::Likelihood(Likelihood { rule, .. }) => (100.0 * level / rule.limit(), 100.0),
         }
     }
 
@@ -155,12 +172,14 @@ impl Quota {
     pub fn level(&self, level: f64) -> String {
         match self {
             Self::Share(_) | Self::Regularity(_) => percent(level),
+            Self::Likelihood(Likelihood { rule, .. }) => percent(level / rule.limit()),
             _ => format_amount(level),
         }
     }
 }
 
-fn percent(share: f64) -> String {
+/// Formats a share in percent, with one decimal.
+pub fn percent(share: f64) -> String {
     // Round to one decimal first, so that the text does not show the last digits of a quotient.
     format!("{}%", format_amount((share * 1000.0).round() / 10.0))
 }

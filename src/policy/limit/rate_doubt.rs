@@ -63,7 +63,9 @@ impl Limit {
         let amount = match quota {
             Quota::Rate { rate, .. } => rate.amount,
             Quota::Counter { most, .. } => *most,
-            Quota::Never | Quota::Unlimited | Quota::Share(_) | Quota::Regularity(_) => return None,
+            Quota::Never | Quota::Unlimited | Quota::Share(_) | Quota::Regularity(_) | Quota::Likelihood(_) => {
+                return None;
+            }
         };
         let written = text.split('/').next().unwrap_or_default().trim();
         let is_bare = written.ends_with(|c: char| c.is_ascii_digit()) && !written.starts_with('x');

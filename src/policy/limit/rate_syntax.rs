@@ -87,8 +87,8 @@ impl RateTerms {
 
     /// Parses `65% regular` and `15 gaps`.
     fn regularity(self, regular: &str, gaps: &str) -> Result<Quota, String> {
-        let is_of_mail_or_logins = !matches!(self.count, Count::Bytes | Count::Commands | Count::LoginFailures);
-        if !is_of_mail_or_logins || self.count.is_of_past_events() {
+        use Count::{Bytes, Commands, LoginFailures, Refusals};
+        if matches!(self.count, Bytes | Commands | LoginFailures | Refusals) || self.count.is_of_past_events() {
             return Err(format!("{} have no regularity: write a rate in a period", self.count.name()));
         }
         let percent = regular.trim().strip_suffix("regular").and_then(|share| share.trim().strip_suffix('%'));

@@ -1,7 +1,7 @@
 //! Budgets that an administrator resets: all budgets of one owner under one limit.
 
 use super::Limit;
-use super::quota::Quota;
+use super::quota::{Likelihood, Quota};
 use crate::engine::{State, decay};
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Owner};
@@ -100,6 +100,9 @@ impl ResetTarget {
     /// Returns whether one more unit would raise the level to this multiple of the limit. Always false for a share,
     /// because a share has no level of its own.
     pub fn is_reached(&self, at: f64, state: State, now: Timestamp) -> bool {
+        if let Quota::Likelihood(Likelihood { rule, .. }) = self.quota {
+            return rule.is_over(state.level, at);
+        }
         let rule = self.quota.rule().filter(|_| !matches!(self.quota, Quota::Share(_)));
         rule.is_some_and(|rule| rule.at(at).is_over(rule.step(Some(state), now, 1.0).1.level))
     }
@@ -109,6 +112,15 @@ impl ResetTarget {
         if let Some(rule) = &self.sign {
             let points = rounded(rule.level(Some(before), now));
             return (points != "0").then(|| format!("{points} of {} points of suspicion", rounded(rule.most())));
+        }
+        let others = match self.quota {
+            Quota::Regularity(_) => Some("regular over"),
+            Quota::Likelihood(_) => Some("of the likelihood"),
+            _ => None,
+        };
+        if let Some(words) = others {
+            let text = format!("{} {words} {}{}", self.quota.level(before.level), self.quota.period(), self.note);
+            return (before.level > 0.0).then_some(text);
         }
         let rule = self.quota.rule().or_else(|| self.limit.rule())?;
         let level = rule.step(Some(before), now, 0.0).1.level;

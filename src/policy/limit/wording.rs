@@ -1,7 +1,7 @@
 //! Wording of quotas for people: amounts with their nouns, and how much a quota lets through.
 
 use super::count::Count;
-use super::quota::{Quota, Scope};
+use super::quota::{Likelihood, Quota, Scope, percent};
 use super::{Distinct, Limit};
 use crate::engine::Rule;
 use crate::policy::matching::Field;
@@ -31,6 +31,13 @@ impl Limit {
             Quota::Regularity(_) => {
                 format!("{} at times that are up to {} regular over {period}", thing.noun(2.0), quota.amount())
             }
+            Quota::Likelihood(Likelihood { rule, of }) => format!(
+                "{} rejected, at most {} times likelier with {} than with {} rejected",
+                of.name(),
+                format_amount(rule.threshold()),
+                percent(rule.bad()),
+                percent(rule.good())
+            ),
             Quota::Counter { scope: Scope::AtOnce, most } => format!("{} at once", thing.amount(most)),
             Quota::Counter { most, .. } => format!("{} per {period}", thing.amount(most)),
             Quota::Rate { rate, rule: Rule::Bucket(bucket) } => {

@@ -343,9 +343,10 @@ impl<'a> Plan<'a> {
             Quota::Never | Quota::Unlimited => (BudgetRef::None, None),
             Quota::Counter { scope: Scope::Message, .. } => (BudgetRef::Message(self.own.push(key)), None),
             Quota::Counter { scope: Scope::Connection, .. } => (BudgetRef::Connection(self.own.push(key)), None),
-            Quota::Rate { .. } | Quota::Regularity(_) | Quota::Counter { scope: Scope::AtOnce, .. } => {
-                (BudgetRef::Stored(self.keys.push(key)), None)
-            }
+            Quota::Rate { .. }
+            | Quota::Regularity(_)
+            | Quota::Likelihood(_)
+            | Quota::Counter { scope: Scope::AtOnce, .. } => (BudgetRef::Stored(self.keys.push(key)), None),
             Quota::Share(_) => {
                 let total = key.of_total(prefix);
                 (BudgetRef::Stored(self.keys.push(key)), Some(self.keys.push(total.borrowed())))

@@ -2,7 +2,7 @@
 
 use crate::engine::{Rule, Wait};
 use crate::policy::exception::{By, Length, Suspension, Term, UNTIL_RELEASED};
-use crate::policy::limit::{Code, Count, Quota, Scope, Template, Thing, Verb, Words, plain_period};
+use crate::policy::limit::{Code, Count, Likelihood, Quota, Scope, Template, Thing, Verb, Words, plain_period};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
 use crate::time::format_wait;
@@ -72,6 +72,8 @@ pub enum Meaning {
     TooManyAtOnce,
     /// The event alone is more than the limit ever allows, so no wait helps.
     TooLarge,
+    /// The event will be accepted after an administrator has reset the budget.
+    NotByWaiting,
     /// The limit accepts no event at all.
     Never,
 }
@@ -108,6 +110,8 @@ impl Refusal {
             (Quota::Counter { scope: Scope::Message, .. }, _) => Meaning::TooMuchForMessage,
             (Quota::Counter { scope: Scope::Connection, .. }, _) => Meaning::TooMuchForConnection,
             (Quota::Counter { scope: Scope::AtOnce, .. }, _) => Meaning::TooManyAtOnce,
+            // Other mail lowers the ratio, but no wait does.
+            (Quota::Likelihood(_), _) => Meaning::NotByWaiting,
             (_, Wait::Never) if !self.verb.suspends() => Meaning::TooLarge,
             _ => Meaning::Later,
         }
@@ -159,6 +163,7 @@ impl Refusal {
             // A permanent refusal must not say "try again".
             _ if self.verb == Verb::Deny => String::new(),
             (Meaning::Later, _) => format!("; try again in {}", self.wait_text()),
+            (Meaning::NotByWaiting, _) => "; ask the administrator".to_owned(),
             (Meaning::TooMuchForMessage, _) => String::new(),
             (Meaning::TooMuchForConnection, _) => "; connect again".to_owned(),
             (Meaning::TooManyAtOnce, _) => "; end another one first".to_owned(),
@@ -186,6 +191,10 @@ impl Refusal {
             Quota::Regularity(rule) => {
                 let (level, most, noun) = (quota.level(self.level), quota.amount(), self.thing.noun(2.0));
                 format!("The times of {noun} are {level} regular over {} gaps, {most} at most", rule.gaps())
+            }
+            Quota::Likelihood(Likelihood { of, .. }) => {
+                let (level, of, limit) = (quota.level(self.level), of.name(), &self.limit);
+                format!("Too many {of} were rejected: {level} of what the limit {limit} allows")
             }
             Quota::Rate { rate, .. } => {
                 let (used, most) = self.used(&quota);
