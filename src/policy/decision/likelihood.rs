@@ -39,10 +39,11 @@ impl Decision<'_> {
         let Quota::Likelihood(Likelihood { rule, of }) = *planned.quota else { return };
         let now = self.now;
         let Some(slot) = self.slot_mut(planned.slot).filter(|_| thing(event) == Some(of)) else { return };
-        let before = slot.state().map(|state| state.level);
-        // A budget without rejections stays empty, and a sum that cannot fall further needs no commit.
-        if let Some(level) = rule.send(before).filter(|level| before != Some(*level)) {
-            slot.charge(None, State { at: now, level }, now, &[]);
-        }
+        let before = slot.state();
+        // Commands that the client has pipelined are decided at one time.
+        let is_pipelined = before.is_some_and(|state| state.at == now);
+        let before = before.map(|state| state.level);
+        let level = rule.send(before, is_pipelined);
+        slot.charge(None, State { at: now, level }, now, &[]);
     }
 }

@@ -163,3 +163,24 @@ fn a_refused_recipient_does_not_lower_the_likelihood_and_time_does_not_either() 
     let levels: Vec<f64> = [0, 1, year].map(|at| refused(&mut store, at, rcpt()).unwrap().level).into();
     assert_eq!(levels, [levels[0]; 3]);
 }
+
+/// A list of an honest sender: the rejections of a message come after all of its recipients.
+#[test]
+fn a_pipelined_message_with_two_percent_of_rejections_does_not_exceed_the_likelihood() {
+    for (recipients, rejected, is_over) in
+        [(150, 3, false), (500, 10, false), (20, 4, false), (20, 5, true), (500, 100, true)]
+    {
+        let mut store = likelihood_store();
+        let request = |events| PolicyRequest {
+            facts: Facts { user: Some("alice".into()), ..Facts::default() },
+            events,
+            ..PolicyRequest::default()
+        };
+        let now = Timestamp::from_micros(1_000_000_000_000_000);
+        let rejection = Event::Rejected(Some("bob@example.net".into()));
+        let sent = store.admit(now, &request(vec![rcpt(); recipients]), &mut SessionCounters::default());
+        assert!(sent.iter().all(|verdict| matches!(verdict.ruling, Ruling::Pass)));
+        store.admit(now, &request(vec![rejection; rejected]), &mut SessionCounters::default());
+        assert_eq!(refused(&mut store, 1, rcpt()).is_some(), is_over, "{rejected} of {recipients}");
+    }
+}

@@ -266,7 +266,9 @@ impl Limit {
             return now.since(state.at) > regularity::REMEMBERED;
         }
         if self.quotas().any(|quota| matches!(quota, Quota::Likelihood(_))) {
-            return state.level <= 0.0 || now.since(state.at) > regularity::REMEMBERED;
+            // The rejections of recipients that were sent together come soon, and need the sum below 0 that these left.
+            let is_settled = now.since(state.at) > Duration::from_secs(3_600);
+            return state.level <= 0.0 && is_settled || now.since(state.at) > regularity::REMEMBERED;
         }
         let Some(rule) = self.slowest() else { return true };
         // An event counts at least 1. Suppose that the level after an event of 1 is the same with and without the
