@@ -72,18 +72,9 @@ fn levels(site: &Site, limit: &str) -> [i64; 2] {
 }
 
 #[test]
-fn each_bounce_counts_once_for_the_user_who_sent_the_message() {
-    bounces_are_attributed(20, 10);
-}
-
-/// The number of the promise: 10,000 outcomes.
-#[test]
-#[ignore = "it takes minutes"]
 fn each_of_ten_thousand_bounces_counts_once_for_the_user_who_sent_the_message() {
-    bounces_are_attributed(100, 50);
-}
-
-fn bounces_are_attributed(messages: usize, bounces: usize) {
+    // Messages of each user, and recipients of each message.
+    let (messages, bounces) = (100, 50);
     let postfix = Postfix::start_with(SETTINGS);
     let (site, log) = (site(&postfix), postfix.path("log"));
     let place = site.path("place").to_str().unwrap().to_owned();
