@@ -277,6 +277,7 @@ impl Reader {
         mail_loop::warn(&root, &relay, &places.upstreams, &listeners);
         let (mut state, max_new_budgets) = self.state(root.section("state"), &mut places);
         state.outcomes = outcomes::read(root.section("outcomes"));
+        let has_outcomes = state.outcomes.is_some();
         let admin::Admin { options: admin, socket, tokens } =
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         (places.socket, places.tokens) = (socket, tokens);
@@ -297,6 +298,7 @@ impl Reader {
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
             has_login_networks: login_networks.has_table(),
+            has_outcomes,
             exceedable: Vec::new(),
             counting: HashSet::new(),
             is_nameless: false,

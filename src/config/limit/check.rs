@@ -55,6 +55,10 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
         let message = "nothing is counted: no listener has logins";
         s.source().warn_unless(&["listener"], &draft.count.span, message, Some(NO_AUTH));
     }
+    if matches!(draft.limit.count, Count::Bounces | Count::Complaints) && !cx.has_outcomes {
+        let message = "nothing is counted: without [outcomes] no outcome can be attributed";
+        s.source().warn_unless(&["outcomes"], &draft.count.span, message, Some("add a section [outcomes]"));
+    }
     if let Some(key) = draft.keys.iter().find(|key| key.value == "registered-network" && !cx.has_login_networks) {
         let message = "registered-network: only users with allow_nets in the users file have login networks";
         let help = "\"login-networks\" of [accounts] names a file with the networks of other users";
