@@ -72,6 +72,9 @@ pub struct Excess {
     /// Length of the suspension that the event begins: `1d`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspends_for: Option<String>,
+    /// True if this suspension is a lock: mail to recipients known before passes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_lock: bool,
     /// Length of the longest suspension that the limit can begin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_suspend_for: Option<String>,
@@ -163,6 +166,7 @@ impl Excess {
             reached: amounts::reached(notice),
             refuses: notice.consequence.refuses,
             suspends_for: notice.consequence.suspends.map(|time| time.to_string()),
+            is_lock: notice.consequence.is_lock,
             may_suspend_for: notice.consequence.may_suspend.map(|time| time.to_string()),
             suspicion: notice.suspicion.as_ref().map(ToString::to_string),
             is_over: is_over(&notice.quota, notice.level),

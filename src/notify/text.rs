@@ -136,18 +136,22 @@ pub fn for_user(notice: &Notice, contact: &str, help_url: Option<&str>) -> Lette
 
 /// Returns the paragraph about the consequences, for the user who has caused the notice.
 fn next(excess: &Excess, contact: &str) -> String {
-    if excess.suspends_for.as_deref() == Some(UNTIL_RELEASED) {
-        return format!(
-            "The server refuses its mail from now on, or its mail to new recipients; each refusal says so. If it was you, \
-             ask for a release: {contact}"
-        );
-    }
     if let Some(time) = &excess.suspends_for {
-        return format!(
-            "The server has suspended it for {}: until then it refuses mail, and each refusal says when the suspension \
-             ends. If it was you, ask for an earlier end: {contact}",
-            plain_duration(time)
-        );
+        let (does, refuses) = match excess.is_lock {
+            true => ("locked", "mail to recipients who have not got mail from you before"),
+            false => ("suspended", "mail"),
+        };
+        return match &**time {
+            UNTIL_RELEASED => format!(
+                "The server has {does} it: it refuses {refuses}, until the account is released. If it was you, ask for a \
+                 release: {contact}"
+            ),
+            time => format!(
+                "The server has {does} it for {}: until then it refuses {refuses}, and each refusal says when this ends. If \
+                 it was you, ask for an earlier end: {contact}",
+                plain_duration(time)
+            ),
+        };
     }
     let now = match excess.refuses {
         true => "The server refuses what exceeds the limit, and accepts more when some time has passed.",
@@ -233,6 +237,10 @@ mod tests {
                 && !suspended.contains("need not do anything"),
             "{suspended}"
         );
+        let locked = text(|excess| (excess.suspends_for, excess.is_lock) = (Some("1d".to_owned()), true));
+        assert!(locked.contains("has locked it for one day: until then it refuses mail to recipients who"), "{locked}");
+        let endless = text(|excess| excess.suspends_for = Some("until-released".to_owned()));
+        assert!(endless.contains("has suspended it: it refuses mail, until the account is released."), "{endless}");
         // The budget of a client is perhaps filled by others.
         let shared = for_user(&notice(Event::Begin, "client", "192.0.2.7"), "help@example.org", None);
         assert!(shared.subject.ends_with(" exceeds a limit: was it you?"), "{}", shared.subject);

@@ -160,6 +160,7 @@ impl Decision<'_> {
         Consequence {
             refuses: reached.is_some_and(|reached| reached.refusal.is_some()),
             suspends: reached.and_then(|reached| reached.suspends).map(|begun| begun.time),
+            is_lock: reached.and_then(|reached| reached.suspends).is_some_and(|begun| begun.is_lock),
             may_suspend: step.limit.ladder.longest_suspension().filter(|_| self.may_suspend(step)),
         }
     }

@@ -93,6 +93,8 @@ pub struct Consequence {
     pub refuses: bool,
     /// Length of the suspension or lock that begins with the event.
     pub suspends: Option<Length>,
+    /// True if this suspension is a lock, which refuses only mail to strangers.
+    pub is_lock: bool,
     /// Longest suspension of the limit's rungs, if the owner can be suspended.
     pub may_suspend: Option<Length>,
 }
