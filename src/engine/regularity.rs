@@ -2,7 +2,8 @@
 //!
 //! The regularity is 1 − s/m, where m is the mean of the last n gaps between events, and s their standard deviation
 //! (with the divisor n): 1 minus the coefficient of variation, and at least 0. Equal gaps have the regularity 1, and gaps
-//! of a Poisson process have on average a regularity near 0.
+//! of a Poisson process have on average a regularity near 0. People send in bursts, so their gaps within some hours vary
+//! even more: a rule with a low amount and a time for the gaps finds a program that sends at random times.
 
 use super::Wait;
 use super::wait;
@@ -15,6 +16,8 @@ pub struct Rule {
     /// Highest allowed regularity, above 0 and below 1.
     most: f64,
     gaps: usize,
+    /// Longest time of all gaps together: slower events have the regularity 0.
+    within: Option<Duration>,
 }
 
 /// Times of the last counted events, the oldest first.
@@ -53,8 +56,8 @@ impl Times {
 
 impl Rule {
     /// `most` is above 0 and below 1; `gaps` is within [`GAPS`].
-    pub fn new(most: f64, gaps: usize) -> Self {
-        Self { most, gaps }
+    pub fn new(most: f64, gaps: usize, within: Option<Duration>) -> Self {
+        Self { most, gaps, within }
     }
 
     /// Returns the highest allowed regularity, between 0 and 1.
@@ -66,16 +69,23 @@ impl Rule {
         self.gaps
     }
 
+    pub fn within(&self) -> Option<Duration> {
+        self.within
+    }
+
     /// Returns the rule with another amount.
     pub fn scaled(&self, factor: f64) -> Self {
         Self { most: (self.most * factor).min(1.0), ..*self }
     }
 
-    /// Returns the regularity of the last gaps, if an event comes at `now`. It is 0 if there are too few gaps, or if all
-    /// events came at the same time.
+    /// Returns the regularity of the last gaps, if an event comes at `now`. It is 0 if there are too few gaps, if they take
+    /// longer than the rule's time, or if all events came at the same time.
     pub fn level(&self, times: Option<&Times>, now: Timestamp) -> f64 {
         let times = times.map_or(&[][..], |times| &times.0);
         let Some(first) = times.len().checked_sub(self.gaps) else { return 0.0 };
+        if self.within.is_some_and(|within| now.since(times[first]) > within) {
+            return 0.0;
+        }
         let later = times[first + 1..].iter().copied().chain([now]);
         let gaps = times[first..].iter().zip(later).map(|(time, next)| next.since(*time).as_secs_f64());
         let (sum, squares) = gaps.fold((0.0, 0.0), |(sum, squares), gap| (sum + gap, squares + gap * gap));
@@ -130,7 +140,7 @@ mod tests {
             gaps in 3usize..20,
             steps in prop::collection::vec(0u32..100_000, 1..60),
         ) {
-            let rule = Rule::new(0.65, gaps);
+            let rule = Rule::new(0.65, gaps, None);
             let (mut known, mut sent, mut now) = (None, Vec::new(), 0.0);
             for step in steps {
                 now += f64::from(step) / 10.0;
@@ -144,8 +154,8 @@ mod tests {
         }
 
         #[test]
-        fn the_wait_is_exact_to_a_millisecond(gap in 1u32..100_000, spread in 0u32..20) {
-            let rule = Rule::new(0.65, 5);
+        fn the_wait_is_exact_to_a_millisecond(gap in 1u32..100_000, spread in 0u32..20, within in prop::option::of(0u64..100_000)) {
+            let rule = Rule::new(0.65, 5, within.map(|seconds| Duration::from_secs(5 * u64::from(gap) + seconds)));
             let times = (0..5).map(|n| at(f64::from(n * gap) + f64::from(spread * (n % 2)) / 100.0)).collect();
             let (times, now) = (Times::new(times), at(f64::from(5 * gap)));
             let Wait::For(wait) = rule.wait(Some(&times), now, 1.0) else { panic!("the wait ends") };
@@ -164,11 +174,20 @@ mod tests {
 
     #[test]
     fn equal_gaps_are_regular_and_equal_times_are_not() {
-        let rule = Rule::new(0.65, 3);
+        let rule = Rule::new(0.65, 3, None);
         let regular = Times::new(vec![at(0.0), at(10.0), at(20.0)]);
         assert_eq!(rule.level(Some(&regular), at(30.0)), 1.0);
         assert_eq!(rule.level(Some(&Times::new(vec![at(5.0); 3])), at(5.0)), 0.0);
         assert_eq!(rule.level(Some(&Times::new(vec![at(0.0), at(10.0)])), at(20.0)), 0.0);
         assert_eq!(rule.level(None, at(0.0)), 0.0);
+    }
+
+    #[test]
+    fn gaps_that_take_longer_than_the_time_of_the_rule_are_not_regular() {
+        let rule = Rule::new(0.65, 3, Some(Duration::from_secs(30)));
+        let times = Times::new(vec![at(0.0), at(10.0), at(20.0)]);
+        assert_eq!(rule.level(Some(&times), at(30.0)), 1.0);
+        assert_eq!(rule.level(Some(&times), at(30.1)), 0.0);
+        assert_eq!(rule.wait(Some(&times), at(30.0), 1.0), Wait::For(Duration::from_millis(1)));
     }
 }

@@ -52,7 +52,7 @@ impl SpecialUsers {
 const STRANGERS: &str = "distinct = \"recipient\"\nknown-to = \"user\"\n";
 
 /// Families, in the order of the limits in the configuration.
-pub const FAMILIES: [Family; 8] = [
+pub const FAMILIES: [Family; 9] = [
     Family {
         name: "messages-to-strangers",
         comment: "Messages to strangers: recipients to whom this user has not written for half a year. A message counts once.",
@@ -60,7 +60,7 @@ pub const FAMILIES: [Family; 8] = [
         rate: "{} / 1d",
         action: "defer = \"{level} messages to people you have never written to, {limit} per {period} at most; try again in {wait} ({reference})\"",
         numbers: &[10, 12, 15, 20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200],
-        share: 0.35,
+        share: 0.3,
         min_margin: 1,
         has_overrides: true,
     },
@@ -83,6 +83,17 @@ pub const FAMILIES: [Family; 8] = [
         action: "lock = \"until-released\"",
         numbers: &[55, 60, 65, 70, 75, 80, 85, 90, 95],
         share: 0.1,
+        min_margin: 1,
+        has_overrides: false,
+    },
+    Family {
+        name: "steady-strangers",
+        comment: "A program that writes to strangers at random times: within some hours, people write in bursts.",
+        counted: "count = \"messages\"\ndistinct = \"recipient\"\nknown-to = \"user\"\n",
+        rate: "1% regular over {} gaps within 8h",
+        action: "defer = \"messages to people you have never written to come like those of a program; try again in {wait} ({reference})\"",
+        numbers: &[15, 17, 20, 25, 30, 40],
+        share: 0.05,
         min_margin: 1,
         has_overrides: false,
     },

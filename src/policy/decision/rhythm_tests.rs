@@ -42,7 +42,7 @@ impl Random {
 }
 
 fn regular(most: f64, gaps: usize) -> InMemoryStore {
-    let quota = Quota::Regularity(regularity::Rule::new(most, gaps));
+    let quota = Quota::Regularity(regularity::Rule::new(most, gaps, None));
     store(Limit::new("l", Count::Recipients, vec![Field::User], quota))
 }
 

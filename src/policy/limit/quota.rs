@@ -149,7 +149,10 @@ impl Quota {
             Self::Counter { scope: Scope::Connection, .. } => "connection".to_owned(),
             Self::Counter { scope: Scope::AtOnce, .. } => "at once".to_owned(),
             Self::Share(share) => format_duration(share.period),
-            Self::Regularity(rule) => format!("{} gaps", rule.gaps()),
+            Self::Regularity(rule) => {
+                let within = rule.within().map(|within| format!(" within {}", format_duration(within)));
+                format!("{} gaps{}", rule.gaps(), within.unwrap_or_default())
+            }
             Self::Likelihood(Likelihood { rule, .. }) => format!("ratio {}", format_amount(rule.threshold())),
         }
     }

@@ -85,7 +85,7 @@ impl RateTerms {
         }
     }
 
-    /// Parses `65% regular` and `15 gaps`.
+    /// Parses `65% regular`, and `15 gaps` or `17 gaps within 8h`.
     fn regularity(self, regular: &str, gaps: &str) -> Result<Quota, String> {
         use Count::{Bytes, Commands, LoginFailures, Refusals};
         if matches!(self.count, Bytes | Commands | LoginFailures | Refusals) || self.count.is_of_past_events() {
@@ -94,15 +94,15 @@ impl RateTerms {
         let percent = regular.trim().strip_suffix("regular").and_then(|share| share.trim().strip_suffix('%'));
         let percent = percent.and_then(|percent| parse_amount(percent.trim(), Units::Things).ok());
         let percent = percent.filter(|percent| (1.0..100.0).contains(percent));
+        let (gaps, within) = gaps.split_once(" within ").map_or((gaps, None), |(gaps, within)| (gaps, Some(within)));
         let gaps = gaps.trim().strip_suffix("gaps").and_then(|gaps| gaps.trim().parse().ok());
         let gaps = gaps.filter(|gaps| regularity::GAPS.contains(gaps));
-        match percent.zip(gaps) {
-            Some((percent, gaps)) => Ok(Quota::Regularity(regularity::Rule::new(percent / 100.0, gaps))),
-            None => {
-                Err("write the regularity as in \"65% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps"
-                    .to_owned())
-            }
-        }
+        let help = "write the regularity as in \"65% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps";
+        let (percent, gaps) = percent.zip(gaps).ok_or(help)?;
+        let within = within.map(|within| parse_duration(within.trim()).map_err(|error| error.to_string()));
+        let within = within.transpose()?;
+        within.map_or(Ok(()), check_period)?;
+        Ok(Quota::Regularity(regularity::Rule::new(percent / 100.0, gaps, within)))
     }
 
     fn share(self, share: &str, period: &str) -> Result<Quota, String> {

@@ -188,9 +188,9 @@ impl Refusal {
                 };
                 format!("{} {within} at most", self.thing.plain_amount(most))
             }
-            Quota::Regularity(rule) => {
+            Quota::Regularity(_) => {
                 let (level, most, noun) = (quota.level(self.level), quota.amount(), self.thing.noun(2.0));
-                format!("The times of {noun} are {level} regular over {} gaps, {most} at most", rule.gaps())
+                format!("The times of {noun} are {level} regular over {}, {most} at most", quota.period())
             }
             Quota::Likelihood(Likelihood { of, .. }) => {
                 let (level, of, limit) = (quota.level(self.level), of.name(), &self.limit);
