@@ -420,6 +420,30 @@ fn mail_that_a_suspension_refuses_is_counted_for_the_limit_that_suspended() {
 }
 
 #[test]
+fn several_threads_report_the_same_as_one() {
+    // Nine users who send at the same times, one of them without a login.
+    let users = ["", "u", "v", "w", "x", "y", "z", "a", "b"];
+    let row = |n: usize| format!("{},{},s{},r{}@example.net\n", n / 50 * 900, users[n % 9], n % 7, n % 83);
+    let history = "t,user,sender,recipient\n".to_owned() + &(0..9_000).map(row).collect::<String>();
+    let average = "count = \"recipients\"\nper = [\"user\"]\nrate = \"60 / 1d\"";
+    let spree = "count = \"messages\"\nper = [\"user\"]\nrate = \"40 / 1d\"\n[[limit.action]]\nsuspend = \"1h\"";
+    let for_nobody = "count = \"recipients\"\nper = [\"helo\"]\nrate = \"2 / 1d\"";
+    let limits = [limit("average", average), limit("spree", spree), limit("for-nobody", for_nobody)].concat();
+    // A budget that all users share keeps the replay in one thread. It refuses nothing.
+    let shared = limit("shared", "count = \"recipients\"\nper = []\nrate = \"1G / 1d\"");
+    let report = |limits: &str| {
+        let Outcome { code, out, err } = simulate(&site_with_limits(limits), &["-"], &history);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        let begin = out.find("refused in all: ").unwrap();
+        let total = out[begin..].split("\n\n").next().unwrap().to_owned();
+        ["average", "spree", "for-nobody"].map(|name| summary_of(&out, name).to_owned()).join("\n") + &total
+    };
+    let (several, one) = (report(&limits), report(&(limits.clone() + &shared)));
+    assert_eq!(several, one);
+    assert!(one.contains("suspended    or locked senders: ") && one.contains("first "), "{one}");
+}
+
+#[test]
 fn mail_that_a_suspension_allows_is_counted_apart() {
     let suspends = "count = \"recipients\"\nper = [\"user\"]\nrate = \"2 / 1000d\"\nalgorithm = \"token-bucket\"\n\
                     [[limit.action]]\nsuspend = \"1d\"";

@@ -1,16 +1,16 @@
 //! Store in memory, for replays, rehearsals and tests: plans a request, loads its budgets, decides, and keeps the
 //! budgets.
 
-use super::budgets::RefundableCharge;
-use super::budgets::SessionCounters;
-use super::budgets::{Budget, Loaded};
-use super::budgets::{Key, KeyRef};
+use super::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, SessionCounters, Slot};
 use super::exception::Suspension;
+use super::matching::NormalizedFacts;
 use super::request::{Facts, PolicyRequest};
 use super::verdict::Verdict;
-use super::{Explained, Learnt, Lessons, Plan, Policy, decide, explain};
+use super::{Explained, Learnt, Lessons, Memory, Plan, Policy, decide, explain};
 use crate::engine::State;
+use crate::engine::distinct::{Seen, Value};
 use crate::time::Timestamp;
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -22,57 +22,70 @@ pub struct InMemoryStore {
     budgets: Budgets,
 }
 
-/// Budgets by key. `None` while a decision uses the budget, and for a budget that was never charged.
-type Budgets = HashMap<Key, Option<Budget>>;
+/// Budgets by key.
+#[derive(Clone, Default)]
+struct Budgets {
+    /// Index of each key in `all`.
+    indices: HashMap<Key, usize, RandomState>,
+    /// `None` while a decision uses the budget, and for a budget that was never charged.
+    all: Vec<Option<Budget>>,
+}
 
 impl InMemoryStore {
     pub fn new(policy: Policy) -> Self {
-        Self { policy, budgets: HashMap::new() }
+        Self { policy, budgets: Budgets::default() }
     }
 
     /// Adds a budget that was read from another store. `budget` is `None` if the other store has no budget with this
     /// key.
     pub fn insert(&mut self, key: Key, budget: Option<Budget>) {
-        self.budgets.insert(key, budget);
+        let index = self.budgets.index(key.borrowed());
+        self.budgets.all[index] = budget;
     }
 
     /// Returns the state of a budget; `None` if it was never charged.
     pub fn state(&self, key: &Key) -> Option<State> {
-        Some(self.budgets.get(key)?.as_ref()?.state)
+        Some(self.budgets.get(key.borrowed())?.state)
     }
 
     /// Returns all budgets that were charged.
     pub fn into_budgets(self) -> impl Iterator<Item = (Key, Budget)> {
-        self.budgets.into_iter().filter_map(|(key, budget)| Some((key, budget?)))
+        let Budgets { indices, mut all } = self.budgets;
+        indices.into_iter().filter_map(move |(key, index)| Some((key, all[index].take()?)))
     }
 
     /// Decides on a list of events, and charges the events that pass. `counters`: the session's own counters.
     pub fn admit(&mut self, now: Timestamp, request: &PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
-        self.admit_planned(now, request, counters, |_| {})
+        let plan = Plan::new(&self.policy, request, now);
+        let verdicts = self.budgets.decide(&self.policy, now, request, &plan, counters);
+        self.begin_suspensions(&verdicts, now);
+        verdicts
     }
 
-    /// Does the same as [`InMemoryStore::admit`], but first calls `inspect` with the plan.
-    pub fn admit_planned(
+    /// Decides like [`InMemoryStore::admit`] in less time, for replays of many messages: verdicts lack the evaluations of
+    /// limits whose memories know the recipient. Calls `inspect` with the plan.
+    pub fn replay(
         &mut self,
         now: Timestamp,
         request: &PolicyRequest,
         counters: &mut SessionCounters,
         inspect: impl FnOnce(&Plan<'_>),
     ) -> Vec<Verdict> {
-        let plan = Plan::new(&self.policy, request, now);
+        let is_known = |key: KeyRef<'_>, memory: &Memory, value| {
+            let seen = self.budgets.get(key).and_then(|budget| budget.seen.as_deref());
+            memory.rule().look(seen, now, value) != Seen::Never
+        };
+        let plan = Plan::without_known(&self.policy, request, now, &is_known);
         inspect(&plan);
-        let mut loaded = take(&mut self.budgets, plan.keys());
-        let verdicts = decide(&self.policy, now, request, &plan, &mut loaded, counters);
-        keep(&mut self.budgets, plan.keys(), loaded);
-        let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
-        begun.for_each(|suspension| self.suspend(suspension.clone(), now));
+        let verdicts = self.budgets.decide(&self.policy, now, request, &plan, counters);
+        self.begin_suspensions(&verdicts, now);
         verdicts
     }
 
     /// Explains the response of every limit to the single event of `request`. Charges nothing.
     pub fn explain(&self, now: Timestamp, request: &PolicyRequest, counters: &mut SessionCounters) -> Vec<Explained> {
         let plan = Plan::new(&self.policy, request, now);
-        let mut loaded = plan.keys().map(|key| self.budgets.get(key.as_str()).cloned().flatten()).collect();
+        let mut loaded = plan.keys().map(|key| self.budgets.get(key).cloned()).collect();
         explain(&self.policy, now, request, &plan, &mut loaded, counters)
     }
 
@@ -80,16 +93,30 @@ impl InMemoryStore {
     /// of these keys at 0.
     pub fn missing(&self, now: Timestamp, request: &PolicyRequest) -> Vec<Key> {
         let plan = Plan::new(&self.policy, request, now);
-        let missing = plan.keys().filter(|key| !self.budgets.contains_key(key.as_str()));
+        let missing = plan.keys().filter(|key| !self.budgets.indices.contains_key(key.as_str()));
         missing.map(|key| key.owned()).collect()
     }
 
     /// Makes memories learn the recipients of a message that was delivered. `facts` are those of the message, with its
-    /// accepted recipients.
+    /// accepted recipients. A store on disk does the same by a decision on [`Event::Delivered`](super::request::Event).
     pub fn deliver(&mut self, now: Timestamp, facts: &Facts) {
-        if self.policy.has_memories() && !facts.recipients.is_empty() {
-            let request = PolicyRequest::delivered(facts.clone(), facts.recipients.iter().cloned());
-            self.admit(now, &request, &mut SessionCounters::default());
+        let policy = &self.policy;
+        if !policy.has_memories() {
+            return;
+        }
+        let facts = NormalizedFacts::new(facts, &policy.normalizer, &policy.senders, &policy.zone, now);
+        let mut buffer = String::new();
+        for recipient in facts.recipients() {
+            let value = Value::of(recipient);
+            for memory in policy.memories() {
+                if let Ok(key) = memory.key(&facts, value, &mut buffer) {
+                    let index = self.budgets.index(key);
+                    let mut slot = Slot::from(self.budgets.all[index].take());
+                    slot.heal(now);
+                    slot.learn(memory.rule(), now, value);
+                    self.budgets.all[index] = slot.budget;
+                }
+            }
         }
     }
 
@@ -97,9 +124,9 @@ impl InMemoryStore {
     pub fn teach(&mut self, lessons: &Lessons) -> Vec<Learnt> {
         let mut learnt = Vec::new();
         for keys in lessons.parts() {
-            let mut loaded = take(&mut self.budgets, keys.iter().map(Key::borrowed));
+            let (indices, mut loaded) = self.budgets.take(keys.iter().map(Key::borrowed));
             learnt.extend(lessons.learn(&keys, &mut loaded));
-            keep(&mut self.budgets, keys.iter().map(Key::borrowed), loaded);
+            self.budgets.keep(&indices, loaded);
         }
         learnt
     }
@@ -109,9 +136,14 @@ impl InMemoryStore {
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        let mut loaded = take(&mut self.budgets, keys.iter().map(Key::borrowed));
+        let (indices, mut loaded) = self.budgets.take(keys.iter().map(Key::borrowed));
         loaded.give_back(charges, &keys);
-        keep(&mut self.budgets, keys.iter().map(Key::borrowed), loaded);
+        self.budgets.keep(&indices, loaded);
+    }
+
+    fn begin_suspensions(&mut self, verdicts: &[Verdict], now: Timestamp) {
+        let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
+        begun.for_each(|suspension| self.suspend(suspension.clone(), now));
     }
 
     fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
@@ -131,16 +163,46 @@ impl InMemoryStore {
     }
 }
 
-/// Moves budgets out of the map. Copying them would take too long, because a replay decides on millions of requests.
-fn take<'a>(budgets: &mut Budgets, keys: impl Iterator<Item = KeyRef<'a>>) -> Loaded {
-    keys.map(|key| budgets.get_mut(key.as_str()).and_then(Option::take)).collect()
-}
+impl Budgets {
+    fn get(&self, key: KeyRef<'_>) -> Option<&Budget> {
+        self.all[*self.indices.get(key.as_str())?].as_ref()
+    }
 
-fn keep<'a>(budgets: &mut Budgets, keys: impl Iterator<Item = KeyRef<'a>>, loaded: Loaded) {
-    for (key, slot) in keys.zip(loaded.into_slots()) {
-        match budgets.get_mut(key.as_str()) {
-            Some(budget) => *budget = slot.budget,
-            None => drop(budgets.insert(key.owned(), slot.budget)),
+    /// Returns the index of a key's budget. A new key gets a budget that was never charged.
+    fn index(&mut self, key: KeyRef<'_>) -> usize {
+        if let Some(index) = self.indices.get(key.as_str()) {
+            return *index;
+        }
+        self.all.push(None);
+        self.indices.insert(key.owned(), self.all.len() - 1);
+        self.all.len() - 1
+    }
+
+    fn decide(
+        &mut self,
+        policy: &Policy,
+        now: Timestamp,
+        request: &PolicyRequest,
+        plan: &Plan<'_>,
+        counters: &mut SessionCounters,
+    ) -> Vec<Verdict> {
+        let (indices, mut loaded) = self.take(plan.keys());
+        let verdicts = decide(policy, now, request, plan, &mut loaded, counters);
+        self.keep(&indices, loaded);
+        verdicts
+    }
+
+    /// Moves budgets out of the store, and returns their indices. Copying the budgets would take too long, because a
+    /// replay decides on millions of requests.
+    fn take<'a>(&mut self, keys: impl Iterator<Item = KeyRef<'a>>) -> (Vec<usize>, Loaded) {
+        let indices: Vec<usize> = keys.map(|key| self.index(key)).collect();
+        let loaded = indices.iter().map(|index| self.all[*index].take()).collect();
+        (indices, loaded)
+    }
+
+    fn keep(&mut self, indices: &[usize], loaded: Loaded) {
+        for (index, slot) in indices.iter().zip(loaded.into_slots()) {
+            self.all[*index] = slot.budget;
         }
     }
 }

@@ -135,6 +135,11 @@ impl Memory {
         [NAME, COUNT, Self::ALGORITHM].into_iter().chain(owner).chain(shard).collect::<Vec<_>>().join("/")
     }
 
+    /// Returns the number of the shard, from 0, that has room for a recipient.
+    pub(super) fn shard(&self, value: Value) -> u32 {
+        value.shard(self.known_to.shards())
+    }
+
     /// Writes the key of the shard that has room for a recipient to `buffer`. Returns an error with the field of the
     /// owner if the facts do not have this field.
     pub(super) fn key<'b>(
@@ -154,10 +159,9 @@ impl Memory {
             let owner = field.value(facts, None).ok_or(field)?;
             buffer.extend([SEPARATOR.encode_utf8(&mut [0; 4]), field.word(), "=", &owner]);
         }
-        let shards = self.known_to.shards();
-        if shards > 1 {
+        if self.known_to.shards() > 1 {
             // Writing to a text never fails.
-            let _ = write!(buffer, "{SEPARATOR}{}={:02x}", Self::SHARD, value.shard(shards));
+            let _ = write!(buffer, "{SEPARATOR}{}={:02x}", Self::SHARD, self.shard(value));
         }
         Ok(KeyRef::of_text(buffer))
     }

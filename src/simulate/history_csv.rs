@@ -29,6 +29,8 @@ pub struct Message {
     id: Option<Box<str>>,
     /// Envelope sender in lower case, `<>` for bounces; `None`: the row names no sender.
     pub sender: Option<Arc<str>>,
+    /// Number of the message in a simulation, from 0. The reader of a history sets it to 0.
+    pub number: u64,
 }
 
 /// Meaning of a row that names no user.
@@ -148,6 +150,11 @@ impl History {
         history.next = history.good_row()?;
         history.gather()?;
         Ok(history)
+    }
+
+    /// Returns whether rows of the history can name a client.
+    pub fn has_clients(&self) -> bool {
+        !matches!(&self.rows.format, Format::Csv(Columns { client: None, .. }))
     }
 
     /// Returns the time of the history's next message; `None` after the last one.
@@ -368,6 +375,7 @@ fn row([t, sender, recipient, client, user, size, message]: [&str; 7]) -> Result
         size,
         id: Some(message).filter(|id| !id.is_empty()).map(Box::from),
         sender: given(sender),
+        number: 0,
     })
 }
 
@@ -380,7 +388,7 @@ impl Message {
     /// Creates a message that does not come from a history. Its sender is the user's name.
     pub fn new(at: Timestamp, user: &Arc<str>, client: IpAddr, recipients: Vec<Arc<str>>) -> Self {
         let user = Some(user.clone());
-        Self { at, sender: user.clone(), user, client: Some(client), recipients, size: None, id: None }
+        Self { at, sender: user.clone(), user, client: Some(client), recipients, size: None, id: None, number: 0 }
     }
 
     pub fn origin(&self) -> Origin {
@@ -413,7 +421,8 @@ mod tests {
     fn message(seconds: i64, sender: &str, recipients: &[&str]) -> Message {
         let recipients = recipients.iter().map(|recipient| (*recipient).into()).collect();
         let at = Timestamp::from_micros(seconds * 1_000_000);
-        Message { at, user: None, client: None, recipients, size: None, id: None, sender: Some(sender.into()) }
+        let sender = Some(sender.into());
+        Message { at, user: None, client: None, recipients, size: None, id: None, sender, number: 0 }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod plot;
 mod replay;
 mod report;
 mod tally;
+mod threads;
 mod totals;
 
 use crate::policy::Policy;
@@ -24,6 +25,7 @@ pub use replay::{AccountFacts, Accounts, Outcome, Replay, disable_incomplete};
 use std::io::Write;
 use std::path::Path;
 pub use tally::Tally;
+use threads::Part;
 pub use totals::RefusedRecipients;
 use totals::Totals;
 
@@ -32,8 +34,7 @@ pub struct Simulation {
     policy: Policy,
     /// Names of the limits for the report, in the order of the policy.
     titles: Vec<String>,
-    replay: Replay,
-    totals: Totals,
+    part: Part,
     /// Messages and refusals of each user, if a plot is to be drawn.
     traffic: Option<Traffic>,
     flood: Option<Flood>,
@@ -54,7 +55,8 @@ impl Simulation {
         let titles = (0..policy.limits.len()).map(|place| policy.display_name(place)).collect();
         let missing = disable_incomplete(&mut policy);
         let replay = Replay::new(&policy, accounts, &missing);
-        Self { policy, titles, replay, totals: Totals::default(), traffic: None, flood }
+        let part = Part { replay, totals: Totals::default() };
+        Self { policy, titles, part, traffic: None, flood }
     }
 
     /// Makes [`Simulation::run`] collect the traffic for [`Simulation::draw`]. Returns an error if no limit of the
@@ -67,17 +69,17 @@ impl Simulation {
 
     /// Draws the traffic into a file, if it was collected.
     pub fn draw(&self, path: &Path) -> Result<(), String> {
-        self.traffic.as_ref().map_or(Ok(()), |traffic| traffic.draw(path, &self.policy, &self.replay.tallies))
+        self.traffic.as_ref().map_or(Ok(()), |traffic| traffic.draw(path, &self.policy, &self.part.replay.tallies))
     }
 
     pub fn is_empty(&self) -> bool {
-        self.totals.messages == 0
+        self.part.totals.messages == 0
     }
 
     /// Returns a warning if no row of the history names a user; `None` if a row names one.
     pub fn missing_users(&self) -> Option<&'static str> {
         let is_user = |origin: &Origin| matches!(origin, Origin::User(_));
-        (!self.is_empty() && !self.totals.origins.iter().any(is_user)).then_some(
+        (!self.is_empty() && !self.part.totals.origins.iter().any(is_user)).then_some(
             "the history names no user: all mail is replayed without a login, and limits per user do not apply; with \
              --sender-as-user each sender is taken as the user",
         )
@@ -88,9 +90,9 @@ impl Simulation {
     pub fn flood_doubt(&self) -> Option<String> {
         let flood = self.flood.as_ref().filter(|_| !self.is_empty())?;
         let doubts = [
-            (!self.totals.origins.contains(&Origin::User(flood.user.clone())))
+            (!self.part.totals.origins.contains(&Origin::User(flood.user.clone())))
                 .then(|| format!("no mail of the history is of the user {}", flood.user)),
-            (!self.totals.spans(flood.from))
+            (!self.part.totals.spans(flood.from))
                 .then(|| format!("the flood begins at {}, where the history has no mail", flood.from.rfc3339())),
         ];
         let doubts: Vec<String> = doubts.into_iter().flatten().collect();
@@ -101,23 +103,38 @@ impl Simulation {
     /// Sends all messages of the history and the flood through the policy. Writes each decision to `decisions`, if
     /// given, as a line of JSON.
     pub fn run(&mut self, history: &mut History, mut decisions: Option<&mut impl Write>) -> Result<(), ReplayError> {
-        while let Some((message, is_flood)) = self.next(history).map_err(ReplayError::History)? {
-            let outcome = self.replay.send(&message, is_flood);
+        let is_in_order = self.flood.is_some() || self.traffic.is_some() || decisions.is_some();
+        let threads = if is_in_order { 1 } else { threads::number(&self.policy, history) };
+        if threads > 1 {
+            return self.run_divided(history, threads).map_err(ReplayError::History);
+        }
+        for number in 0.. {
+            let Some((mut message, is_flood)) = self.next(history).map_err(ReplayError::History)? else { break };
+            message.number = number;
+            let outcome = self.part.replay.send(&message, is_flood);
             match self.flood.as_mut().filter(|_| is_flood) {
                 Some(flood) => flood.note(message.at, &outcome),
                 None => {
                     let is_attacked = self.flood.as_ref().is_some_and(|flood| flood.attacks(&message));
-                    self.totals.add(&message, &outcome, is_attacked);
+                    self.part.totals.add(&message, &outcome, is_attacked);
                 }
             }
             if let Some(traffic) = &mut self.traffic {
-                traffic.add(&message, &self.replay.tallies);
+                traffic.add(&message, &self.part.replay.tallies);
             }
             if let Some(out) = &mut decisions {
                 report::print_json(out, &self.policy, &message, &outcome).map_err(ReplayError::Output)?;
             }
         }
         Ok(())
+    }
+
+    /// Does the same as [`Simulation::run`] in several threads, without a flood, a plot or decisions in their order.
+    fn run_divided(&mut self, history: &mut History, threads: usize) -> Result<(), ReadError> {
+        let parts = vec![self.part.clone(); threads];
+        let (parts, result) = threads::run(&self.policy, history, parts);
+        self.part = parts.into_iter().fold(self.part.clone(), Part::and);
+        result
     }
 
     /// Returns the earlier of two messages: the next message of the history, or the next message of the flood. Also

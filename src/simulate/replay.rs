@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use std::sync::Arc;
 
 /// Function that returns the account of a user.
-pub type Accounts = Arc<dyn Fn(&str) -> AccountFacts>;
+pub type Accounts = Arc<dyn Fn(&str) -> AccountFacts + Send + Sync>;
 
 /// Facts of an account that limits compare.
 #[derive(Clone, Default)]
@@ -155,7 +155,7 @@ impl Replay {
             charges.retain(|charged: &RefundableCharge| charged.until.is_given_back_unsent());
             self.store.give_back(&charges);
         }
-        if whole.is_none() {
+        if whole.is_none() && goes_on {
             self.store.deliver(message.at, &asked.facts);
         }
         let outcome = Outcome { recipients, message: whole };
@@ -182,7 +182,7 @@ impl Replay {
 
     fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
         let (marks, mut conditional) = (&mut self.marks, Vec::new());
-        let verdicts = self.store.admit_planned(message.at, asked, &mut self.counters, |plan| {
+        let verdicts = self.store.replay(message.at, asked, &mut self.counters, |plan| {
             plan.limits_with_peeks().for_each(|limit| marks.hold(limit));
             plan.limits().for_each(|limit| marks.count(limit));
             conditional.extend(plan.conditional_checks());
@@ -213,7 +213,7 @@ impl Replay {
         let lacks = Lacks { groups: self.accounts.is_none(), user, client };
         for (place, (limit, tally)) in self.store.policy.limits.iter().zip(&mut self.tallies).enumerate() {
             tally.add(limit, self.marks.of(place), message);
-            if tally.wants_reason() {
+            if tally.wants_reason(message) {
                 let reason = |event| {
                     let asked = PolicyRequest { facts: facts.clone(), events: vec![event], ..PolicyRequest::default() };
                     Plan::reason(&self.store.policy, &asked, message.at, place)

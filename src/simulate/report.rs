@@ -16,10 +16,10 @@ impl Simulation {
     /// Returns a line of JSON for each limit, one line for all limits together, and one line for the flood, if there is
     /// one.
     pub fn json_summary(&self) -> String {
-        let limits = self.policy.limits.iter().enumerate().zip(&self.replay.tallies);
+        let limits = self.policy.limits.iter().enumerate().zip(&self.part.replay.tallies);
         let mut lines: Vec<String> =
             limits.map(|((place, limit), tally)| self.limit_json(place, limit, tally).to_string()).collect();
-        lines.push(self.totals.json().to_string());
+        lines.push(self.part.totals.json().to_string());
         lines.extend(self.flood.as_ref().map(|flood| flood.json().to_string()));
         lines.join("\n") + "\n"
     }
@@ -54,7 +54,7 @@ impl Simulation {
     }
 
     pub fn summary(&self, took: Duration) -> String {
-        let totals = &self.totals;
+        let totals = &self.part.totals;
         let speed = totals.recipients as f64 / took.as_secs_f64().max(1e-9);
         let mut text = format!(
             "{} messages to {} recipients by {} in {}, replayed in {:.2}s ({:.0} recipients/s)\n",
@@ -67,7 +67,8 @@ impl Simulation {
         );
         text.extend(self.missing_users().map(|sentence| format!("{sentence}\n")));
         text.push_str(&totals.summary());
-        for ((title, limit), tally) in self.titles.iter().zip(self.policy.limits.iter()).zip(&self.replay.tallies) {
+        for ((title, limit), tally) in self.titles.iter().zip(self.policy.limits.iter()).zip(&self.part.replay.tallies)
+        {
             text += &match tally.events == 0 && totals.messages > 0 {
                 true => held_never(title, limit, tally),
                 false => self.limit_summary(title, limit, tally),
@@ -105,7 +106,7 @@ impl Simulation {
             text.push_str(&format!("  suspended    or locked senders: {} more recipients refused\n", tally.suspended));
         }
         if tally.refused > 0 {
-            let (affected, all) = (tally.refused_by_origin.len(), Origin::counted(self.totals.origins.iter()));
+            let (affected, all) = (tally.refused_by_origin.len(), Origin::counted(self.part.totals.origins.iter()));
             text.push_str(&format!("  affected     {affected} of {all}\n"));
         }
         if tally.warned > 0 {

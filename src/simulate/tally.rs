@@ -25,6 +25,8 @@ pub struct Tally {
     /// Number of refused recipients or messages of each origin.
     pub refused_by_origin: HashMap<Origin, u64>,
     pub first: Option<(Timestamp, Origin)>,
+    /// Number of the message of `first`.
+    first_number: u64,
     /// Name of the events that the limit needs and the history lacks; the limit is disabled if this is set.
     missing: Option<&'static str>,
     /// Number of messages for which the replay asked why the limit did not apply. The replay stops asking after the
@@ -140,13 +142,34 @@ impl Tally {
         if refused > 0 {
             self.refused += refused;
             *self.refused_by_origin.entry(message.origin()).or_default() += refused;
-            self.first.get_or_insert_with(|| (message.at, message.origin()));
+            if self.first.is_none() {
+                (self.first, self.first_number) = (Some((message.at, message.origin())), message.number);
+            }
         }
     }
 
-    /// Returns whether to ask why the limit did not apply to one more message.
-    pub fn wants_reason(&self) -> bool {
-        self.events == 0 && self.missing.is_none() && self.reasons_asked < MAX_REASONS_ASKED
+    /// Adds the totals of the same limit over other messages of the same history.
+    pub fn merge(&mut self, other: Self) {
+        self.events += other.events;
+        self.refused += other.refused;
+        self.warned += other.warned;
+        self.suspended += other.suspended;
+        for (origin, refused) in other.refused_by_origin {
+            *self.refused_by_origin.entry(origin).or_default() += refused;
+        }
+        if other.first.is_some() && (self.first.is_none() || other.first_number < self.first_number) {
+            (self.first, self.first_number) = (other.first, other.first_number);
+        }
+        self.reasons_asked += other.reasons_asked;
+        self.unknown.extend(other.unknown);
+        self.is_for_others |= other.is_for_others;
+    }
+
+    /// Returns whether to ask why the limit did not apply to the message. The number of the message counts, too: several
+    /// threads then ask for the same messages as one.
+    pub fn wants_reason(&self, message: &Message) -> bool {
+        let is_early = message.number < MAX_REASONS_ASKED && self.reasons_asked < MAX_REASONS_ASKED;
+        self.events == 0 && self.missing.is_none() && is_early
     }
 
     /// Records why the limit did not apply to a message. There is one reason for each stage of the message.

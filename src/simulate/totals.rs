@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// Totals over the messages of the history, without the mail of an attack.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Totals {
     pub messages: u64,
     pub recipients: u64,
@@ -68,6 +68,21 @@ impl Totals {
             self.refused_origins.insert(message.origin());
             self.of_attacked += if is_of_attacked { refused.sum() } else { 0 };
         }
+    }
+
+    /// Adds the totals over other messages of the same history.
+    pub fn merge(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.recipients += other.recipients;
+        self.origins.extend(other.origins);
+        let spans = self.span.into_iter().chain(other.span);
+        self.span =
+            spans.reduce(|(first, last), (other_first, other_last)| (first.min(other_first), last.max(other_last)));
+        self.refused.by_limits += other.refused.by_limits;
+        self.refused.while_suspended += other.refused.while_suspended;
+        self.refused.with_message += other.refused.with_message;
+        self.refused_origins.extend(other.refused_origins);
+        self.of_attacked += other.of_attacked;
     }
 
     pub fn duration(&self) -> Duration {

@@ -217,7 +217,7 @@ impl Replay {
     fn refuses(&mut self, session: &mut Session, record: &DecisionRecord, request: PolicyRequest) -> bool {
         let is_counted = self.is_counted(record);
         let (tried, mut applies) = (&self.tried, false);
-        let mut verdicts = self.store.admit_planned(self.now, &request, &mut session.counters, |plan| {
+        let mut verdicts = self.store.replay(self.now, &request, &mut session.counters, |plan| {
             let conditional = plan.conditional_checks().map(|check| check.limit);
             applies = plan.limits_with_peeks().chain(conditional).any(|limit| tried.contains(&limit));
         });

@@ -85,7 +85,7 @@ impl AddressNormalizer {
         match normal_domain {
             None => normal_local,
             Some(normal_domain) if normal_local == local && Some(&*normal_domain) == domain => whole.into(),
-            Some(normal_domain) => format!("{normal_local}@{normal_domain}").into(),
+            Some(normal_domain) => [&*normal_local, "@", &*normal_domain].concat().into(),
         }
     }
 }

@@ -186,6 +186,14 @@ impl Slot {
 }
 
 impl Slot {
+    /// Makes the filter of a memory learn a value. A filter that has seen the value lately does not change.
+    pub(in crate::policy) fn learn(&mut self, rule: distinct::Rule, now: Timestamp, value: Value) {
+        let seen = self.budget.as_ref().and_then(|budget| budget.seen.as_deref());
+        if rule.look(seen, now, value) != Seen::Lately {
+            self.charge(Some(rule), State { at: now, level: 0.0 }, now, &[value]);
+        }
+    }
+
     /// Adds values that were last seen at times in the past to the filter of a memory. Returns the number of values that
     /// the filter did not know.
     pub(in crate::policy) fn learn_past(&mut self, rule: distinct::Rule, past: &[(Timestamp, Value)]) -> usize {
@@ -215,6 +223,12 @@ impl Slot {
 
 impl FromIterator<Option<Budget>> for Loaded {
     fn from_iter<T: IntoIterator<Item = Option<Budget>>>(budgets: T) -> Self {
-        Self(budgets.into_iter().map(|budget| Slot { budget, change: None, is_unread: false }).collect())
+        Self(budgets.into_iter().map(Slot::from).collect())
+    }
+}
+
+impl From<Option<Budget>> for Slot {
+    fn from(budget: Option<Budget>) -> Self {
+        Self { budget, change: None, is_unread: false }
     }
 }

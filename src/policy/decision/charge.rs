@@ -1,7 +1,7 @@
 //! Charges of a decision: the budgets and counters that an event changes, and the charges that can be refunded.
 
 use super::{Decision, Step};
-use crate::engine::distinct::{Seen, Value};
+use crate::engine::distinct::Value;
 use crate::engine::{Receipt, State};
 use crate::policy::budgets::{Key, RefundWhen, RefundableCharge};
 use crate::policy::limit::{Charge, Count, Effect, Limit, Mode, Quota, Scope};
@@ -92,15 +92,11 @@ impl Decision<'_> {
         self.loaded.0[index].charge(planned.filter, state, self.now, &[]);
     }
 
-    /// Makes the memories learn the recipient of the event at this index, to which a message was delivered. A memory that
-    /// has seen the recipient lately does not change.
+    /// Makes the memories learn the recipient of the event at this index, to which a message was delivered.
     pub(super) fn learn(&mut self, event: usize) {
         let now = self.now;
         for entry in self.plan.memory_entries.iter().filter(|entry| entry.event == event) {
-            if self.has_seen(entry) != Seen::Lately {
-                let state = State { at: now, level: 0.0 };
-                self.loaded.0[entry.key].charge(Some(entry.memory.rule()), state, now, &[entry.value]);
-            }
+            self.loaded.0[entry.key].learn(entry.memory.rule(), now, entry.value);
         }
     }
 

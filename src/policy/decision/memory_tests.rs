@@ -1,11 +1,15 @@
 //! Tests of memories: a delivery makes a recipient known, and a refusal does not.
 
 use super::*;
+use crate::engine::regularity;
 use crate::policy::address::AddressNormalizer;
-use crate::policy::limit::{Count, Distinct, Scope};
+use crate::policy::budgets::{Budget, Key};
+use crate::policy::exception::Length;
+use crate::policy::limit::{Action, Algorithm, Count, Distinct, Ladder, Rung, Scope};
 use crate::policy::matching::{Field, Zone};
-use crate::policy::request::Facts;
+use crate::policy::request::{Facts, Stage};
 use crate::policy::{InMemoryStore, KnownTo, Lessons, MemoryRules, PastRecipient};
+use crate::time::{Units, parse_rate};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -92,6 +96,77 @@ proptest! {
             passes(&mut store, at(n as i64), &format!("u{user}"), &format!("r{recipient}@example.net"));
         }
         prop_assert!(store.into_budgets().all(|(key, _)| !key.as_str().starts_with(" memory")));
+    }
+}
+
+/// Returns a policy whose limits use memories in all ways that a decision distinguishes.
+fn many_limits() -> Policy {
+    let rules = MemoryRules::default();
+    let limit = |name: &str, count, quota, known_to| {
+        let mut limit = Limit::new(name, count, vec![Field::User], quota);
+        limit.distinct = Some(Distinct { known_to: Some(rules.memory(known_to)), ..Distinct::new(Field::Recipient) });
+        limit
+    };
+    let rate = |text: &str| Quota::rate(Algorithm::Ewma, parse_rate(text, Units::Things).unwrap(), None);
+    let user = KnownTo::Each(Field::User);
+    let mut messages = limit("messages", Count::Messages, rate("3 / 1d"), user);
+    messages.stage = Stage::Rcpt;
+    let regularity = Quota::Regularity(regularity::Rule::new(0.01, 4, Some(Duration::from_secs(40 * 3600))));
+    let mut regular = limit("regular", Count::Messages, regularity, KnownTo::All);
+    regular.stage = Stage::Rcpt;
+    let mut refused = limit("refused", Count::Refusals, rate("3 / 1d"), user);
+    let lock = Action::Suspend { time: Length::For(Duration::from_secs(86_400)), is_strict: false };
+    refused.ladder = Ladder::new(vec![Rung { at: 1.0, action: lock }]);
+    let strangers = limit("strangers", Count::Recipients, rate("6 / 1d"), user);
+    let all = Limit::new("all", Count::Recipients, vec![Field::User], rate("12 / 1d"));
+    Policy::new(vec![messages, regular, strangers, refused, all], AddressNormalizer::default(), Zone::default())
+}
+
+proptest! {
+    /// The decisions of a plan without the checks for known recipients are those of the whole plan.
+    #[test]
+    fn known_recipients_touch_no_budget(messages in proptest::collection::vec((0..20i64, 0..2u8, proptest::collection::vec(0..30u8, 1..4)), 1..80)) {
+        let (mut store, mut whole) = (InMemoryStore::new(many_limits()), many_limits());
+        let mut budgets = HashMap::<Key, Option<Budget>>::new();
+        let mut now = 0;
+        for (hours, user, recipients) in messages {
+            now += hours * 3600;
+            let mut facts = facts(&format!("u{user}"));
+            let recipients: Vec<Arc<str>> = recipients.iter().map(|n| format!("r{n}@example.net").into()).collect();
+            let events = recipients.iter().cloned().map(Event::Recipient);
+            let events = std::iter::once(Event::Mail).chain(events).collect();
+            let request = PolicyRequest { facts: facts.clone(), events, ..PolicyRequest::default() };
+            let mut counted = Vec::new();
+            let verdicts = store.replay(at(now), &request, &mut SessionCounters::default(), |plan| counted.extend(plan.limits()));
+            let plan = Plan::new(&whole, &request, at(now));
+            let mut expected: Vec<usize> = plan.limits().collect();
+            (counted.sort_unstable(), expected.sort_unstable());
+            prop_assert_eq!(counted, expected);
+            let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
+            let expected = decide(&whole, at(now), &request, &plan, &mut loaded, &mut SessionCounters::default());
+            for (key, slot) in plan.keys().zip(loaded.into_slots()) {
+                budgets.insert(key.owned(), slot.budget);
+            }
+            for suspension in expected.iter().flat_map(|verdict| &verdict.suspensions) {
+                Arc::make_mut(&mut whole.exceptions).suspend(suspension.clone());
+            }
+            let told = |verdicts: &[Verdict]| -> Vec<String> {
+                verdicts.iter().map(|verdict| format!("{:?} {:?}", verdict.ruling, verdict.charges)).collect()
+            };
+            prop_assert_eq!(told(&verdicts), told(&expected));
+            let passed = recipients.iter().zip(&verdicts[1..]).filter(|(_, verdict)| matches!(verdict.ruling, Ruling::Pass));
+            facts.recipients = passed.map(|(recipient, _)| recipient.clone()).collect();
+            store.deliver(at(now), &facts);
+            let request = PolicyRequest::delivered(facts.clone(), facts.recipients.iter().cloned());
+            let plan = Plan::new(&whole, &request, at(now));
+            let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
+            decide(&whole, at(now), &request, &plan, &mut loaded, &mut SessionCounters::default());
+            for (key, slot) in plan.keys().zip(loaded.into_slots()) {
+                budgets.insert(key.owned(), slot.budget);
+            }
+        }
+        let expected: HashMap<Key, Budget> = budgets.into_iter().filter_map(|(key, budget)| Some((key, budget?))).collect();
+        prop_assert_eq!(store.into_budgets().collect::<HashMap<_, _>>(), expected);
     }
 }
 

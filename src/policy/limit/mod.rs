@@ -86,6 +86,8 @@ pub struct Derived {
     pub(super) depends_on_recipient: bool,
     /// Clients can freely choose the keys of stored budgets, so the number of new keys is bounded.
     pub(super) has_chosen_keys: bool,
+    /// A known recipient does not touch the limit's budget.
+    pub(super) skips_known: bool,
     /// The matcher has conditions `exceeded` or `suspicion`, which only the decision can evaluate.
     pub(super) has_precondition: bool,
     /// The matcher has conditions `suspicion`.

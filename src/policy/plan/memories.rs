@@ -35,13 +35,15 @@ impl<'a> Plan<'a> {
 
     /// Returns the index in [`Plan::keys`] of the memory's key for a value.
     fn memory_key(&mut self, planner: &Planner<'a, '_>, memory: Memory, value: Value) -> Result<usize, SkipReason> {
+        let (known_to, shard) = (memory.known_to, memory.shard(value));
+        let known = self.memory_keys.iter().find(|(other, number, _)| (*other, *number) == (known_to, shard));
+        if let Some((_, _, index)) = known {
+            return Ok(*index);
+        }
         let mut buffer = planner.buffer.borrow_mut();
         let key = memory.key(&planner.facts, value, &mut buffer).map_err(SkipReason::Unknown)?;
-        let known = self.memory_keys.iter().copied().find(|known| self.keys.get(*known) == key);
-        Ok(known.unwrap_or_else(|| {
-            let index = self.keys.push(key);
-            self.memory_keys.push(index);
-            index
-        }))
+        let index = self.keys.push(key);
+        self.memory_keys.push((known_to, shard, index));
+        Ok(index)
     }
 }

@@ -20,9 +20,10 @@ use crate::policy::exception::{Grant, Suspension};
 use crate::policy::limit::{Effect, Limit, Quota, Scope};
 use crate::policy::matching::{SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
-use crate::policy::{Memory, Policy};
+use crate::policy::{KnownTo, Memory, Policy};
 use crate::time::Timestamp;
 use exceeded::Precondition;
+pub use planner::IsKnown;
 use planner::Planner;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
@@ -43,8 +44,11 @@ pub struct Plan<'a> {
     pub(super) signs: Vec<usize>,
     /// Suspension that applies to this session, if there is one.
     pub(super) suspension: Option<Arc<Suspension>>,
-    /// Indices in `keys` of the keys of memories.
-    memory_keys: Vec<usize>,
+    /// Memories in `keys`, each with its shard and the index of its key.
+    memory_keys: Vec<(KnownTo, u32, usize)>,
+    /// Limits, as indices in the policy, that an event with a known recipient does not touch: once for each event. Only a
+    /// plan that was made by [`Plan::without_known`] has any.
+    untouched: Vec<usize>,
     /// Sorted by the index of the event.
     pub(super) memory_entries: Vec<MemoryEntry>,
 }
@@ -170,7 +174,13 @@ const INITIAL_BUDGETS: usize = 64;
 
 impl<'a> Plan<'a> {
     pub fn new(policy: &'a Policy, request: &PolicyRequest, now: Timestamp) -> Self {
-        Self::with_shared(policy, request, now, None)
+        Self::build(policy, request, now, None, None)
+    }
+
+    /// Makes a plan without the checks of limits with `known-to` for recipients that their memories know. Such a check
+    /// touches no budget, so the decision is the same, and fewer budgets are loaded.
+    pub fn without_known(policy: &'a Policy, request: &PolicyRequest, now: Timestamp, is_known: &IsKnown<'_>) -> Self {
+        Self::build(policy, request, now, None, Some(is_known))
     }
 
     /// Makes a plan in which the new keys in `shared` get no budgets of their own. Instead, all keys in `shared` that
@@ -181,6 +191,16 @@ impl<'a> Plan<'a> {
         request: &PolicyRequest,
         now: Timestamp,
         shared: Option<&HashSet<Key>>,
+    ) -> Self {
+        Self::build(policy, request, now, shared, None)
+    }
+
+    fn build(
+        policy: &'a Policy,
+        request: &PolicyRequest,
+        now: Timestamp,
+        shared: Option<&HashSet<Key>>,
+        is_known: Option<&IsKnown<'_>>,
     ) -> Self {
         let mut plan = Self::default();
         let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
@@ -195,7 +215,7 @@ impl<'a> Plan<'a> {
         plan.checks.reserve(most);
         plan.budgets.reserve(most);
         plan.keys = Keys::with_capacity(most);
-        let planner = Planner { shared, ..Planner::new(policy, request, now) };
+        let planner = Planner { shared, ..Planner::new(policy, request, now) }.asking(is_known);
         plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
         let subjects: Vec<_> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
         // Limits that look at other limits' budgets come after those limits in the policy.
@@ -236,12 +256,14 @@ impl<'a> Plan<'a> {
     /// Limits with preconditions are left out: see [`Plan::conditional_checks`].
     pub fn limits(&self) -> impl Iterator<Item = usize> {
         let is_counted = |check: &&Check| check.effect != Effect::Peek && check.precondition.is_none();
-        self.checks.iter().filter(is_counted).map(|check| self.budgets[check.budget].limit)
+        let untouched = self.untouched.iter().copied();
+        self.checks.iter().filter(is_counted).map(|check| self.budgets[check.budget].limit).chain(untouched)
     }
 
     /// Returns the same as [`Plan::limits`], and also the limits that only peek at an event.
     pub fn limits_with_peeks(&self) -> impl Iterator<Item = usize> {
-        self.checks.iter().filter(|check| check.precondition.is_none()).map(|check| self.budgets[check.budget].limit)
+        let checks = self.checks.iter().filter(|check| check.precondition.is_none());
+        checks.map(|check| self.budgets[check.budget].limit).chain(self.untouched.iter().copied())
     }
 
     /// Adds the checks of one limit for all events. `subjects` has the facts of each event, and `index` is the index of
@@ -263,6 +285,12 @@ impl<'a> Plan<'a> {
                 _ => false,
             };
             if is_early {
+                continue;
+            }
+            if effect == Effect::Charge && limit.derived.skips_known && planner.knows(limit, at) {
+                if planner.counts(limit, effect, at, subject) {
+                    self.untouched.push(index);
+                }
                 continue;
             }
             if depends || known.is_none() {

@@ -3,15 +3,18 @@
 use super::match_cache::MatchCache;
 use super::{Candidate, Values};
 use crate::engine::distinct::Value;
-use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota};
 use crate::policy::matching::{Field, NormalizedFacts, SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
+use crate::policy::{Memory, Policy};
 use crate::time::Timestamp;
 use std::borrow::Cow;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
+
+/// Function that returns whether a memory knows a recipient. The key is that of the memory's shard for the recipient.
+pub type IsKnown<'k> = dyn Fn(KeyRef<'_>, &Memory, Value) -> bool + 'k;
 
 /// Planner of a run of events.
 pub struct Planner<'a: 'b, 'b> {
@@ -25,6 +28,10 @@ pub struct Planner<'a: 'b, 'b> {
     pub cache: MatchCache<'a>,
     /// New keys that share one budget instead of having a budget each.
     pub shared: Option<&'b HashSet<Key>>,
+    /// Function that asks a memory; `None`: only the decision asks.
+    pub is_known: Option<&'b IsKnown<'b>>,
+    /// Answers of memories, one for each event and memory; empty without `is_known`.
+    pub known: Vec<Cell<Option<bool>>>,
     /// Buffer in which keys are composed.
     pub buffer: RefCell<String>,
 }
@@ -36,7 +43,14 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         let recipients = named.map(|recipient| Some(policy.normalizer.address(recipient?))).collect();
         let cache = MatchCache::new(&policy.matcher_set, request.events.len());
         let (hashes, buffer) = (vec![OnceCell::new(); request.events.len()], String::with_capacity(160).into());
-        Self { policy, request, facts, recipients, hashes, cache, shared: None, buffer }
+        let (shared, is_known, known) = (None, None, Vec::new());
+        Self { policy, request, facts, recipients, hashes, cache, shared, is_known, known, buffer }
+    }
+
+    /// Returns a planner that asks memories which recipients are known.
+    pub fn asking(self, is_known: Option<&'b IsKnown<'b>>) -> Self {
+        let answers = if is_known.is_some() { self.policy.memories().len() * self.request.events.len() } else { 0 };
+        Self { is_known, known: vec![Cell::new(None); answers], ..self }
     }
 
     /// Returns the owner part of the budget that new keys share, if the event must be charged to that budget. This is
@@ -104,6 +118,13 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         limit.overrides.as_deref().and_then(row).unwrap_or((&limit.quota, None))
     }
 
+    /// Returns whether a limit that applies to an event counts the event.
+    pub fn counts(&self, limit: &Limit, effect: Effect, at: usize, subject: &Subject<'_, '_>) -> bool {
+        self.holds(limit, at, subject).is_ok()
+            && self.cache.owners(limit.derived.owners, at, subject).is_ok()
+            && self.amount(limit, effect, at).is_ok()
+    }
+
     /// Returns the facts of the event at index `at`, for conditions to compare.
     pub fn subject(&self, at: usize) -> Subject<'_, 'b> {
         let is_of_message = matches!(self.request.events[at], Event::Message | Event::End { .. });
@@ -140,6 +161,24 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     pub fn recipient_value(&self, at: usize) -> Option<Value> {
         let recipient = self.recipients[at].as_deref()?;
         Some(*self.hashes[at].get_or_init(|| Value::of(recipient)))
+    }
+
+    /// Returns whether the limit's memory knows the recipient of the event at index `at`. False if this planner asks no
+    /// memories.
+    pub fn knows(&self, limit: &Limit, at: usize) -> bool {
+        let (Some(is_known), Some(value)) = (self.is_known, self.recipient_value(at)) else { return false };
+        let memories = self.policy.memories();
+        let memory = limit.distinct.and_then(|distinct| distinct.known_to);
+        let Some(number) = memories.iter().position(|known| Some(*known) == memory) else { return false };
+        let ask = || {
+            let mut buffer = self.buffer.borrow_mut();
+            let key = memories[number].key(&self.facts, value, &mut buffer);
+            key.is_ok_and(|key| is_known(key, &memories[number], value))
+        };
+        let answer = &self.known[at * memories.len() + number];
+        let is_known = answer.get().unwrap_or_else(ask);
+        answer.set(Some(is_known));
+        is_known
     }
 
     /// Returns the values of an event, if the limit counts only new values, without their memories. Returns an error that

@@ -22,6 +22,7 @@ impl Limit {
             has_chosen_keys: self.is_stored()
                 && !matches!(self.quota, Quota::Counter { .. })
                 && self.has_chosen_key(false),
+            skips_known: self.skips_known(),
             has_precondition: self.matcher.has_exceeded() || self.matcher.has_suspicion(),
             has_suspicion: self.matcher.has_suspicion(),
             // `Policy::new` sets the sign.
@@ -30,5 +31,14 @@ impl Limit {
             waits_for_login: self.matcher.needs_login()
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),
         };
+    }
+
+    /// Returns whether a known recipient does not touch the limit's budget: the limit has `known-to`, and either a filter,
+    /// or a quota that counts nothing. With a condition on other budgets, it is known only later whether the limit applies.
+    fn skips_known(&self) -> bool {
+        let Some(distinct) = self.distinct.filter(|distinct| distinct.known_to.is_some()) else { return false };
+        let has_filter = distinct.filter(self.count, &self.quota).is_some();
+        let counts_nothing = matches!(self.quota, Quota::Never | Quota::Unlimited);
+        (has_filter || counts_nothing) && !self.matcher.has_exceeded() && !self.matcher.has_suspicion()
     }
 }
