@@ -1,6 +1,6 @@
 //! Tests with a real Exim as the smart host.
 
-use super::{DEFERRED, REJECTED, counted, levels, read_log, send, site};
+use super::{DEFERRED, REJECTED, check_bounce_mails, counted, levels, read_log, send, site};
 use crate::harness::{Client, EximServer, wait_for};
 
 /// Exim bounces mail for gone.example after it has accepted the mail, defers mail for later.example, and rejects mail for
@@ -10,6 +10,7 @@ acl_smtp_rcpt = recipient
 acl_not_smtp = accept
 keep_environment =
 tls_advertise_hosts =
+dsn_advertise_hosts = *
 # By default, Exim delivers only the first ten messages of a connection at once.
 smtp_accept_queue_per_connection = 0
 begin acl
@@ -26,6 +27,10 @@ later:
   domains = later.example
   data = :defer: not now
   allow_defer
+team:
+  driver = redirect
+  local_parts = team
+  data = ann@gone.example, ben@gone.example
 gone:
   driver = redirect
   domains = gone.example
@@ -105,4 +110,21 @@ fn each_bounce_in_the_main_log_counts_once_for_the_user_who_sent_the_message() {
     assert!(said.starts_with("0 outcomes counted, 0 counted before"), "{said}");
     assert_eq!(counted(&weir, "bounced")[1], 1.0);
     assert_eq!(levels(&site, "bounces"), [(bounces * messages) as i64; 2]);
+}
+
+/// Waits for the bounce that Exim has sent to this address, and returns it.
+fn bounce_mail(exim: &EximServer, to: &str) -> Vec<u8> {
+    wait_for("bounce", || {
+        let files = std::fs::read_dir(exim.path("bounces")).ok()?.map(|entry| entry.unwrap());
+        // Until a file is complete, its name begins with another letter.
+        let mut complete = files.filter(|file| file.file_name().as_encoded_bytes().starts_with(b"q"));
+        let has_recipient = |mail: &Vec<u8>| String::from_utf8_lossy(mail).contains(&format!("\nTo: {to}\n"));
+        complete.find_map(|file| std::fs::read(file.path()).ok().filter(has_recipient))
+    })
+}
+
+#[test]
+fn bounce_mails_of_exim_count_like_its_log() {
+    let exim = EximServer::start(SETTINGS);
+    check_bounce_mails(exim.address(), ("exim", &exim.log(), " ** "), |to| bounce_mail(&exim, to));
 }

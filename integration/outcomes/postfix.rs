@@ -1,6 +1,6 @@
 //! Tests with a real Postfix as the smart host.
 
-use super::{DEFERRED, REJECTED, counted, levels, read_log, report, send, site};
+use super::{DEFERRED, REJECTED, check_bounce_mails, counted, levels, read_log, report, send, site};
 use crate::harness::{Client, PASSWORD, Postfix, wait_for};
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use std::path::Path;
 const SETTINGS: &str = "smtpd_reject_unlisted_recipient = no\n\
     smtpd_recipient_restrictions = check_recipient_access inline:{ no.example=REJECT }, permit\n\
     transport_maps = inline:{ gone.example=error:5.1.1:no_such_user, later.example=retry:4.4.1:later }\n\
+    virtual_alias_maps = inline:{ {team@alias.example=ann@gone.example, ben@gone.example} }\n\
     smtpd_recipient_limit = 2000\n\
     smtpd_soft_error_limit = 2000\n\
     smtpd_hard_error_limit = 2000\n";
@@ -97,4 +98,12 @@ fn complaints_about_delivered_mail_suspend_its_sender_and_a_forged_one_does_not(
     let big = "x".repeat(100 << 20);
     let found = report(&site, big);
     assert_eq!(found.code, Some(65), "{}", found.said());
+}
+
+#[test]
+fn bounce_mails_of_postfix_count_like_its_log() {
+    let postfix = Postfix::start_with(SETTINGS);
+    check_bounce_mails(postfix.address(), ("postfix", &postfix.path("log"), "status=bounced"), |to| {
+        postfix.message_for(to)
+    });
 }
