@@ -3,7 +3,6 @@
 use super::{Api, ApiError, Errors, Json};
 use crate::clock;
 use crate::policy::budgets::SessionCounters;
-use crate::policy::exception::By;
 use crate::policy::request::{Event, Facts, PolicyRequest};
 use crate::queue_id;
 use crate::server::Server;
@@ -183,14 +182,15 @@ fn query(line: OutcomeLine, now: crate::time::Timestamp) -> Result<OutcomeQuery,
     Ok(OutcomeQuery { kind, queue_ids, message_id, upstream, recipient, other_name, at, is_of_report })
 }
 
-/// Charges the limits that apply to the sender of the message. Limits refuse the mail that follows; a suspension begins at
-/// once.
+/// Charges the limits that apply to the sender of the message. Limits refuse the mail that follows; a suspension, a notice
+/// and suspicion begin at once.
 async fn charge(server: &Server, message: &SentMessage, event: Event) {
     let SentMessage { user, client, sender, listener, .. } = message;
+    let location = server.store.policy().locations.find(*client);
     let mut facts = Facts {
         listener: Some(Arc::from(&**listener)),
         client: Some(*client),
-        location: server.store.policy().locations.find(*client),
+        location,
         user: user.as_deref().map(Arc::from),
         authenticated: user.is_some(),
         sender: Some(Arc::from(&**sender)),
@@ -202,11 +202,7 @@ async fn charge(server: &Server, message: &SentMessage, event: Event) {
     }
     let request = PolicyRequest { facts, events: vec![event], ..PolicyRequest::default() };
     let admitted = server.store.admit(clock::now(), &request, &mut SessionCounters::default()).await;
-    for suspension in admitted.unwrap_or_default().verdicts.iter().flat_map(|verdict| &verdict.suspensions) {
-        let by = &suspension.term.by;
-        if let By::Limit(limit) = by {
-            server.metrics.limits.suspensions.with_label_values(&[limit]).inc();
-        }
-        tracing::warn!(%client, user = user.as_deref(), suspended = %suspension.owner, %by, reason = %suspension.term.reason, "suspended");
+    for verdict in admitted.unwrap_or_default().verdicts {
+        server.report_outcome(message, location, verdict);
     }
 }
