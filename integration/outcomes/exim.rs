@@ -84,6 +84,8 @@ fn each_bounce_in_the_main_log_counts_once_for_the_user_who_sent_the_message() {
     read();
     let of_rest = ["bounced", "deferred", "expired", "complained"].map(|kind| counted(&weir, kind));
     assert_eq!(of_rest, [bounces, DEFERRED, 0, 0].map(|each| [(each * messages / 2) as f64, 0.0]));
+    // Exim's own bounces are no messages of Weir.
+    assert_eq!(counted(&weir, "sent"), [(messages / 2) as f64; 2]);
     assert_eq!(levels(&site, "bounces"), [(bounces * messages) as i64; 2]);
     // The log has lines about these recipients, too, but they are no bounces.
     assert_eq!(levels(&site, "rejections"), [(REJECTED * messages) as i64; 2]);
