@@ -1,5 +1,5 @@
 //! Test harness: a site, the Weir process, a client, an upstream that fails on request, and real servers: Postfix,
-//! Dovecot, a name server and Prometheus.
+//! Exim, Dovecot, a name server and Prometheus.
 
 mod chromium;
 mod client;
@@ -7,6 +7,7 @@ mod command;
 mod disk;
 mod dovecot;
 mod dovecot_auth;
+mod exim;
 pub mod http;
 mod mmdb;
 mod name_server;
@@ -24,6 +25,7 @@ pub use command::{Outcome, Running, run, succeed, weir};
 pub use disk::Disk;
 pub use dovecot::RelayingDovecot;
 pub use dovecot_auth::DovecotAuth;
+pub use exim::EximServer;
 pub use mmdb::{Value, asn, country, mmdb, mmdb_of_lines, text};
 pub use name_server::NameServer;
 pub use postfix::Postfix;

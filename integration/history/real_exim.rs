@@ -1,24 +1,11 @@
 //! Test with a real Exim: `weir history` reads its main log, and finds what the clients sent.
-//!
-//! Debian's Exim cannot be installed beside Postfix. `integration/test` only unpacks its package, and gives the path of
-//! the program in WEIR_TEST_EXIM.
 
 use super::zipped;
-use crate::harness::{Client, PASSWORD, Running, free_port, run, wait_for, weir};
-use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::harness::{Client, EximServer, PASSWORD, run, wait_for, weir};
+use std::path::Path;
 
-/// A running Exim in its own folder.
-struct Exim {
-    folder: tempfile::TempDir,
-    address: SocketAddr,
-    _process: Running,
-}
-
-/// Settings that follow Exim's first settings. Exim cannot deliver mail for `later` and `gone`; other mail goes to a
-/// file. After DATA, Exim refuses messages with the subject `spam`, and discards messages with the subject `nothing`.
+/// Settings. Exim cannot deliver mail for `later` and `gone`; other mail goes to a file. After DATA, Exim refuses messages
+/// with the subject `spam`, and discards messages with the subject `nothing`.
 const SETTINGS: &str = "
 acl_smtp_mail = sender
 acl_smtp_rcpt = recipient
@@ -69,72 +56,44 @@ begin transports
 file:
   driver = appendfile
   user = Debian-exim
+  file = FOLDER/mail
 ";
 
-impl Exim {
-    /// Starts Exim on a free port of the loopback interface, with these settings for its log.
-    fn launch(log_settings: &str) -> Self {
-        let exim = std::env::var_os("WEIR_TEST_EXIM").map_or_else(|| PathBuf::from("exim4"), PathBuf::from);
-        let folder = tempfile::tempdir().unwrap();
-        // Exim gives up its root privileges before it writes its log and the mail: permit all users to write.
-        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let text = format!(
-            "primary_hostname = mail.example\nexim_path = {0}\nspool_directory = {1}/spool\nlog_file_path = {1}/%slog\n\
-             {log_settings}{SETTINGS}  file = {1}/mail\n",
-            exim.display(),
-            folder.path().display()
-        );
-        let settings = folder.path().join("exim.conf");
-        std::fs::write(&settings, text).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let mut command = Command::new(&exim);
-        command.arg("-C").arg(&settings).args(["-bdf", "-oX", &format!("127.0.0.1.{}", address.port())]);
-        let process = Running(command.spawn().unwrap());
-        wait_for("greeting of Exim", || std::net::TcpStream::connect(address).ok());
-        Self { folder, address, _process: process }
+/// Sends the messages of the test, and waits until Exim has tried to deliver all of them.
+fn send_messages(exim: &EximServer) {
+    let mut client = Client::connect(exim.address());
+    client.say("EHLO [192.0.2.99]", "250");
+    client.log_in("alice", PASSWORD);
+    client.say("MAIL FROM:<alice@example.org>", "250");
+    for (recipient, reply) in
+        [("team", "250"), ("bob", "250"), ("no", "550"), ("later", "250"), ("gone", "250"), ("slow", "451")]
+    {
+        client.say(&format!("RCPT TO:<{recipient}@example.net>"), reply);
     }
-
-    fn log(&self) -> PathBuf {
-        self.folder.path().join("mainlog")
-    }
-
-    /// Sends the messages of the test, and waits until Exim has tried to deliver all of them.
-    fn send_messages(&self) {
-        let mut client = Client::connect(self.address);
-        client.say("EHLO [192.0.2.99]", "250");
-        client.log_in("alice", PASSWORD);
-        client.say("MAIL FROM:<alice@example.org>", "250");
-        for (recipient, reply) in
-            [("team", "250"), ("bob", "250"), ("no", "550"), ("later", "250"), ("gone", "250"), ("slow", "451")]
-        {
-            client.say(&format!("RCPT TO:<{recipient}@example.net>"), reply);
+    client.say("DATA", "354");
+    client.say("Subject: order for x@example.com\r\n\r\nhello\r\n.", "250");
+    let mut client = Client::connect(exim.address());
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<bad@example.org>", "550");
+    for (sender, subject, reply) in
+        [("", "hello", "250"), ("carol@example.org", "spam", "550"), ("dora@example.org", "nothing", "250")]
+    {
+        client.say(&format!("MAIL FROM:<{sender}>"), "250");
+        client.say("RCPT TO:<eve@example.net>", "250");
+        if sender.is_empty() {
+            client.say("RCPT TO:<void@example.net>", "250");
         }
         client.say("DATA", "354");
-        client.say("Subject: order for x@example.com\r\n\r\nhello\r\n.", "250");
-        let mut client = Client::connect(self.address);
-        client.say("EHLO client.example", "250");
-        client.say("MAIL FROM:<bad@example.org>", "550");
-        for (sender, subject, reply) in
-            [("", "hello", "250"), ("carol@example.org", "spam", "550"), ("dora@example.org", "nothing", "250")]
-        {
-            client.say(&format!("MAIL FROM:<{sender}>"), "250");
-            client.say("RCPT TO:<eve@example.net>", "250");
-            if sender.is_empty() {
-                client.say("RCPT TO:<void@example.net>", "250");
-            }
-            client.say("DATA", "354");
-            client.say(&format!("Subject: {subject}\r\n\r\nhello\r\n."), reply);
-        }
-        wait_for("attempts to deliver", || {
-            let log = std::fs::read_to_string(self.log()).ok()?;
-            let is_tried = log.contains("== later@example.net") && log.contains("** gone@example.net");
-            // Three messages are completed: the message to eve, the discarded message, and the bounce of the message to
-            // gone.
-            (is_tried && log.matches(" Completed").count() == 3).then_some(())
-        });
+        client.say(&format!("Subject: {subject}\r\n\r\nhello\r\n."), reply);
     }
+    wait_for("attempts to deliver", || {
+        let log = std::fs::read_to_string(exim.log()).ok()?;
+        let is_tried = log.contains("== later@example.net") && log.contains("** gone@example.net");
+        // Three messages are completed: the message to eve, the discarded message, and the bounce of the message to
+        // gone.
+        (is_tried && log.matches(" Completed").count() == 3).then_some(())
+    });
 }
-
 /// Runs `weir history` on logs; returns the rows without time, size and id, sorted, and the summary.
 fn history(logs: &[&Path]) -> (Vec<String>, String) {
     let found = run(weir().args(["history", "exim", "--refused"]).args(logs), "");
@@ -176,8 +135,8 @@ fn the_main_log_gives_the_history_of_what_was_sent() {
         ("", "recipient-1@unnamed.invalid"),
         ("log_selector = +all +millisec\nlog_timezone = yes\n", "eve@example.net"),
     ] {
-        let exim = Exim::launch(settings);
-        exim.send_messages();
+        let exim = EximServer::start(&format!("{settings}{SETTINGS}"));
+        send_messages(&exim);
         let log = std::fs::read_to_string(exim.log()).unwrap();
         let (rows, summary) = history(&[&exim.log()]);
         assert_eq!(rows, expected(discarded), "{summary}{log}");
@@ -185,13 +144,13 @@ fn the_main_log_gives_the_history_of_what_was_sent() {
             assert!(summary.contains(words), "{words}: {summary}{log}");
         }
         // The compressed copy changes nothing.
-        let copy = exim.folder.path().join("mainlog.1.gz");
+        let copy = exim.path("mainlog.1.gz");
         std::fs::write(&copy, zipped(log.as_bytes())).unwrap();
         let (rows, summary) = history(&[&exim.log(), &copy]);
         assert_eq!(rows, expected(discarded), "{summary}");
         assert!(summary.contains(&format!(", {} repeated", log.lines().count())), "{summary}");
         // If a log begins after the arrival of a message, the summary says that the message is left out.
-        let later = exim.folder.path().join("later");
+        let later = exim.path("later");
         let rest: Vec<&str> = log.lines().skip_while(|line| !line.contains("A=plain:alice S=")).skip(1).collect();
         std::fs::write(&later, rest.join("\n")).unwrap();
         let (rows, summary) = history(&[&later]);

@@ -1,10 +1,10 @@
 //! Tests of other mail servers as clients: they queue mail, and send it to Weir, which is their smart host.
 
 use super::{Way, compare};
-use crate::harness::{Client, Outcome, PASSWORD, Postfix, run, succeed, wait_for, weir};
+use crate::harness::{Client, EximServer, Outcome, PASSWORD, Postfix, run, succeed, wait_for, weir};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -24,11 +24,9 @@ fn messages_relayed_by_postfix_arrive_unchanged() {
     });
 }
 
-/// Debian's Exim cannot be installed beside Postfix. `integration/test` only unpacks its package, and gives the path of
-/// the program in WEIR_TEST_EXIM.
 #[test]
 fn messages_relayed_by_exim_arrive_unchanged() {
-    let exim = std::env::var_os("WEIR_TEST_EXIM").map_or_else(|| PathBuf::from("exim4"), PathBuf::from);
+    let exim = EximServer::program();
     compare("exim", 1, |sending| {
         let folder = tempfile::tempdir().unwrap();
         let allow = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();

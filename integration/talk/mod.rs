@@ -37,6 +37,8 @@
 //!     reload                          runs `weir reload`
 //!     reload by itself                waits until Weir has noticed the last "change" and reloaded
 //!     weir revoke LIMIT "a b"         runs this command of `weir`, which must succeed
+//!     outcome bounced b@d of ID       a mail says that the message with this queue id at the upstream has bounced, was
+//!                                     "delayed", or that the recipient has "complained"; "weir says" has the result
 //!     weir says A & B                 the output of the last command contains both texts
 //!     restart                         kills Weir with SIGKILL, starts it again, and forgets all clients
 //!     wait until it fits              waits for the time after "try again in" in the last refusal, 5s at most
@@ -198,6 +200,7 @@ impl Talk {
             }
             "together" => self.together(rest),
             "weir" => self.command(rest),
+            "outcome" => self.outcome(rest),
             "wait" if rest == "until it fits" => self.wait(),
             name => self.client(name, rest),
         }
@@ -369,6 +372,30 @@ impl Talk {
             quoted.flat_map(|(n, part)| if n % 2 == 1 { vec![part] } else { part.split_whitespace().collect() });
         let words: Vec<&str> = words.collect();
         let Outcome { code, out, err } = self.site.run(&words, "");
+        self.output = out;
+        if code == Some(0) { Ok(()) } else { Err(err) }
+    }
+
+    /// Gives a mail about the outcome of a message to `weir outcomes report`.
+    fn outcome(&mut self, rest: &str) -> Result<(), String> {
+        let [kind, recipient, "of", id] = rest.split(' ').collect::<Vec<_>>()[..] else {
+            return Err("outcome bounced RECIPIENT of ID".to_owned());
+        };
+        let (part, fields) = match kind {
+            "bounced" => {
+                ("delivery-status", format!("Final-Recipient: rfc822; {recipient}\nAction: failed\nStatus: 5.1.1"))
+            }
+            "delayed" => {
+                ("delivery-status", format!("Final-Recipient: rfc822; {recipient}\nAction: delayed\nStatus: 4.4.1"))
+            }
+            "complained" => ("feedback-report", format!("Feedback-Type: abuse\nOriginal-Rcpt-To: <{recipient}>")),
+            _ => return Err(format!("{kind} is no outcome")),
+        };
+        let mail = format!(
+            "Content-Type: multipart/report; boundary=b\n\n--b\nContent-Type: message/{part}\n\n{fields}\n\n\
+             --b\nContent-Type: text/rfc822-headers\n\nReceived: by mx.example with ESMTP id {id}; date\n\n--b--\n"
+        );
+        let Outcome { code, out, err } = self.site.run(&["outcomes", "report"], mail);
         self.output = out;
         if code == Some(0) { Ok(()) } else { Err(err) }
     }

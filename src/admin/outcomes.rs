@@ -3,7 +3,6 @@
 use super::{Api, ApiError, Errors, Json};
 use crate::clock;
 use crate::policy::budgets::SessionCounters;
-use crate::policy::exception::By;
 use crate::policy::request::{Event, Facts, PolicyRequest};
 use crate::queue_id;
 use crate::server::Server;
@@ -54,6 +53,9 @@ pub struct OutcomeLine {
     pub upstream: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipient: Option<String>,
+    /// Other name of the recipient: used if the message has no recipient "recipient".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_name: Option<String>,
     /// Time of the outcome. Left out: now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
@@ -112,16 +114,16 @@ pub async fn outcomes(State(api): State<Api>, body: Bytes) -> Result<Json<Outcom
     }
     // Two requests at once could count an outcome twice.
     let _permit = api.outcome_permit().await?;
-    let queries = lines.iter().map(|(_, query)| query.clone()).collect();
+    let (kinds, queries): (Vec<_>, _) = lines.into_iter().unzip();
     let found = server.store.attribute(queries).await;
     let found = found.map_err(|why| ApiError::unavailable(format!("{why}; nothing was counted")))?;
     let (mut answer, metrics) = (OutcomesAnswer::default(), &server.metrics.outcomes);
-    for ((kind, query), attribution) in lines.into_iter().zip(found) {
+    for (kind, attribution) in kinds.into_iter().zip(found) {
         match attribution {
-            Attribution::To(message) => {
+            Attribution::To { message, recipient } => {
                 answer.attributed += 1;
                 metrics.attributed.with_label_values(&[kind.name()]).inc();
-                if let Some(event) = kind.event(query.recipient.map(Into::into)) {
+                if let Some(event) = kind.event(recipient.map(Into::into)) {
                     charge(&server, &message, event).await;
                 }
             }
@@ -162,7 +164,7 @@ fn lines(body: &[u8]) -> Result<Vec<(OutcomeKind, OutcomeQuery)>, ApiError> {
 }
 
 fn query(line: OutcomeLine, now: crate::time::Timestamp) -> Result<OutcomeQuery, String> {
-    let OutcomeLine { kind, queue_ids, message_id, upstream, recipient, at, is_of_report } = line;
+    let OutcomeLine { kind, queue_ids, message_id, upstream, recipient, other_name, at, is_of_report } = line;
     if queue_ids.is_empty() && message_id.is_none() {
         return Err("it names no message: write \"queue-ids\" or \"message-id\"".to_owned());
     }
@@ -176,17 +178,19 @@ fn query(line: OutcomeLine, now: crate::time::Timestamp) -> Result<OutcomeQuery,
     let message_id = message_id.map(|id| format!("<{}>", id.trim().trim_start_matches('<').trim_end_matches('>')));
     // An outcome is not of the future, whatever its clock says.
     let at = at.map_or(now, |at| at.min(now));
-    Ok(OutcomeQuery { kind: kind.name(), queue_ids, message_id, upstream, recipient, at, is_of_report })
+    let kind = kind.name();
+    Ok(OutcomeQuery { kind, queue_ids, message_id, upstream, recipient, other_name, at, is_of_report })
 }
 
-/// Charges the limits that apply to the sender of the message. Limits refuse the mail that follows; a suspension begins at
-/// once.
+/// Charges the limits that apply to the sender of the message. Limits refuse the mail that follows; a suspension, a notice
+/// and suspicion begin at once.
 async fn charge(server: &Server, message: &SentMessage, event: Event) {
     let SentMessage { user, client, sender, listener, .. } = message;
+    let location = server.store.policy().locations.find(*client);
     let mut facts = Facts {
         listener: Some(Arc::from(&**listener)),
         client: Some(*client),
-        location: server.store.policy().locations.find(*client),
+        location,
         user: user.as_deref().map(Arc::from),
         authenticated: user.is_some(),
         sender: Some(Arc::from(&**sender)),
@@ -198,11 +202,7 @@ async fn charge(server: &Server, message: &SentMessage, event: Event) {
     }
     let request = PolicyRequest { facts, events: vec![event], ..PolicyRequest::default() };
     let admitted = server.store.admit(clock::now(), &request, &mut SessionCounters::default()).await;
-    for suspension in admitted.unwrap_or_default().verdicts.iter().flat_map(|verdict| &verdict.suspensions) {
-        let by = &suspension.term.by;
-        if let By::Limit(limit) = by {
-            server.metrics.limits.suspensions.with_label_values(&[limit]).inc();
-        }
-        tracing::warn!(%client, user = user.as_deref(), suspended = %suspension.owner, %by, reason = %suspension.term.reason, "suspended");
+    for verdict in admitted.unwrap_or_default().verdicts {
+        server.report_outcome(message, location, verdict);
     }
 }

@@ -170,6 +170,7 @@ fn line(outcome: &Outcome, upstream: Option<&str>, is_of_report: bool) -> Outcom
         message_id: outcome.message_id.clone(),
         upstream: upstream.map(str::to_owned),
         recipient: outcome.recipient.clone(),
+        other_name: outcome.other_name.clone(),
         at: outcome.at.map(|at| at.rfc3339_exact()),
         is_of_report,
     }

@@ -172,12 +172,12 @@ fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
     if text.starts_with("blackhole (") {
         return Parsed::Entry(Entry { id: id.into(), unnamed: Some((1, Outcome::Discarded)), ..Entry::default() });
     }
-    let end = [" R=", ": "].into_iter().filter_map(|end| text.find(end)).min();
-    let before_fields = end.map_or(text, |end| &text[..end]);
+    let before_fields = before_fields(text);
     // The recipient that the client named, before any redirection, is in angle brackets.
-    let original = before_fields.rsplit_once(" <").and_then(|(_, rest)| rest.split('>').next());
+    let original = || before_fields.rsplit_once(" <").and_then(|(_, rest)| rest.split('>').next());
     let first = fields(before_fields).next().unwrap_or_default();
-    let recipient: Cow<'a, str> = original.unwrap_or_else(|| bare(first)).into();
+    let recipient = quoted_recipient(text).or_else(original).unwrap_or_else(|| bare(first));
+    let recipient: Cow<'a, str> = recipient.into();
     if recipient.is_empty() || id.is_empty() {
         return Parsed::Bad("it names no recipient");
     }
@@ -186,6 +186,31 @@ fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
     let is_expired = outcome == Outcome::Bounced && text.contains("retry timeout exceeded");
     let recipients = vec![(recipient, outcome)];
     Parsed::Entry(Entry { id: id.into(), recipients, next_id, next_host, is_expired, ..Entry::default() })
+}
+
+/// Returns the addresses of a line about a delivery: the text before its fields and before the reason.
+fn before_fields(text: &str) -> &str {
+    let end = [" R=", ": "].into_iter().filter_map(|end| text.find(end)).min();
+    end.map_or(text, |end| &text[..end])
+}
+
+/// Returns the recipient that the client named, if its local part is in quotes: `a: b@example.net <"a: b"@example.net>`.
+/// Exim writes the address without its quotes first, so this text can look like a field.
+fn quoted_recipient(text: &str) -> Option<&str> {
+    let (before, rest) = text.split_once(" <\"")?;
+    let mut is_escaped = false;
+    let local_part = rest.split(|c: char| {
+        let is_end = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    });
+    let local_part = local_part.into_iter().next()?;
+    let (domain, _) = rest[local_part.len()..].strip_prefix("\"@")?.split_once('>')?;
+    let is_first = before.eq_ignore_ascii_case(&format!("{}@{domain}", local_part.replace('\\', "")));
+    // After a redirection, the first address is another one.
+    let is_recipient = is_first || before_fields(before) == before;
+    let start = before.len() + " <".len();
+    is_recipient.then(|| &text[start..start + local_part.len() + domain.len() + "\"\"@".len()])
 }
 
 /// Returns the id from the reply of the next server, if that server is an Exim: `C="250 OK
@@ -243,4 +268,27 @@ fn refusal<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
         }
     }
     Parsed::Entry(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_local_part_may_look_like_fields() {
+        for (text, expected) in [
+            (r#"a: b@example.net <"a: b"@example.net> R=gone: no such user"#, r#""a: b"@example.net"#),
+            (r#"a R=b <c@d>@Example.net <"A R=b <c@d>"@Example.net> R=gone"#, r#""A R=b <c@d>"@Example.net"#),
+            (r#"a" b@example.net <"a\" b"@example.net>: no"#, r#""a\" b"@example.net"#),
+            (r#"ann@example.net <"a: b"@example.org> R=gone: no"#, r#""a: b"@example.org"#),
+            // Other quotes are those of the next server.
+            (r#"ann@example.net <ben@example.net> R=gone: said: 550 <"a"@example.net> no"#, "ben@example.net"),
+            (r#"ann@example.net R=gone: said: 550 <"a"@example.net> no"#, "ann@example.net"),
+            (r#"ann@example.net: said: 550 <"a"#, "ann@example.net"),
+        ] {
+            let line = format!("1tKz0D-000000003p2-1Gxn ** {text}");
+            let Parsed::Entry(entry) = parse(&line) else { panic!("{line}") };
+            assert_eq!(entry.recipients, [(expected.into(), Outcome::Bounced)], "{line}");
+        }
+    }
 }

@@ -132,7 +132,8 @@ impl FollowedLog {
                 DeliveryResult::Expired => Kind::Expired,
             };
             let queue_ids = vec![first.to_owned()];
-            found.push(Outcome { kind, queue_ids, message_id: None, recipient, at: Some(line.at) });
+            let at = Some(line.at);
+            found.push(Outcome { kind, queue_ids, message_id: None, recipient, other_name: None, at });
         }
     }
 

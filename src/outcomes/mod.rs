@@ -17,6 +17,9 @@ pub struct Outcome {
     pub queue_ids: Vec<String>,
     pub message_id: Option<String>,
     pub recipient: Option<String>,
+    /// Other name of the recipient. The original recipient of a DSN is not a recipient of the message, if a client that is
+    /// itself a mail server named it in ORCPT (RFC 3461 §4.2), as after an alias.
+    pub other_name: Option<String>,
     /// `None`: now.
     pub at: Option<Timestamp>,
 }

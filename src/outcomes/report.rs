@@ -28,8 +28,8 @@ pub enum ReportError {
 /// Parts of a report.
 #[derive(Default)]
 struct Parts {
-    /// Kinds and recipients.
-    outcomes: Vec<(Kind, Option<String>)>,
+    /// Kinds, recipients, and other names of the recipients.
+    outcomes: Vec<(Kind, Option<String>, Option<String>)>,
     is_report: bool,
     queue_ids: Vec<String>,
     message_id: Option<String>,
@@ -52,9 +52,10 @@ impl Parts {
         if queue_ids.is_empty() && message_id.is_none() {
             return Err(ReportError::NoMessage);
         }
-        let outcome = |(kind, recipient)| Outcome {
+        let outcome = |(kind, recipient, other_name)| Outcome {
             kind,
             recipient,
+            other_name,
             queue_ids: queue_ids.clone(),
             message_id: message_id.clone(),
             at: None,
@@ -70,11 +71,10 @@ impl Parts {
             if let Some(id) = value(&fields, "x-postfix-queue-id") {
                 self.add_queue_id(id);
             }
-            let (Some(action), Some(recipient)) =
-                (value(&fields, "action"), value(&fields, "original-recipient").or(value(&fields, "final-recipient")))
-            else {
-                continue;
-            };
+            let named = ["original-recipient", "final-recipient"].map(|name| value(&fields, name).map(address));
+            let mut names = named.into_iter().flatten();
+            let (Some(action), Some(recipient)) = (value(&fields, "action"), names.next()) else { continue };
+            let other_name = names.next().filter(|other| *other != recipient);
             let is_permanent = value(&fields, "status").is_some_and(|status| status.starts_with('5'));
             let kind = match action.to_ascii_lowercase().as_str() {
                 "failed" if is_permanent => Kind::Bounced,
@@ -83,7 +83,7 @@ impl Parts {
                 "delivered" | "relayed" | "expanded" => Kind::Sent,
                 _ => continue,
             };
-            self.add_outcome(kind, Some(address(recipient)));
+            self.add_outcome(kind, Some(recipient), other_name);
         }
     }
 
@@ -100,9 +100,9 @@ impl Parts {
         let mut recipients: Vec<String> = recipients.map(|(_, recipient)| address(recipient)).collect();
         recipients.dedup();
         if recipients.is_empty() {
-            self.add_outcome(Kind::Complained, None);
+            self.add_outcome(Kind::Complained, None, None);
         }
-        recipients.into_iter().for_each(|recipient| self.add_outcome(Kind::Complained, Some(recipient)));
+        recipients.into_iter().for_each(|recipient| self.add_outcome(Kind::Complained, Some(recipient), None));
     }
 
     /// Adds a part with its headers; of a multipart, its parts.
@@ -163,9 +163,9 @@ impl Parts {
         }
     }
 
-    fn add_outcome(&mut self, kind: Kind, recipient: Option<String>) {
+    fn add_outcome(&mut self, kind: Kind, recipient: Option<String>, other_name: Option<String>) {
         if self.outcomes.len() < MAX_OUTCOMES {
-            self.outcomes.push((kind, recipient));
+            self.outcomes.push((kind, recipient, other_name));
         }
     }
 }
@@ -260,7 +260,10 @@ mod tests {
         let to = |name: &str| Some(format!("{name}@example.net"));
         let expected = [(Kind::Bounced, to("team")), (Kind::Expired, to("eve")), (Kind::Deferred, to("ann"))];
         assert_eq!(kinds(DSN), expected);
-        let outcome = &parse_report(DSN.as_bytes()).unwrap()[0];
+        let outcomes = parse_report(DSN.as_bytes()).unwrap();
+        let others: Vec<_> = outcomes.iter().map(|outcome| outcome.other_name.as_deref()).collect();
+        assert_eq!(others, [Some("bob@example.net"), None, None]);
+        let outcome = &outcomes[0];
         assert_eq!(
             (&*outcome.queue_ids, outcome.message_id.as_deref()),
             (&["4A8D2280F15".into()][..], Some("1@example.org"))

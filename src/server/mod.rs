@@ -14,6 +14,7 @@ mod login_network;
 mod message_pipe;
 mod open_sessions;
 mod options;
+mod outcome_log;
 pub mod proxy;
 mod queue_ids;
 mod sender_activity;

@@ -21,6 +21,8 @@ pub struct OutcomeQuery {
     /// Name of the upstream, if it is known.
     pub upstream: Option<String>,
     pub recipient: Option<String>,
+    /// Other name of the recipient, which counts if the message has no recipient with the first name.
+    pub other_name: Option<String>,
     /// Time of the outcome.
     pub at: Timestamp,
     /// True if anyone can have written the outcome: its recipient must be one of the message.
@@ -30,7 +32,11 @@ pub struct OutcomeQuery {
 /// Result of the search for the message of an outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribution {
-    To(Box<SentMessage>),
+    To {
+        message: Box<SentMessage>,
+        /// The recipient, by the name by which the outcome counts.
+        recipient: Option<String>,
+    },
     /// The outcome has been counted before.
     Repeated,
     /// Weir knows no such message, or several.
@@ -106,7 +112,8 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn attribute(&mut self, outcome: &OutcomeQuery) -> rusqlite::Result<Attribution> {
         let Some(message) = self.find(outcome)? else { return Ok(Attribution::Unknown) };
-        let mark = Marks::mark(outcome.kind, outcome.recipient.as_deref());
+        let recipient = recipient(&message, outcome).map(str::to_owned);
+        let mark = Marks::mark(outcome.kind, recipient.as_deref());
         let most = message.recipients.len() * MAX_MARKS_PER_RECIPIENT + MAX_MORE_MARKS;
         let marks = self.marks.entry(message.key.clone()).or_insert_with(|| message.marks.0.clone());
         if marks.contains(&mark) || marks.len() >= most {
@@ -114,7 +121,7 @@ impl Finder<'_> {
         }
         marks.push(mark);
         self.new_marks.push((message.key.clone(), mark));
-        Ok(Attribution::To(Box::new(message)))
+        Ok(Attribution::To { message: Box::new(message), recipient })
     }
 
     /// Returns the message of an outcome. Returns `None` if there is none, or if it is not certain which one it is.
@@ -152,6 +159,17 @@ fn is_possible(message: &SentMessage, outcome: &OutcomeQuery) -> bool {
 
 /// Returns whether the recipient of an outcome, if it has one, is one of the message.
 fn has_recipient(message: &SentMessage, outcome: &OutcomeQuery) -> bool {
-    let hash = outcome.recipient.as_deref().map(AddressHash::of);
-    hash.is_none_or(|hash| message.recipients.contains(&hash))
+    recipient(message, outcome).is_none_or(|recipient| is_recipient(message, recipient))
+}
+
+/// Returns the recipient of an outcome by the first name that is one of a recipient of the message. If no name is, as after
+/// an alias at the upstream, returns its first name.
+fn recipient<'a>(message: &SentMessage, outcome: &'a OutcomeQuery) -> Option<&'a str> {
+    let names = [&outcome.recipient, &outcome.other_name].map(Option::as_deref);
+    let mut found = names.into_iter().flatten().filter(|name| is_recipient(message, name));
+    found.next().or(names[0]).or(names[1])
+}
+
+fn is_recipient(message: &SentMessage, address: &str) -> bool {
+    message.recipients.contains(&AddressHash::of(address))
 }

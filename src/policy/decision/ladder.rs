@@ -4,7 +4,7 @@ use super::delay::{Overage, Room, TooLate, reply_delay};
 use crate::engine::Wait;
 use crate::policy::Suspect;
 use crate::policy::exception::Length;
-use crate::policy::limit::{Action, ActionKind, Delay, Limit, Notification, Quota, Rung, Template, Verb};
+use crate::policy::limit::{Action, ActionKind, Delay, Effect, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
 use crate::time::{format_amount, format_duration};
 use std::sync::Arc;
@@ -87,6 +87,19 @@ impl Reached {
             reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
         reached
+    }
+
+    /// Keeps the actions of a limit on outcomes that take effect now. An outcome suspends, notifies and makes suspicious at
+    /// once. The other actions are about the mail that follows. If mail that follows is not refused, it is no new reason
+    /// to notify, and it never makes its sender more suspicious: only outcomes do.
+    pub fn keep_part_of_outcomes(&mut self, effect: Effect) {
+        if effect == Effect::Record {
+            let Self { suspends, notice, suspects, .. } = std::mem::take(self);
+            *self = Self { suspends, notice, suspects, ..Self::default() };
+        } else {
+            self.suspects = None;
+            self.notice = self.notice.take().filter(|_| self.refusal.is_some());
+        }
     }
 
     /// Returns the strongest action; `None` if there is no action. If the action can be the refusal, `verb` is the verb

@@ -48,8 +48,8 @@ impl Decision<'_> {
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
         // An event with only known values is not charged, and passes even if the limit was lowered below the present
-        // level.
-        if is_free || effect == Effect::Record {
+        // level. After a rejection by the upstream, the limit acts at the next command of the session.
+        if is_free || effect == Effect::Record && !limit.count.is_of_outcomes() {
             return;
         }
         let before = step.before;

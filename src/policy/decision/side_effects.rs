@@ -94,7 +94,10 @@ impl Decision<'_> {
         // the peek, only a refusal takes effect.
         let is_look = effect == Effect::Peek && !step.limit.count.is_of_past_events();
         let room = if is_look { None } else { self.room(event) };
-        let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
+        let mut reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
+        if step.limit.count.is_of_outcomes() {
+            reached.keep_part_of_outcomes(effect);
+        }
         // The route of a message is chosen at MAIL, so a route takes effect already at the peek at MAIL.
         let is_way = *event == Event::Mail && reached.route.is_some();
         match is_look && reached.refusal.is_none() {

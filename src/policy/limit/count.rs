@@ -51,6 +51,11 @@ impl Count {
         matches!(self, Self::Rejections | Self::Bounces | Self::Complaints)
     }
 
+    /// Returns whether outcomes of deliveries are counted. They can come long after the session.
+    pub fn is_of_outcomes(self) -> bool {
+        matches!(self, Self::Bounces | Self::Complaints)
+    }
+
     /// Returns the word in the configuration and in texts.
     pub fn name(self) -> &'static str {
         match self {
