@@ -72,6 +72,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
             "accounts",
             "relay",
             "notify",
+            "outcomes",
             "metrics",
             "log",
             "time",
@@ -87,6 +88,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
         &[
             "server",
             "queue_id",
+            "outcomes",
             "session",
             "rehearse",
             "what_if",

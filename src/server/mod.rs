@@ -14,6 +14,8 @@ mod login_network;
 mod message_pipe;
 mod open_sessions;
 mod options;
+mod outcome_permits;
+mod outcomes;
 pub mod proxy;
 mod queue_ids;
 mod sender_activity;
@@ -31,6 +33,8 @@ pub use listener::Bound;
 pub use log_throttle::LogThrottle;
 pub use open_sessions::{OpenSessions, SessionEntry};
 pub use options::{ListenerOptions, Options};
+pub use outcome_permits::OutcomePermits;
+pub use outcomes::{GivenOutcome, OutcomeCounts};
 pub use services::Server;
 
 use connection_limits::ConnectionLimits;
