@@ -27,6 +27,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
         "session",
         &[
             "smtp",
+            "policy::address::AddressNormalizer",
             "policy::request",
             "policy::budgets::RefundWhen",
             "policy::budgets::RefundableCharge",

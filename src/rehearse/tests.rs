@@ -21,6 +21,7 @@ fn listener(tls: Security, auth: Requirement) -> Options {
         trusted: Vec::new(),
         xclient: Vec::new(),
         sender_mismatch: SenderMismatch::Allow,
+        report_address: None,
         max_message_size: 1000,
         max_recipients: 2,
     }

@@ -18,6 +18,7 @@ mod outcome_permits;
 mod outcomes;
 pub mod proxy;
 mod queue_ids;
+mod report_mail;
 mod sender_activity;
 mod services;
 mod session_id;
