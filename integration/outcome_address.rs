@@ -35,7 +35,7 @@ fn site(more: &str) -> (Upstream, Site) {
         .listener("users", "tls = \"none\", auth = \"required\"")
         .listener("servers", "tls = \"none\", auth = \"none\"")
         .upstream(upstream.address(), "")
-        .more(&format!("{LIMITS}{more}"))
+        .more(&format!("{more}{LIMITS}"))
         .users(&[("alice", PASSWORD, ""), ("bob", PASSWORD, "")])
         .build();
     (upstream, site)
@@ -192,4 +192,174 @@ fn a_message_is_either_a_report_or_goes_to_the_upstream() {
     client.say(&format!("{}\r\n.", complaint("carol@example.net", "4A8D2280F15")), "250 2.0.0 Report taken");
     assert_eq!(weir.metric("weir_outcomes_total{kind=\"complained\"}"), 1.0);
     assert_eq!(upstream.acknowledged().len(), 1);
+}
+
+#[test]
+fn a_dead_upstream_keeps_no_report_out() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net"]);
+    upstream.fail(Some((Stage::Greeting, Fault::Cut)));
+    upstream.cut_all();
+    let mut client = Client::greeted(weir.address("servers"));
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<carol@example.net>", "451 4.4.1");
+    client.say(ADDRESS, "250");
+    client.say("RSET", "250");
+    assert!(report(&mut client, &complaint("carol@example.net", "4A8D2280F15")).starts_with("250 2.0.0 Report taken"));
+    assert_eq!(level(&site, "complaints", "alice"), 1);
+}
+
+#[test]
+fn a_mail_that_tells_no_outcome_of_a_known_message_counts_nothing() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net"]);
+    let mut client = Client::greeted(weir.address("servers"));
+    let good = complaint("carol@example.net", "4A8D2280F15");
+    let nameless = good.replace("Original-Rcpt-To: <carol@example.net>\r\n", "");
+    let anonymous = good.replace("Received", "X-Received");
+    for (mail, reply) in [
+        (complaint("eve@example.net", "4A8D2280F15"), "250 2.0.0 Report taken"),
+        (complaint("carol@example.net", "4A8D2280F16"), "250 2.0.0 Report taken"),
+        // Strangers can guess a queue id, but not a recipient.
+        (nameless.clone(), "250 2.0.0 Report taken"),
+        (anonymous, "554 5.6.0 The report returns no headers"),
+        ("Subject: Out of office\r\n\r\nBack on Monday".to_owned(), "554 5.6.0 This address takes only"),
+        (String::new(), "554 5.6.0 This address takes only"),
+        (" continued".to_owned(), "550 5.6.0"),
+        (format!("{}{good}", "Received: from a by b\r\n".repeat(200)), "554 5.4.6"),
+    ] {
+        let got = report(&mut client, &mail);
+        assert!(got.starts_with(reply), "{mail}: {got}");
+    }
+    assert_eq!(weir.metric("weir_outcomes_unknown_total{kind=\"complained\"}"), 3.0);
+    assert_eq!(weir.metric("weir_messages_total{result=\"no-report\"}"), 3.0);
+    assert_eq!(level(&site, "complaints", "alice"), 0);
+    // The administrator has received the complaint from a known sender.
+    let found = site.run(&["outcomes", "report"], &nameless);
+    assert!(found.out.starts_with("1 outcome counted"), "{}", found.said());
+}
+
+#[test]
+fn a_report_in_pieces_with_stuffed_dots_or_of_two_megabytes_is_read() {
+    let (_upstream, site) = site("session.max-message-size = \"2100K\"\n");
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net", "dave@example.net"]);
+    let mut client = Client::greeted(weir.address("servers"));
+    let in_pieces = complaint("carol@example.net", "4A8D2280F15");
+    let with_dot = complaint("dave@example.net", "4A8D2280F15").replace("Original-Rcpt-To", ".Original-Rcpt-To");
+    for mail in [&in_pieces, &with_dot] {
+        client.send(format!("MAIL FROM:<>\r\n{ADDRESS}\r\n").as_bytes());
+        let (pieces, half) = (mail.as_bytes(), mail.len() / 2);
+        for (piece, last) in [(&pieces[..half], ""), (&pieces[half..], " LAST")] {
+            client.send(format!("BDAT {}{last}\r\n", piece.len()).as_bytes());
+            client.send(piece);
+        }
+        for reply in ["250 2.1.0", "250 2.1.5", "250 2.0.0", "250 2.0.0 Report taken"] {
+            client.expect(reply);
+        }
+    }
+    // In BDAT, the dot belongs to the line. After DATA, it does not (RFC 5321 §4.5.2).
+    let metric = |kind: &str| weir.metric(&format!("weir_outcomes{kind}_total{{kind=\"complained\"}}"));
+    assert_eq!((metric(""), metric("_unknown")), (1.0, 1.0));
+    assert!(report(&mut client, &with_dot).starts_with("250 2.0.0 Report taken"));
+    assert_eq!((metric(""), metric("_unknown")), (2.0, 1.0));
+    let rest = "x".repeat(998) + "\r\n";
+    let large = complaint("eve@example.net", "4A8D2280F15") + &rest.repeat(2048);
+    assert!(report(&mut client, &large).starts_with("250 2.0.0 Report taken"));
+    assert!(report(&mut client, &(large + &rest.repeat(110))).starts_with("552 5.3.4"));
+    assert!(
+        report(&mut client, &(rest.repeat(1100) + &complaint("eve@example.net", "4A8D2280F15")))
+            .starts_with("554 5.6.0")
+    );
+    assert_eq!((metric(""), metric("_unknown")), (2.0, 2.0));
+    client.say("MAIL FROM:<> SIZE=3000000", "552 5.3.4");
+    // A bare LF ends the session, so that nothing after it can be taken for a command.
+    client.say("MAIL FROM:<>", "250");
+    client.say(ADDRESS, "250");
+    client.say("DATA", "354");
+    client.send(b"x\n.\r\nMAIL FROM:<b@example.org>\r\n");
+    client.expect("550 5.6.11");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn reports_beyond_the_maximum_at_once_are_deferred() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net"]);
+    let begin = || {
+        let mut client = Client::greeted(weir.address("servers"));
+        client.say("MAIL FROM:<>", "250");
+        client.say(ADDRESS, "250");
+        client.say("DATA", "354");
+        client
+    };
+    let mail = complaint("carol@example.net", "4A8D2280F15");
+    let mut slow: Vec<Client> = (0..32).map(|_| begin()).collect();
+    // The message is taken to be in progress as soon as Weir has sent the reply to DATA and goes on.
+    let deferred = wait_for("a deferred report", || {
+        let reply = begin().ask(&format!("{mail}\r\n."));
+        reply.starts_with("451 4.3.2 Too many reports at once").then_some(reply)
+    });
+    assert!(deferred.contains("try again later"));
+    slow.iter_mut().for_each(|client| drop(client.say(&format!("{mail}\r\n."), "250")));
+    begin().say(&format!("{mail}\r\n."), "250");
+    assert_eq!(level(&site, "complaints", "alice"), 1);
+}
+
+#[test]
+fn a_report_that_cannot_be_stored_is_deferred_and_counts_later() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net"]);
+    let mut client = Client::greeted(weir.address("servers"));
+    // The queue id is in the file when the first outcome of another message has been looked up.
+    assert!(report(&mut client, &complaint("carol@example.net", "4A8D2280F16")).starts_with("250"));
+    let file = rusqlite::Connection::open(site.path("state.db")).unwrap();
+    file.execute_batch("ALTER TABLE sent RENAME TO lost").unwrap();
+    let mail = complaint("carol@example.net", "4A8D2280F15");
+    let reply = report(&mut client, &mail);
+    assert!(reply.starts_with("451 4.3.0 The report cannot be counted now"), "{reply}");
+    assert_eq!(weir.metric("weir_messages_total{result=\"undecided\"}"), 1.0);
+    weir.logged("report not counted");
+    file.execute_batch("ALTER TABLE lost RENAME TO sent").unwrap();
+    assert!(report(&mut client, &mail).starts_with("250"));
+    assert_eq!(level(&site, "complaints", "alice"), 1);
+}
+
+#[test]
+fn without_a_report_address_a_mail_to_such_an_address_is_relayed() {
+    let (upstream, site) = site("");
+    site.edit("report-address", "# report-address");
+    let weir = site.start();
+    Client::greeted(weir.address("users")).say("MAIL FROM:<>", "530 5.7.0");
+    let mut client = Client::greeted(weir.address("servers"));
+    let reply = report(&mut client, &complaint("carol@example.net", "4A8D2280F15"));
+    assert!(reply.starts_with(QUEUED), "{reply}");
+    assert_eq!(upstream.acknowledged().len(), 1);
+}
+
+#[test]
+fn a_report_with_the_most_recipients_and_queue_ids_takes_little_time() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net"]);
+    let received: String = (0..50).map(|n| format!("Received: from a by b with ESMTP id AB{n:06}; date\r\n")).collect();
+    let recipients: String = (0..1000)
+        .map(|n| format!("\r\nFinal-Recipient: rfc822; r{n}@example.net\r\nAction: failed\r\nStatus: 5.1.1\r\n"))
+        .collect();
+    let mail = format!(
+        "Content-Type: multipart/report; boundary=\"b\"\r\n\r\n--b\r\nContent-Type: message/delivery-status\r\n\r\n\
+         Reporting-MTA: dns; x\r\n{recipients}\r\n--b\r\nContent-Type: text/rfc822-headers\r\n\r\n{received}\r\n--b--\r\n"
+    );
+    let began = std::time::Instant::now();
+    let mut client = Client::greeted(weir.address("servers"));
+    for _ in 0..5 {
+        let reply = report(&mut client, &mail);
+        assert!(reply.starts_with("250"), "{reply}");
+    }
+    println!("took {:?}", began.elapsed());
+    assert_eq!(weir.metric("weir_outcomes_unknown_total{kind=\"bounced\"}"), 5000.0);
 }

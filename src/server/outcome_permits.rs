@@ -9,11 +9,13 @@ pub struct OutcomePermits {
     /// Two parties that count at once could count an outcome twice. The lock is held while the state file is read and
     /// written.
     counting: Mutex<()>,
+    /// Reports are read one at a time: a report of many short lines takes some fifty times its octets.
+    reading: Mutex<()>,
     reports: Arc<Semaphore>,
 }
 
-/// Maximum number of reports that arrive or are read at once. Strangers can send reports, so this bounds the memory:
-/// reading a report takes about four times its octets, which are at most 1 MiB.
+/// Maximum number of reports that arrive at once. Strangers can send reports, so this bounds the memory: each takes at
+/// most 1 MiB.
 const MAX_REPORTS: usize = 32;
 
 /// Maximum time until the outcomes of others have been counted.
@@ -21,7 +23,7 @@ const COUNTING_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Default for OutcomePermits {
     fn default() -> Self {
-        Self { counting: Mutex::default(), reports: Arc::new(Semaphore::new(MAX_REPORTS)) }
+        Self { counting: Mutex::default(), reading: Mutex::default(), reports: Arc::new(Semaphore::new(MAX_REPORTS)) }
     }
 }
 
@@ -30,6 +32,11 @@ impl OutcomePermits {
     pub(super) async fn count(&self) -> Result<MutexGuard<'_, ()>, String> {
         let permit = tokio::time::timeout(COUNTING_TIMEOUT, self.counting.lock()).await;
         permit.map_err(|_| "too many outcomes wait to be counted".to_owned())
+    }
+
+    /// Waits for the permit to read a report that has arrived.
+    pub(super) async fn read(&self) -> MutexGuard<'_, ()> {
+        self.reading.lock().await
     }
 
     /// Returns a permit to take a report; `None` if too many reports arrive at once.

@@ -32,9 +32,12 @@ impl ReportMail {
     /// Counts the outcomes of a complete mail from this client.
     pub async fn end(self, server: &Server, client: IpAddr) -> ReportResult {
         let Self { octets, permit: Some(_permit) } = self else { return ReportResult::TooMany };
-        // A report of the maximum size takes milliseconds, in which other sessions must go on.
-        let read = tokio::task::spawn_blocking(move || parse_report(&unstuffed(&octets)));
-        let outcomes = match read.await {
+        let parsed = {
+            let _reading = server.outcome_permits.read().await;
+            // A report of the maximum size takes milliseconds, in which other sessions must go on.
+            tokio::task::spawn_blocking(move || parse_report(&unstuffed(&octets))).await
+        };
+        let outcomes = match parsed {
             Ok(Ok(outcomes)) => outcomes,
             Ok(Err(ReportError::NoReport)) => return ReportResult::NoReport,
             Ok(Err(ReportError::NoMessage)) => return ReportResult::NoMessage,
