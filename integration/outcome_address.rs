@@ -325,7 +325,14 @@ fn a_report_that_cannot_be_stored_is_deferred_and_counts_later() {
     assert_eq!(weir.metric("weir_messages_total{result=\"undecided\"}"), 1.0);
     weir.logged("report not counted");
     file.execute_batch("ALTER TABLE lost RENAME TO sent").unwrap();
-    assert!(report(&mut client, &mail).starts_with("250"));
+    // Another process writes for a long time.
+    file.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let reply = report(&mut client, &mail);
+    assert!(reply.starts_with("451 4.3.0 The report cannot be counted now"), "{reply}");
+    assert_eq!(weir.metric("weir_outcomes_total{kind=\"complained\"}"), 0.0);
+    file.execute_batch("ROLLBACK").unwrap();
+    wait_for("a counted report", || report(&mut client, &mail).starts_with("250").then_some(()));
+    assert_eq!(weir.metric("weir_outcomes_total{kind=\"complained\"}"), 1.0);
     assert_eq!(level(&site, "complaints", "alice"), 1);
 }
 

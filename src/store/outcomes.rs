@@ -83,11 +83,14 @@ impl Store {
             found.map(|found| (found, finder.new_marks)).map_err(|error| file::describe(&error))
         };
         let (found, marks) = self.read_file(&self.core.admin_reads, TIMEOUT, find).await?;
-        if !self.core.queue_ids.mark(marks) {
+        if !self.core.queue_ids.mark(marks.clone()) {
             return Err("too many outcomes wait to be written".to_owned());
         }
-        self.write_queue_ids().await?;
-        Ok(found)
+        let written = self.write_queue_ids().await;
+        if written.is_err() {
+            self.core.queue_ids.withdraw(&marks.into_iter().collect());
+        }
+        written.map(|()| found)
     }
 
     /// Waits until all queue ids and marks are in the state file.
