@@ -101,8 +101,9 @@
 //!   pauses before a failed attempt is repeated.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
 //!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
-//! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. The store
-//!   knows by the queue id whose message it was (`store/queue_ids/`), and `admin/outcomes.rs` charges the limits.
+//! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. A session
+//!   takes the mail to the report address itself (`session/report_transaction.rs`, `server/report_mail.rs`). The store
+//!   knows by the queue id whose message it was (`store/queue_ids/`), and `server/outcomes.rs` charges the limits.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits, and [`recommend`] computes limits from this mail. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what
