@@ -1,6 +1,9 @@
 //! Reports on outcomes of deliveries that arrive by SMTP, at the report address.
 
-use crate::harness::{Client, Fault, PASSWORD, Postfix, Process, Site, Stage, Upstream, wait_for};
+use crate::harness::{Client, Fault, PASSWORD, Postfix, Process, Running, Site, Stage, Upstream, free_port, wait_for};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const LIMITS: &str = r#"
 [outcomes]
@@ -69,6 +72,12 @@ fn level(site: &Site, limit: &str, user: &str) -> i64 {
     site.dump().iter().find(is_of).map_or(0, |row| row["level"].as_f64().unwrap().round() as i64)
 }
 
+/// Waits until Weir has counted this number of messages with this result: it counts them after the reply.
+fn wait_for_messages(weir: &Process, result: &str, number: f64) {
+    let metric = format!("weir_messages_total{{result=\"{result}\"}}");
+    wait_for(&metric, || (weir.metric(&metric) == number).then_some(()));
+}
+
 /// Sends a mail to the report address after EHLO, by DATA; returns the reply.
 fn report(client: &mut Client, mail: &str) -> String {
     client.say("MAIL FROM:<>", "250");
@@ -92,7 +101,7 @@ fn a_complaint_from_a_stranger_counts_for_the_sender_at_each_listener() {
     let reply = client.ask("MAIL FROM:<alice@example.org>");
     assert!(reply.contains("suspended"), "{reply}");
     assert_eq!(weir.metric("weir_outcomes_total{kind=\"complained\"}"), 2.0);
-    assert_eq!(weir.metric("weir_messages_total{result=\"report\"}"), 2.0);
+    wait_for_messages(&weir, "report", 2.0);
     assert_eq!(upstream.acknowledged().len(), 1, "no report reaches the upstream");
 }
 
@@ -128,11 +137,57 @@ fn bounces_of_a_postfix_count_for_the_user_who_sent_the_message() {
         client.say(&format!("Message-ID: <{user}@example.org>\r\n\r\nhello\r\n."), "250");
     }
     // The bounce and its copy for alice, and the copy alone for bob, whose bounce goes to his mailbox.
-    wait_for("three reports", || (weir.metric("weir_messages_total{result=\"report\"}") == 3.0).then_some(()));
+    wait_for_messages(&weir, "report", 3.0);
     assert_eq!((level(&site, "bounces", "alice"), level(&site, "bounces", "bob")), (2, 1));
     assert_eq!(weir.metric("weir_outcomes_total{kind=\"bounced\"}"), 3.0);
     assert_eq!(weir.metric("weir_outcomes_repeated_total"), 2.0);
     postfix.message_for("bob@good.example");
+}
+
+/// Starts an Exim at this port that keeps its files in this folder, bounces mail for gone.example, and sends mail for
+/// weir.example to the port of Weir.
+fn start_exim(folder: &Path, port: u16, weir: u16) -> Running {
+    let exim = std::env::var_os("WEIR_TEST_EXIM").map_or_else(|| PathBuf::from("exim4"), PathBuf::from);
+    // Exim gives up its root privileges before it writes its log and the mail.
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o777)).unwrap();
+    let text = format!(
+        "primary_hostname = mail.example\nexim_path = {0}\nspool_directory = {1}/spool\nlog_file_path = {1}/%slog\n\
+         errors_copy = *@* reports@weir.example\nkeep_environment =\ntls_advertise_hosts =\n\
+         acl_smtp_rcpt = accept\nacl_not_smtp = accept\nbegin acl\nbegin routers\n\
+         gone:\n driver = redirect\n domains = gone.example\n data = :fail: no such user\n allow_fail\n\
+         weir:\n driver = manualroute\n domains = weir.example\n route_data = 127.0.0.1::{weir}\n self = send\n \
+         transport = weir\n\
+         all:\n driver = accept\n transport = file\n\
+         begin transports\n\
+         weir:\n driver = smtp\n allow_localhost\n hosts_try_fastopen =\n\
+         file:\n driver = appendfile\n user = Debian-exim\n file = {1}/mail\n",
+        exim.display(),
+        folder.display()
+    );
+    let settings = folder.join("exim.conf");
+    std::fs::write(&settings, text).unwrap();
+    let mut command = Command::new(&exim);
+    command.arg("-C").arg(&settings).args(["-bdf", "-oX", &format!("127.0.0.1.{port}")]);
+    let exim = Running(command.spawn().unwrap());
+    wait_for("greeting of Exim", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
+    exim
+}
+
+#[test]
+fn bounces_of_an_exim_count_for_the_user_who_sent_the_message() {
+    let ([exim, weir], folder) = ([free_port(), free_port()], tempfile::tempdir().unwrap());
+    let _exim = start_exim(folder.path(), exim, weir);
+    let listener = format!("{{ address = \"127.0.0.1:{weir}\", tls = \"none\", auth = \"required\" }}");
+    let site = Site::builder()
+        .upstream(format!("127.0.0.1:{exim}"), "")
+        .more(&format!("listener.users = {listener}\n{LIMITS}"))
+        .users(&[("alice", PASSWORD, "")])
+        .build();
+    let weir = site.start();
+    send(&weir, "alice", &["a@gone.example", "b@gone.example", "c@good.example"]);
+    wait_for_messages(&weir, "report", 1.0);
+    assert_eq!(level(&site, "bounces", "alice"), 2);
+    assert_eq!(weir.metric("weir_outcomes_total{kind=\"bounced\"}"), 2.0);
 }
 
 #[test]
@@ -234,7 +289,7 @@ fn a_mail_that_tells_no_outcome_of_a_known_message_counts_nothing() {
         assert!(got.starts_with(reply), "{mail}: {got}");
     }
     assert_eq!(weir.metric("weir_outcomes_unknown_total{kind=\"complained\"}"), 3.0);
-    assert_eq!(weir.metric("weir_messages_total{result=\"no-report\"}"), 3.0);
+    wait_for_messages(&weir, "no-report", 3.0);
     assert_eq!(level(&site, "complaints", "alice"), 0);
     // The administrator has received the complaint from a known sender.
     let found = site.run(&["outcomes", "report"], &nameless);
@@ -322,7 +377,7 @@ fn a_report_that_cannot_be_stored_is_deferred_and_counts_later() {
     let mail = complaint("carol@example.net", "4A8D2280F15");
     let reply = report(&mut client, &mail);
     assert!(reply.starts_with("451 4.3.0 The report cannot be counted now"), "{reply}");
-    assert_eq!(weir.metric("weir_messages_total{result=\"undecided\"}"), 1.0);
+    wait_for_messages(&weir, "undecided", 1.0);
     weir.logged("report not counted");
     file.execute_batch("ALTER TABLE lost RENAME TO sent").unwrap();
     // Another process writes for a long time.
