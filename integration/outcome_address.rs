@@ -340,6 +340,32 @@ fn a_report_in_pieces_with_stuffed_dots_or_of_two_megabytes_is_read() {
 }
 
 #[test]
+fn a_report_after_half_a_message_neither_completes_nor_continues_it() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net"]);
+    let mail = complaint("carol@example.net", "4A8D2280F15");
+    let half = "MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nBDAT 6\r\nhalf\r\nRSET\r\n";
+    let envelope = format!("MAIL FROM:<>\r\n{ADDRESS}\r\n");
+    let whole = "MAIL FROM:<a@example.org>\r\nRCPT TO:<c@example.net>\r\nBDAT 7 LAST\r\nwhole\r\n";
+    let reports = [(format!("BDAT {} LAST\r\n{mail}", mail.len()), 9), ("BDAT 4\r\nhalfRSET\r\n".to_owned(), 10)];
+    for (report, replies) in reports {
+        let mut client = Client::greeted(weir.address("servers"));
+        client.send(format!("{half}{envelope}{report}{whole}").as_bytes());
+        (0..replies).for_each(|_| drop(client.expect("250")));
+        client.expect("250 2.0.0 Ok: queued as");
+    }
+    let messages = upstream.acknowledged();
+    assert_eq!(messages.len(), 3);
+    for message in &messages[1..] {
+        let message = String::from_utf8_lossy(message);
+        assert!(message.ends_with("\r\nwhole\r\n") && !message.contains("half"), "{message}");
+    }
+    assert_eq!(weir.metric("weir_outcomes_total{kind=\"complained\"}"), 1.0);
+    assert_eq!(level(&site, "complaints", "alice"), 1);
+}
+
+#[test]
 fn reports_beyond_the_maximum_at_once_are_deferred() {
     let (_upstream, site) = site("");
     let weir = site.start();

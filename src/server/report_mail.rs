@@ -3,7 +3,7 @@
 use super::log_throttle::Permit;
 use super::outcomes::GivenOutcome;
 use super::services::Server;
-use crate::outcomes::{MAX_REPORT, Outcome, ReportError, parse_report};
+use crate::outcomes::{MAX_REPORT, ReportError, parse_report};
 use crate::session::ReportResult;
 use std::net::IpAddr;
 use tokio::sync::OwnedSemaphorePermit;
@@ -44,8 +44,17 @@ impl ReportMail {
             // Weir is stopping.
             Err(_) => return ReportResult::Unavailable,
         };
-        match server.count_outcomes(given(outcomes, server)).await {
-            Ok(_) => ReportResult::Counted,
+        // Any stranger can send outcomes without a recipient, after guessing a queue id.
+        let (outcomes, nameless): (Vec<_>, Vec<_>) =
+            outcomes.into_iter().partition(|outcome| outcome.recipient.is_some());
+        let given = |outcome| GivenOutcome { outcome, upstream: None, is_of_report: true };
+        match server.count_outcomes(outcomes.into_iter().map(given).collect()).await {
+            Ok(_) => {
+                for outcome in nameless {
+                    server.metrics.outcomes.unknown.with_label_values(&[outcome.kind.name()]).inc();
+                }
+                ReportResult::Counted
+            }
             Err(reason) => {
                 let message = "report not counted";
                 if let Some(Permit { suppressed }) = server.log_throttle.permit(message, client) {
@@ -55,16 +64,6 @@ impl ReportMail {
             }
         }
     }
-}
-
-/// Returns the outcomes that name a recipient. Any stranger can send the others, after guessing a queue id, so they count
-/// as outcomes of an unknown message.
-fn given(outcomes: Vec<Outcome>, server: &Server) -> Vec<GivenOutcome> {
-    let (outcomes, nameless): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|outcome| outcome.recipient.is_some());
-    for outcome in nameless {
-        server.metrics.outcomes.unknown.with_label_values(&[outcome.kind.name()]).inc();
-    }
-    outcomes.into_iter().map(|outcome| GivenOutcome { outcome, upstream: None, is_of_report: true }).collect()
 }
 
 /// Removes the dots that the client has added to lines that begin with a dot (RFC 5321 §4.5.2).
