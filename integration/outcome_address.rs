@@ -418,6 +418,27 @@ fn a_report_that_cannot_be_stored_is_deferred_and_counts_later() {
 }
 
 #[test]
+fn a_limit_can_refuse_the_reports_of_unknown_servers() {
+    let (_upstream, site) = site("");
+    let limit = "[list.report-servers]\nitems = [\"127.0.0.2\"]\n\
+        [[limit]]\nname = \"reports-of-others\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"0\"\n\
+        match = { recipient = \"reports@weir.example\" }\nexcept = [{ client = \"list:report-servers\" }]\n";
+    site.edit("[outcomes]", &format!("{limit}[outcomes]"));
+    let weir = site.start();
+    send(&weir, "alice", &["carol@example.net"]);
+    let mail = complaint("carol@example.net", "4A8D2280F15");
+    let mut stranger = Client::greeted(weir.address("servers"));
+    stranger.say("MAIL FROM:<>", "250");
+    let reply = stranger.say(ADDRESS, "550 5.7.1");
+    assert!(reply.contains("reports-of-others"), "{reply}");
+    stranger.say("DATA", "554 5.5.1");
+    let mut known = Client::connect_from([127, 0, 0, 2].into(), weir.address("servers"));
+    known.say("EHLO fbl.example", "250");
+    assert!(report(&mut known, &mail).starts_with("250 2.0.0 Report taken"));
+    assert_eq!(level(&site, "complaints", "alice"), 1);
+}
+
+#[test]
 fn without_a_report_address_a_mail_to_such_an_address_is_relayed() {
     let (upstream, site) = site("");
     site.edit("report-address", "# report-address");
