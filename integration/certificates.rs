@@ -248,7 +248,7 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
 #[test]
 fn renewed_files_are_loaded_once_certificate_and_key_match() {
     use weir::server::tls::Certificates;
-    use weir::server::{AcceptErrors, Bound, LogThrottle, Server, serve};
+    use weir::server::{AcceptErrors, Bound, LogThrottle, OutcomePermits, Server, serve};
     let site = site_with_certificates(&[], "");
     let Ok(mut config) = weir::config::read(&site.path("weir.toml")) else { panic!("a good configuration") };
     config.server.certificate_pace = Duration::from_millis(10);
@@ -272,6 +272,7 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
         notifier: Arc::new(notifier),
         accept_errors: AcceptErrors::default(),
         sessions: Arc::default(),
+        outcome_permits: OutcomePermits::default(),
     };
     let implicit = config.listeners.into_iter().find(|listener| &*listener.name == "implicit").unwrap();
     let listener = Bound::bind(implicit).unwrap();

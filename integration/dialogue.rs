@@ -16,6 +16,8 @@
 //!     u <- RCPT TO:<b@example.net>             the upstream gets this command
 //!     u -> 250 2.1.5 Ok                        the upstream's next reply, or "away" if it is unreachable; this line
 //!                                              stands before the client's line that causes the reply
+//!     r <- text\r\n                            Weir itself takes this message, which was sent to the report address, with
+//!                                              escapes; it is counted, unless it contains "no report"
 //!     mechanisms PLAIN CRAM-MD5                the SASL mechanisms from now on; PLAIN and LOGIN until then
 //!     a <- CRAM-MD5 new (nothing)              the accounts get this message of an exchange, with escapes; "new" if it
 //!                                              begins the exchange
@@ -36,8 +38,8 @@ use weir::policy::limit::{Algorithm, Count, Limit, Quota};
 use weir::policy::matching::{Field, PatternTable, Shape, Zone};
 use weir::policy::{InMemoryStore, Policy};
 use weir::session::{
-    Answer, Attempt, MessageOutcome, Options, Request, Requirement, Rules, Security, SenderMismatch, Session, Step,
-    Tls, Verified,
+    Answer, Attempt, MessageOutcome, Options, ReportAddress, ReportResult, Request, Requirement, Rules, Security,
+    SenderMismatch, Session, Step, Tls, Verified,
 };
 use weir::smtp::data::{Chunks, Piece, Reader};
 use weir::smtp::envelope::Rcpt;
@@ -64,6 +66,7 @@ fn dialogues_go_as_written() {
         }
         assert!(dialogue.replies.is_empty(), "{name}: the client also got {:?}", dialogue.replies);
         assert!(dialogue.messages.is_empty(), "{name}: the accounts were also asked {:?}", dialogue.messages);
+        assert!(dialogue.reports.is_empty(), "{name}: Weir also took {:?}", dialogue.reports);
         assert!(dialogue.commands.is_empty(), "{name}: the upstream was also asked {:?}", dialogue.commands);
     }
 }
@@ -188,6 +191,8 @@ struct Dialogue {
     mechanisms: Mechanisms,
     /// Messages of exchanges to the accounts that the script has not yet checked.
     messages: VecDeque<String>,
+    /// Messages to the report address that the script has not yet checked.
+    reports: VecDeque<String>,
     /// Answers of the accounts that the script has given and the session has not yet received.
     verdicts: VecDeque<String>,
     /// Replies of the upstream that the script has given and the session has not yet received.
@@ -211,6 +216,7 @@ impl Dialogue {
             trusted: Vec::new(),
             xclient: Vec::new(),
             sender_mismatch: SenderMismatch::Allow,
+            report_address: None,
             max_message_size: 1000,
             max_recipients: 100,
         };
@@ -225,6 +231,7 @@ impl Dialogue {
             answers: VecDeque::new(),
             mechanisms: Mechanisms::of_passwords(),
             messages: VecDeque::new(),
+            reports: VecDeque::new(),
             verdicts: VecDeque::new(),
             reader: None,
             chunks: Chunks::default(),
@@ -291,6 +298,7 @@ impl Dialogue {
             ("c <- " | "c <~ ", text) => (&mut self.replies, text),
             ("u <- ", text) => (&mut self.commands, text),
             ("a <- ", text) => (&mut self.messages, text),
+            ("r <- ", text) => (&mut self.reports, text),
             _ => return Err("this is no line of a script".to_owned()),
         };
         let got = queue.pop_front().unwrap_or_else(|| "(nothing)".to_owned());
@@ -309,6 +317,7 @@ impl Dialogue {
             ("sender-mismatch", "refuse") => self.options.sender_mismatch = SenderMismatch::Refuse,
             ("trusted", network) => self.options.trusted = vec![network.parse().map_err(|_| "not a network")?],
             ("xclient", network) => self.options.xclient = vec![network.parse().map_err(|_| "not a network")?],
+            ("report-address", address) => self.options.report_address = Some(ReportAddress::new(address)),
             ("size", number) => self.options.max_message_size = number.parse().map_err(|_| "not a number")?,
             ("recipients", number) => self.options.max_recipients = number.parse().map_err(|_| "not a number")?,
             _ => return Err(format!("what is {word}?")),
@@ -421,7 +430,7 @@ impl Dialogue {
                             match reader.size() > body.max_size() {
                                 true => MessageOutcome::TooLarge,
                                 false if reader.is_continuation() => MessageOutcome::Continuation,
-                                false => self.end(&text),
+                                false => self.end(&text, body.session().takes_report()),
                             }
                         }
                     };
@@ -446,7 +455,7 @@ impl Dialogue {
                         Ok(()) if !chunk.is_last() => chunk.taken(),
                         Ok(()) => {
                             let text = String::from_utf8_lossy(&self.message).escape_debug().to_string();
-                            let ending = self.end(&text);
+                            let ending = self.end(&text, chunk.session().takes_report());
                             chunk.answer(ending, self.chunks.size(), self.now)
                         }
                         Err(what) => chunk.answer(MessageOutcome::Ambiguous(what), self.chunks.size(), self.now),
@@ -533,7 +542,12 @@ impl Dialogue {
         answers
     }
 
-    fn end(&mut self, message: &str) -> MessageOutcome {
+    fn end(&mut self, message: &str, is_report: bool) -> MessageOutcome {
+        if is_report {
+            self.reports.push_back(message.to_owned());
+            let is_counted = !message.contains("no report");
+            return MessageOutcome::Report(if is_counted { ReportResult::Counted } else { ReportResult::NoReport });
+        }
         self.commands.push_back(message.to_owned());
         match self.next_answer(OK) {
             Answer::Reply(reply) | Answer::MailRefused(reply) => MessageOutcome::Answered(reply),

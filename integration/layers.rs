@@ -27,6 +27,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
         "session",
         &[
             "smtp",
+            "policy::address::AddressNormalizer",
             "policy::request",
             "policy::budgets::RefundWhen",
             "policy::budgets::RefundableCharge",
@@ -72,6 +73,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
             "accounts",
             "relay",
             "notify",
+            "outcomes",
             "metrics",
             "log",
             "time",
@@ -87,6 +89,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
         &[
             "server",
             "queue_id",
+            "outcomes",
             "session",
             "rehearse",
             "what_if",

@@ -45,6 +45,7 @@ mod new_budgets;
 mod notifications;
 mod open_files;
 mod oracles;
+mod outcome_address;
 mod outcomes;
 mod password_files;
 mod policy;

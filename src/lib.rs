@@ -46,6 +46,7 @@
 //! | quota | Amount that a limit allows: a rate with its burst, or a count per message or connection. |
 //! | refund | Subtraction of an earlier charge from a budget, because the charged event had no effect: the mail was not sent. |
 //! | regularity | 1 minus the coefficient of variation of the gaps between events: programs send at regular times. |
+//! | report address | Address to which others mail reports of outcomes: a session takes this mail itself. |
 //! | rung, ladder | Rung: an action of a limit, and the level from which it applies. Ladder: all rungs of the limit. |
 //! | senders | Addresses as which users may send: own addresses, permits, login maps and aliases of `[senders]`. |
 //! | session | Dialogue with one client. |
@@ -101,8 +102,9 @@
 //!   pauses before a failed attempt is repeated.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
 //!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
-//! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. The store
-//!   knows by the queue id whose message it was (`store/queue_ids/`), and `admin/outcomes.rs` charges the limits.
+//! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. A session
+//!   takes the mail to the report address itself (`session/report_transaction.rs`, `server/report_mail.rs`). The store
+//!   knows by the queue id whose message it was (`store/queue_ids/`), and `server/outcomes.rs` charges the limits.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits, and [`recommend`] computes limits from this mail. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what

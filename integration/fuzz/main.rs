@@ -17,6 +17,7 @@ mod data;
 mod from_header;
 mod proxy;
 mod reply;
+mod report;
 mod scram;
 mod scram_server;
 
@@ -33,6 +34,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("from_header", from_header::target),
     ("proxy", proxy::target),
     ("reply", reply::target),
+    ("report", report::target),
     ("scram", scram::target),
     ("scram-server", scram_server::target),
 ];

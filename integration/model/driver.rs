@@ -168,6 +168,7 @@ impl World {
             trusted: Vec::new(),
             xclient: Vec::new(),
             sender_mismatch: SenderMismatch::Allow,
+            report_address: None,
             max_message_size: 1000,
             max_recipients: 100,
         };

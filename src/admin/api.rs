@@ -46,8 +46,6 @@ pub struct Parts {
     pub try_limit: LimitReader,
     /// Permits for replays of the decision log.
     pub replays: Arc<Semaphore>,
-    /// Permit to count outcomes, one request at a time.
-    pub outcomes: Arc<Semaphore>,
     /// Becomes true when Weir stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -152,12 +150,6 @@ impl Api {
     /// Waits for a permit to replay the decision log.
     pub async fn replay_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let permit = self.0.replays.clone().acquire_owned().await;
-        permit.map_err(|_| ApiError::unavailable("Weir is stopping"))
-    }
-
-    /// Waits for the permit to count outcomes.
-    pub async fn outcome_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let permit = self.0.outcomes.clone().acquire_owned().await;
         permit.map_err(|_| ApiError::unavailable("Weir is stopping"))
     }
 

@@ -1,17 +1,13 @@
-//! Outcomes of deliveries: attributes them to the senders of the messages, and charges limits.
+//! Outcomes of deliveries that the administration gives to Weir.
 
 use super::{Api, ApiError, Errors, Json};
-use crate::clock;
-use crate::policy::budgets::SessionCounters;
-use crate::policy::request::{Event, Facts, PolicyRequest};
+use crate::outcomes::{Kind, Outcome};
 use crate::queue_id;
-use crate::server::Server;
-use crate::store::{Attribution, OutcomeQuery, SentMessage};
+use crate::server::{GivenOutcome, OutcomeCounts};
 use crate::time::parse_time;
 use axum::body::Bytes;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Maximum number of outcomes in one request.
@@ -78,23 +74,14 @@ pub struct OutcomesAnswer {
     pub unknown: u64,
 }
 
-impl OutcomeKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::Deferred => "deferred",
-            Self::Bounced => "bounced",
-            Self::Expired => "expired",
-            Self::Complained => "complained",
-        }
-    }
-
-    /// Returns the event that limits charge.
-    fn event(self, recipient: Option<Arc<str>>) -> Option<Event> {
-        match self {
-            Self::Bounced => Some(Event::Bounced(recipient)),
-            Self::Complained => Some(Event::Complained(recipient)),
-            Self::Sent | Self::Deferred | Self::Expired => None,
+impl From<OutcomeKind> for Kind {
+    fn from(kind: OutcomeKind) -> Self {
+        match kind {
+            OutcomeKind::Sent => Self::Sent,
+            OutcomeKind::Deferred => Self::Deferred,
+            OutcomeKind::Bounced => Self::Bounced,
+            OutcomeKind::Expired => Self::Expired,
+            OutcomeKind::Complained => Self::Complained,
         }
     }
 }
@@ -107,42 +94,19 @@ impl OutcomeKind {
     request_body(content = OutcomeLine, description = "One object, or several, each in a line of its own"),
     responses((status = 200, description = "Counted", body = OutcomesAnswer), Errors))]
 pub async fn outcomes(State(api): State<Api>, body: Bytes) -> Result<Json<OutcomesAnswer>, ApiError> {
-    let lines = lines(&body)?;
+    let given = lines(&body)?;
     let server = api.server()?;
     if server.store.outcome_options().is_none() {
         return Err(ApiError::refused("no queue ids are stored: write [outcomes] in weir.toml, and restart Weir"));
     }
-    // Two requests at once could count an outcome twice.
-    let _permit = api.outcome_permit().await?;
-    let (kinds, queries): (Vec<_>, _) = lines.into_iter().unzip();
-    let found = server.store.attribute(queries).await;
-    let found = found.map_err(|why| ApiError::unavailable(format!("{why}; nothing was counted")))?;
-    let (mut answer, metrics) = (OutcomesAnswer::default(), &server.metrics.outcomes);
-    for (kind, attribution) in kinds.into_iter().zip(found) {
-        match attribution {
-            Attribution::To { message, recipient } => {
-                answer.attributed += 1;
-                metrics.attributed.with_label_values(&[kind.name()]).inc();
-                if let Some(event) = kind.event(recipient.map(Into::into)) {
-                    charge(&server, &message, event).await;
-                }
-            }
-            Attribution::Repeated => {
-                answer.repeated += 1;
-                metrics.repeated.inc();
-            }
-            Attribution::Unknown => {
-                answer.unknown += 1;
-                metrics.unknown.with_label_values(&[kind.name()]).inc();
-            }
-        }
-    }
-    Ok(Json(answer))
+    let counted = server.count_outcomes(given).await;
+    let OutcomeCounts { attributed, repeated, unknown } =
+        counted.map_err(|why| ApiError::unavailable(format!("{why}; nothing was counted")))?;
+    Ok(Json(OutcomesAnswer { attributed, repeated, unknown }))
 }
 
 /// Reads the lines of a body. If one is wrong, none counts.
-fn lines(body: &[u8]) -> Result<Vec<(OutcomeKind, OutcomeQuery)>, ApiError> {
-    let now = clock::now();
+fn lines(body: &[u8]) -> Result<Vec<GivenOutcome>, ApiError> {
     let mut found = Vec::new();
     for (index, line) in body.split(|octet| *octet == b'\n').enumerate() {
         if line.trim_ascii().is_empty() {
@@ -157,13 +121,12 @@ fn lines(body: &[u8]) -> Result<Vec<(OutcomeKind, OutcomeQuery)>, ApiError> {
             return Err(refused("it is no JSON object".to_owned()));
         }
         let line: OutcomeLine = serde_json::from_slice(line).map_err(|error| refused(error.to_string()))?;
-        let kind = line.kind;
-        found.push((kind, query(line, now).map_err(refused)?));
+        found.push(given(line).map_err(refused)?);
     }
     Ok(found)
 }
 
-fn query(line: OutcomeLine, now: crate::time::Timestamp) -> Result<OutcomeQuery, String> {
+fn given(line: OutcomeLine) -> Result<GivenOutcome, String> {
     let OutcomeLine { kind, queue_ids, message_id, upstream, recipient, other_name, at, is_of_report } = line;
     if queue_ids.is_empty() && message_id.is_none() {
         return Err("it names no message: write \"queue-ids\" or \"message-id\"".to_owned());
@@ -175,34 +138,6 @@ fn query(line: OutcomeLine, now: crate::time::Timestamp) -> Result<OutcomeQuery,
         return Err(format!("\"{}\" is no queue id", bad.escape_debug()));
     }
     let at = at.map(|at| parse_time(&at)).transpose().map_err(|error| format!("\"at\": {error}"))?;
-    let message_id = message_id.map(|id| format!("<{}>", id.trim().trim_start_matches('<').trim_end_matches('>')));
-    // An outcome is not of the future, whatever its clock says.
-    let at = at.map_or(now, |at| at.min(now));
-    let kind = kind.name();
-    Ok(OutcomeQuery { kind, queue_ids, message_id, upstream, recipient, other_name, at, is_of_report })
-}
-
-/// Charges the limits that apply to the sender of the message. Limits refuse the mail that follows; a suspension, a notice
-/// and suspicion begin at once.
-async fn charge(server: &Server, message: &SentMessage, event: Event) {
-    let SentMessage { user, client, sender, listener, .. } = message;
-    let location = server.store.policy().locations.find(*client);
-    let mut facts = Facts {
-        listener: Some(Arc::from(&**listener)),
-        client: Some(*client),
-        location,
-        user: user.as_deref().map(Arc::from),
-        authenticated: user.is_some(),
-        sender: Some(Arc::from(&**sender)),
-        ..Facts::default()
-    };
-    if let (Some(accounts), Some(user)) = (&server.accounts, user) {
-        facts.has_account = accounts.has(user).await;
-        facts.groups = accounts.groups(user).await;
-    }
-    let request = PolicyRequest { facts, events: vec![event], ..PolicyRequest::default() };
-    let admitted = server.store.admit(clock::now(), &request, &mut SessionCounters::default()).await;
-    for verdict in admitted.unwrap_or_default().verdicts {
-        server.report_outcome(message, location, verdict);
-    }
+    let outcome = Outcome { kind: kind.into(), queue_ids, message_id, recipient, other_name, at };
+    Ok(GivenOutcome { outcome, upstream, is_of_report })
 }

@@ -226,6 +226,7 @@ fn listener(
     }
     let session = session::Options {
         sender_mismatch: sender_mismatch.value,
+        report_address: None,
         name: name.value.into(),
         hostname: shared.hostname.clone(),
         tls: tls.value,

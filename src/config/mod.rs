@@ -248,7 +248,7 @@ impl Reader {
         let login_networks = login_networks::keys(&mut section);
         let login_history = login_history::read(&mut section);
         let accounts = accounts::read(section, &self.folder);
-        let listeners::Listeners { all: listeners, names: listener_names, authorities, checks_senders } =
+        let listeners::Listeners { all: mut listeners, names: listener_names, authorities, checks_senders } =
             listeners::listeners(&mut root, &self.folder, &shared, tls.is_some(), accounts.as_ref());
         places.checks_senders = checks_senders;
         if let Some(tls) = &mut tls {
@@ -276,8 +276,14 @@ impl Reader {
         };
         mail_loop::warn(&root, &relay, &places.upstreams, &listeners);
         let (mut state, max_new_budgets) = self.state(root.section("state"), &mut places);
-        state.outcomes = outcomes::read(root.section("outcomes"));
-        let has_outcomes = state.outcomes.is_some();
+        let outcomes = outcomes::read(root.section("outcomes"));
+        let has_outcomes = outcomes.is_some();
+        if let Some((options, report_address)) = outcomes {
+            state.outcomes = Some(options);
+            for listener in &mut listeners {
+                Arc::make_mut(&mut listener.session).report_address.clone_from(&report_address);
+            }
+        }
         let admin::Admin { options: admin, socket, tokens } =
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         (places.socket, places.tokens) = (socket, tokens);

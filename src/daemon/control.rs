@@ -37,7 +37,6 @@ pub fn api(
         tests: Arc::new(Semaphore::new(MAX_TESTS)),
         try_limit: limit_reader(configuration.clone()),
         replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
-        outcomes: Arc::new(Semaphore::new(1)),
         listeners,
         limit_texts,
         levels,

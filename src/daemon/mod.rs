@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::notify::Notifier;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, AcceptErrors, Bound, LogThrottle, Server};
+use crate::server::{self, AcceptErrors, Bound, LogThrottle, OutcomePermits, Server};
 use crate::store::{Health, Store};
 use crate::top::{LevelHistory, TopSenders};
 use administration::Administration;
@@ -235,6 +235,7 @@ fn open(config: Config) -> Result<Server, StartError> {
         top: TopSenders::default(),
         certificates: certificates.map(Arc::new),
         sessions: Arc::default(),
+        outcome_permits: OutcomePermits::default(),
     })
 }
 

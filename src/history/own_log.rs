@@ -130,6 +130,10 @@ fn common<'a>(fields: &Fields<'a>) -> Entry<'a> {
 /// Parses a line about the end of a message.
 fn message<'a>(fields: &Fields<'a>) -> Parsed<'a> {
     let Some(result) = fields.get("result") else { return Parsed::Bad("it has no result") };
+    // Weir itself has taken a mail to the report address: no user has sent it.
+    if ["report", "no-report"].contains(&&*result) {
+        return Parsed::Irrelevant;
+    }
     let outcome = if result == "delivered" { Outcome::Sent } else { Outcome::Refused };
     let named: Vec<_> = match fields.get("to").or_else(|| fields.get("recipients")) {
         Some(to) => addresses(&to).map(|address| (address.into(), outcome)).collect(),

@@ -18,7 +18,7 @@ pub struct MailMetrics {
 }
 
 /// Results of messages.
-const MESSAGE_RESULTS: [&str; 15] = [
+const MESSAGE_RESULTS: [&str; 17] = [
     "delivered",
     "refused",
     "upstream-away",
@@ -34,6 +34,8 @@ const MESSAGE_RESULTS: [&str; 15] = [
     "too-slow",
     "stopping",
     "abandoned",
+    "report",
+    "no-report",
 ];
 
 impl MailMetrics {

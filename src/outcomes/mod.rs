@@ -33,3 +33,16 @@ pub enum Kind {
     Expired,
     Complained,
 }
+
+impl Kind {
+    /// Returns the word in the API, in metrics and in the state file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Deferred => "deferred",
+            Self::Bounced => "bounced",
+            Self::Expired => "expired",
+            Self::Complained => "complained",
+        }
+    }
+}

@@ -69,6 +69,7 @@ impl<'a> Setup<'a> {
                 trusted: Vec::new(),
                 xclient: Vec::new(),
                 sender_mismatch: SenderMismatch::Allow,
+                report_address: None,
                 max_message_size: u64::MAX,
                 max_recipients: usize::MAX,
             },
@@ -297,8 +298,10 @@ impl Player<'_> {
     fn listener_refusal(&self, reply: &str) -> String {
         let Command { stage, shown, .. } = &self.command;
         match (self.setup.listener, stage, reply.get(..3)) {
-            (Some(listener), Stage::Mail, Some("530")) => {
-                format!("MAIL: the listener {} wants a login, and there is no --user", listener.name)
+            // With a report address, the listener refuses the recipient.
+            (Some(listener), Stage::Mail | Stage::Rcpt, Some("530")) => {
+                let verb = if *stage == Stage::Mail { "MAIL" } else { "RCPT" };
+                format!("{verb}: the listener {} wants a login, and there is no --user", listener.name)
             }
             (Some(listener), Stage::Mail, Some("552")) => {
                 format!("MAIL: max-message-size is {} octets", listener.max_message_size)

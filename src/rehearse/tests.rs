@@ -4,7 +4,7 @@ use crate::policy::address::AddressNormalizer;
 use crate::policy::limit::{Algorithm, Charge, Count, Limit, Mode, Quota};
 use crate::policy::matching::{Field, Zone};
 use crate::policy::request::Stage;
-use crate::session::{Options, Requirement, Security, SenderMismatch};
+use crate::session::{Options, ReportAddress, Requirement, Security, SenderMismatch};
 use crate::time::{Units, parse_rate};
 
 fn limit(name: &str, count: Count, rate: &str) -> Limit {
@@ -21,6 +21,7 @@ fn listener(tls: Security, auth: Requirement) -> Options {
         trusted: Vec::new(),
         xclient: Vec::new(),
         sender_mismatch: SenderMismatch::Allow,
+        report_address: None,
         max_message_size: 1000,
         max_recipients: 2,
     }
@@ -87,6 +88,12 @@ fn refusals_of_the_listener_end_what_the_client_can_do() {
             "",
             "connection from 192.0.2.7",
             "MAIL: the listener s wants a login, and there is no --user",
+        ),
+        (
+            Options { report_address: Some(ReportAddress::new("r@weir.example")), ..plain(Requirement::Required) },
+            "",
+            "MAIL FROM:<a@example.org>",
+            "RCPT: the listener s wants a login, and there is no --user",
         ),
         (
             plain(Requirement::Optional),

@@ -398,7 +398,7 @@ impl Connection {
         let is_known = session.user().is_some() || options.trusts(client) || options.may_name_clients(client);
         let standing = match is_known {
             true => Standing::Known,
-            false if session.in_transaction() => Standing::Sending,
+            false if session.in_transaction() && !session.must_log_in() => Standing::Sending,
             false => Standing::Stranger,
         };
         self.permit.update(client, standing);

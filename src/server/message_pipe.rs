@@ -2,6 +2,7 @@
 
 use super::decision_records;
 use super::options::Options;
+use super::report_mail::ReportMail;
 use super::services::Server;
 use super::stream::{Client, Read};
 use crate::clock;
@@ -44,6 +45,8 @@ struct Transfer {
     message_id: MessageId,
     /// Present if the session checks the From header.
     from: Option<FromReader>,
+    /// Present if the message is a report, which goes to no upstream.
+    report: Option<ReportMail>,
     /// True if the message's first line would continue the `Received:` line. If so, Weir reads and discards the rest of
     /// the message.
     is_continuation: bool,
@@ -65,8 +68,8 @@ impl MessagePipe<'_> {
     /// the wait for the reply, because the upstream has perhaps accepted the message already.
     pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
-        let checks_from = body.session().checks_from_header();
-        let mut transfer = match self.begin(&body.received(clock::now()), checks_from).await {
+        let received = body.received(clock::now());
+        let mut transfer = match self.begin(&received, body.session()).await {
             Ok(transfer) => transfer,
             Err(outcome) => return (self.cut_off(outcome), 0),
         };
@@ -115,10 +118,13 @@ impl MessagePipe<'_> {
         let former = parts.take().filter(|_| !chunk.is_first());
         let mut parts_now = match former {
             Some(former) => former,
-            None => match self.begin(&chunk.received(clock::now()), chunk.session().checks_from_header()).await {
-                Ok(transfer) => Box::new(Parts { transfer, chunks: Chunks::default() }),
-                Err(outcome) => return (Some(self.cut_off(outcome)), 0),
-            },
+            None => {
+                let received = chunk.received(clock::now());
+                match self.begin(&received, chunk.session()).await {
+                    Ok(transfer) => Box::new(Parts { transfer, chunks: Chunks::default() }),
+                    Err(outcome) => return (Some(self.cut_off(outcome)), 0),
+                }
+            }
         };
         let passed = self.pass_piece(&mut parts_now, chunk).await;
         let Parts { transfer, chunks } = &mut *parts_now;
@@ -163,7 +169,7 @@ impl MessagePipe<'_> {
         Ok(())
     }
 
-    async fn begin(&mut self, received: &str, checks_from: bool) -> Result<Transfer, MessageOutcome> {
+    async fn begin(&mut self, received: &str, session: &Session) -> Result<Transfer, MessageOutcome> {
         let (began, by) = (Instant::now(), self.message_by);
         let mut transfer = Transfer {
             began,
@@ -171,7 +177,8 @@ impl MessagePipe<'_> {
             by,
             hops: Hops::default(),
             message_id: MessageId::default(),
-            from: checks_from.then(FromReader::default),
+            from: session.checks_from_header().then(FromReader::default),
+            report: session.takes_report().then(|| ReportMail::begin(self.server)),
             is_continuation: false,
             lost: None,
         };
@@ -209,7 +216,10 @@ impl MessagePipe<'_> {
                 return self.cut_off(outcome);
             }
         }
-        transfer.end(self.server, self.upstream).await
+        match transfer.report.take().filter(|_| !transfer.failed()) {
+            Some(report) => MessageOutcome::Report(report.end(self.server, session.client()).await),
+            None => transfer.end(self.server, self.upstream).await,
+        }
     }
 
     /// Asks policy about a complete message of `size` octets. If the message must not be forwarded, returns its outcome
@@ -289,6 +299,8 @@ impl Transfer {
         }
         if self.is_refused() {
             *upstream = None;
+        } else if let Some(report) = &mut self.report {
+            report.add(octets);
         } else if self.lost.is_none() && !octets.is_empty() {
             let began = Instant::now();
             self.lost = tokio::select! {

@@ -4,6 +4,7 @@ use super::accept_errors::AcceptErrors;
 use super::log_throttle::LogThrottle;
 use super::open_sessions::OpenSessions;
 use super::options::Options;
+use super::outcome_permits::OutcomePermits;
 use super::tls::Certificates;
 use crate::accounts::Accounts;
 use crate::decisions::{DecisionLog, Hub};
@@ -32,4 +33,5 @@ pub struct Server {
     pub top: TopSenders,
     pub certificates: Option<Arc<Certificates>>,
     pub sessions: Arc<OpenSessions>,
+    pub outcome_permits: OutcomePermits,
 }

@@ -11,7 +11,9 @@ use crate::policy::limit::{Mode, Quota};
 use crate::policy::request::{Country, Location, Stage};
 use crate::policy::suspicion::rounded;
 use crate::policy::verdict::{LimitHit, Notice, SuspicionRise};
-use crate::session::{Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy, RefusedSender};
+use crate::session::{
+    Delivery, MessageOutcome, Mismatch, MismatchReason, Record, Refused, RefusedBy, RefusedSender, ReportResult,
+};
 use crate::smtp::reply::Reply;
 use crate::time::{format_amount, format_duration};
 use std::net::IpAddr;
@@ -286,6 +288,9 @@ impl SessionLog<'_> {
             MessageOutcome::Answered(reply) => ("refused", Some(reply.to_string())),
             MessageOutcome::Away(reason) => ("upstream-away", Some(reason.clone())),
             MessageOutcome::LostBefore => ("upstream-away", None),
+            MessageOutcome::Report(ReportResult::Counted) => ("report", None),
+            MessageOutcome::Report(ReportResult::NoReport | ReportResult::NoMessage) => ("no-report", None),
+            MessageOutcome::Report(ReportResult::TooMany | ReportResult::Unavailable) => ("undecided", None),
             MessageOutcome::TooLarge | MessageOutcome::Endless => ("too-large", None),
             MessageOutcome::OverLimit(_) => ("over-limit", None),
             MessageOutcome::Suspended(_) => ("suspended", None),

@@ -71,8 +71,16 @@ impl Session {
     }
 }
 
+/// Lets the client send the message, or the first piece of it.
+pub(super) fn begin_message(mut session: Session) -> Step {
+    match session.0.chunk.take() {
+        Some(chunk) => Chunk::begin(session, chunk),
+        None => Body::begin(session),
+    }
+}
+
 impl Body {
-    pub(super) fn begin(mut session: Session) -> Step {
+    fn begin(mut session: Session) -> Step {
         session.0.reply(&Reply::new(354, "End with a line of one dot"));
         Step::Body(Self(session))
     }
@@ -104,7 +112,7 @@ impl Body {
 }
 
 impl Chunk {
-    pub(super) fn begin(mut session: Session, chunk: command::Chunk) -> Step {
+    fn begin(mut session: Session, chunk: command::Chunk) -> Step {
         let transaction = session.0.transaction.as_mut();
         let first = transaction.is_some_and(|transaction| {
             let first = transaction.chunked.is_none();
@@ -194,6 +202,8 @@ impl State {
                     self.deferred_charges.refund_unsent(charges);
                     self.deferred_charges.reject(facts, None);
                 }
+                // A mail that is no report stays charged, as Weir has read all of it.
+                MessageOutcome::Report(result) if !result.is_temporary() => {}
                 _ => self.deferred_charges.refund_unsent(charges),
             }
             self.records.push(Record::Message(Delivery {
@@ -235,6 +245,7 @@ impl State {
             // the message was not accepted.
             MessageOutcome::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
             MessageOutcome::Answered(reply) => (Some(reply.enhanced()), false),
+            MessageOutcome::Report(result) => (Some(result.reply(id)), false),
             MessageOutcome::TooLarge => (
                 Some(Reply::new(552, format!("5.3.4 The message is too large; the limit is {limit} octets ({id})"))),
                 false,
@@ -385,6 +396,8 @@ impl Session {
         };
         if reply.as_ref().is_some_and(Reply::is_positive) {
             state.error_limits.reset();
+        }
+        if matches!(&outcome, MessageOutcome::Answered(reply) if reply.is_positive()) {
             state.end_next_route();
         }
         state.end_transaction(outcome, size, reply.clone(), now);

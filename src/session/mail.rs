@@ -19,10 +19,8 @@ impl State {
             no_hello()
         } else if self.transaction.is_some() {
             Reply::new(503, "5.5.1 A transaction is under way already")
-        } else if self.must_log_in() && self.options.tls == Security::StartTls && self.tls.is_none() {
-            Reply::new(530, "5.7.0 Say STARTTLS first, then log in")
-        } else if self.must_log_in() {
-            Reply::new(530, "5.7.0 Authentication required")
+        } else if let Some(reply) = self.login_demand().filter(|_| self.options.report_address.is_none()) {
+            reply
         } else if let Some(name) = mail.unsupported(&self.announced) {
             Reply::new(555, format!("5.5.4 MAIL parameter {name} is not offered here"))
         } else if !mail.smtp_utf8 && !mail.sender.is_ascii() {
@@ -38,6 +36,15 @@ impl State {
             return PendingCommand::Mail(mail);
         };
         PendingCommand::Fault(fault)
+    }
+
+    /// Returns the reply to a client that must log in first.
+    pub(super) fn login_demand(&self) -> Option<Reply> {
+        let needs_tls = self.options.tls == Security::StartTls && self.tls.is_none();
+        self.must_log_in().then(|| match needs_tls {
+            true => Reply::new(530, "5.7.0 Say STARTTLS first, then log in"),
+            false => Reply::new(530, "5.7.0 Authentication required"),
+        })
     }
 
     /// Begins a transaction. `route` is the upstream that a limit has chosen at MAIL, if any.

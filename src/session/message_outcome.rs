@@ -1,6 +1,7 @@
 //! Outcome of a message: delivered, refused or interrupted, and why.
 
 use super::mismatch::Mismatch;
+use super::report::ReportResult;
 use crate::policy::verdict::{Refusal, Suspended};
 use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
@@ -11,6 +12,8 @@ use std::time::Duration;
 pub enum MessageOutcome {
     /// The upstream sent this reply, either to the whole message or before it had received the whole message.
     Answered(Reply),
+    /// The message was for the report address.
+    Report(ReportResult),
     /// The message exceeded the maximum size; all of it was read and discarded.
     TooLarge,
     /// The message exceeded twice the maximum size; the session ends instead of reading the rest.

@@ -29,6 +29,8 @@ mod record;
 mod refusal;
 mod refusal_reply;
 mod replies;
+mod report;
+mod report_transaction;
 mod sender_check;
 mod state;
 mod step;
@@ -46,6 +48,7 @@ pub use options::{Options, Requirement, Security, SenderMismatch, Tls};
 pub use pipeline::Request;
 pub use record::{DecidedEvent, Delivery, LoginOrigin, Record, Refused, RefusedBy, RefusedSender, WouldRefuse};
 pub use refusal_reply::{refusal_reply, suspended_reply};
+pub use report::{ReportAddress, ReportResult};
 pub use step::{Admit, Body, Chunk, Delayed, GroupLookup, Login, Relay, Session, StartTls, Step};
 
 use crate::policy::matching::Senders;

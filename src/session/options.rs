@@ -1,5 +1,6 @@
 //! Options of a listener's sessions: TLS, login, trust and maximum sizes.
 
+use super::report::ReportAddress;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct Options {
     /// Networks of proxies that are permitted to name the client with XCLIENT.
     pub xclient: Vec<IpNet>,
     pub sender_mismatch: SenderMismatch,
+    /// Recipient whose mail Weir itself takes, also from clients that have not logged in.
+    pub report_address: Option<ReportAddress>,
     /// Maximum size of a message, in octets (RFC 1870).
     pub max_message_size: u64,
     /// Maximum recipients of one message.

@@ -12,6 +12,8 @@ pub(super) enum PendingCommand {
     /// RCPT, on which policy has to decide, then the upstream. Also holds the charges for the recipient, because they
     /// perhaps have to be refunded.
     Rcpt(Rcpt, Vec<RefundableCharge>),
+    /// RCPT with the report address, on which policy alone has to decide.
+    Report(Rcpt),
     /// DATA or the first BDAT, on which policy has to decide, then the upstream. It is always alone in its batch,
     /// because it depends on the replies to the recipients.
     Data,
@@ -31,7 +33,7 @@ impl PendingCommand {
     }
 
     pub fn rcpt(&self) -> Option<&Rcpt> {
-        if let Self::Rcpt(rcpt, _) = self { Some(rcpt) } else { None }
+        if let Self::Rcpt(rcpt, _) | Self::Report(rcpt) = self { Some(rcpt) } else { None }
     }
 
     pub fn is_rcpt(&self) -> bool {
@@ -47,7 +49,7 @@ impl PendingCommand {
     pub fn event(&self, counts_commands: bool) -> Option<Event> {
         match self {
             Self::Mail(_) => Some(Event::Mail),
-            Self::Rcpt(rcpt, _) => Some(Event::Recipient(rcpt.recipient.text())),
+            Self::Rcpt(rcpt, _) | Self::Report(rcpt) => Some(Event::Recipient(rcpt.recipient.text())),
             Self::Data => Some(Event::Message),
             Self::Answered(_) | Self::Fault(_) => counts_commands.then_some(Event::Command),
         }

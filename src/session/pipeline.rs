@@ -1,10 +1,11 @@
 //! Batch of pipelined commands: one question to policy, then one question to the upstream, then the replies in order.
 
+use super::data::begin_message;
 use super::pending_command::PendingCommand;
 use super::record::{DecidedEvent, Refused, RefusedBy};
 use super::replies::{no_transaction, undecided, upstream_away};
 use super::state::State;
-use super::step::{Body, Chunk, Relay, Session, Step};
+use super::step::{Relay, Session, Step};
 use super::transaction::Upstream;
 use crate::policy::budgets::{RefundWhen, RefundableCharge};
 use crate::policy::request::{Event, Facts, Stage};
@@ -72,10 +73,7 @@ impl Relay {
             let answer = answers.next().unwrap_or_else(missing);
             let reply = match (pending, answer) {
                 (PendingCommand::Data, Answer::Reply(reply)) if reply.code() == 354 => {
-                    return match session.0.chunk.take() {
-                        Some(chunk) => Chunk::begin(session, chunk),
-                        None => Body::begin(session),
-                    };
+                    return begin_message(session);
                 }
                 (PendingCommand::Rcpt(rcpt, charges), answer) => {
                     session.0.recipient_answered(&rcpt, charges, answer, &mut recorded)
@@ -101,10 +99,12 @@ impl Session {
 
     /// Asks the upstream about the commands that are not answered yet.
     pub(super) fn relay_or_answer(mut self) -> Step {
-        if !self.0.batch.iter().all(PendingCommand::is_answered) {
-            return Step::Relay(Relay(self));
+        match self.0.batch.iter().all(PendingCommand::is_answered) {
+            true => self.0.answer_batch(),
+            // The command is DATA: a RCPT of a report is answered as soon as policy has decided.
+            false if self.0.takes_report() => return self.begin_report(),
+            false => return Step::Relay(Relay(self)),
         }
-        self.0.answer_batch();
         Step::Next(self)
     }
 }
@@ -134,7 +134,10 @@ impl State {
                 }
                 // This function is called only when all commands are answered. If a command is not answered by mistake,
                 // the client still gets a reply.
-                PendingCommand::Mail(_) | PendingCommand::Rcpt(..) | PendingCommand::Data => self.reply(&undecided()),
+                PendingCommand::Mail(_)
+                | PendingCommand::Rcpt(..)
+                | PendingCommand::Report(_)
+                | PendingCommand::Data => self.reply(&undecided()),
             }
         }
         self.check_error_limits();
@@ -174,6 +177,9 @@ impl State {
                 PendingCommand::Answered(reply)
             }
             (Ruling::Pass, PendingCommand::Rcpt(rcpt, _)) => PendingCommand::Rcpt(rcpt, charges),
+            (Ruling::Pass, PendingCommand::Report(rcpt)) => {
+                PendingCommand::Answered(self.accept_report_address(&rcpt, charges))
+            }
             (Ruling::Pass, pending) => {
                 if let (PendingCommand::Data, Some(transaction)) = (&pending, &mut self.transaction) {
                     transaction.message_charged = true;
@@ -205,7 +211,9 @@ impl State {
     fn parties(&self, pending: &PendingCommand) -> (Option<String>, Option<String>) {
         match pending {
             PendingCommand::Mail(mail) => (Some(mail.sender.to_string()), None),
-            PendingCommand::Rcpt(rcpt, _) => (self.sender(), Some(rcpt.recipient.to_string())),
+            PendingCommand::Rcpt(rcpt, _) | PendingCommand::Report(rcpt) => {
+                (self.sender(), Some(rcpt.recipient.to_string()))
+            }
             _ => (self.sender(), None),
         }
     }

@@ -31,6 +31,10 @@ impl State {
         if let Some(name) = rcpt.unsupported(&self.announced) {
             return PendingCommand::Fault(Reply::new(555, format!("5.5.4 RCPT parameter {name} is not offered here")));
         }
+        let is_report = self.is_report_address(&rcpt);
+        if let Some(refusal) = self.refuse_beside_report(is_report) {
+            return refusal;
+        }
         if self.error_limits.exceeds_refusals() {
             return self.refuse_rcpt(Reply::new(
                 452,
@@ -40,11 +44,12 @@ impl State {
         let limit = self.max_recipients();
         let accepted = self.transaction.as_ref().map_or(0, |transaction| transaction.recipients.len());
         let is_too_long = self.envelope_octets() + rcpt.octets() > self.max_envelope_octets();
+        let pending = if is_report { PendingCommand::Report(rcpt) } else { PendingCommand::Rcpt(rcpt, Vec::new()) };
         let Some(transaction) = &mut self.transaction else {
             return match in_batch >= limit {
                 true => self.refuse_rcpt(too_many_recipients(&self.id, limit)),
                 false if is_too_long => self.refuse_rcpt(envelope_too_long(&self.id)),
-                false => PendingCommand::Rcpt(rcpt, Vec::new()),
+                false => pending,
             };
         };
         // The limits have charged DATA for the recipients before it, but not for further recipients.
@@ -57,9 +62,10 @@ impl State {
         let refusal = match &transaction.upstream {
             _ if accepted + in_batch >= limit => too_many_recipients(&self.id, limit),
             _ if is_too_long => envelope_too_long(&self.id),
+            _ if is_report => return pending,
             Upstream::Refused(reply) => reply.clone(),
             Upstream::Lost => upstream_away(&self.id, None),
-            Upstream::Unaware | Upstream::Aware => return PendingCommand::Rcpt(rcpt, Vec::new()),
+            Upstream::Unaware | Upstream::Aware | Upstream::Report => return pending,
         };
         transaction.asked += 1;
         self.refuse_rcpt(refusal)
@@ -67,7 +73,7 @@ impl State {
 
     /// Refuses a recipient without asking policy or the upstream. Counts the refusal, so that a client cannot send such
     /// recipients without end.
-    fn refuse_rcpt(&mut self, reply: Reply) -> PendingCommand {
+    pub(super) fn refuse_rcpt(&mut self, reply: Reply) -> PendingCommand {
         self.error_limits.count_refusal();
         PendingCommand::Answered(reply)
     }

@@ -292,7 +292,9 @@ impl State {
             novelty: self.novelty,
             groups: self.groups.clone(),
             registered_network: self.registered_network.filter(|_| self.user.is_some()),
-            sender: mail.map(|mail| match mail.sender {
+            // A client that must log in, and only sends a report, can write any sender: its mail must not charge the
+            // budgets of this sender.
+            sender: mail.filter(|_| !self.must_log_in()).map(|mail| match mail.sender {
                 Path::Null => NULL_SENDER.into(),
                 ref sender => sender.text(),
             }),

@@ -43,6 +43,8 @@ pub(super) enum Upstream {
     Refused(Reply),
     /// The upstream's connection was lost within the transaction.
     Lost,
+    /// The recipient is the report address: the message goes to no upstream.
+    Report,
 }
 
 impl Transaction {

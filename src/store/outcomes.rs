@@ -6,7 +6,7 @@ use super::file::{self, File};
 use super::queue_ids::{AddressHash, Marks, OutcomeOptions, QueueIdKey, SentMessage};
 use super::writer_job::WriterJob;
 use crate::time::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// Outcome of a message, of which the message has to be found.
@@ -77,16 +77,26 @@ impl Store {
         };
         self.write_queue_ids().await?;
         let find = move |file: &File| {
-            let mut finder = Finder { file, options, marks: BTreeMap::new(), new_marks: Vec::new() };
+            let mut finder = Finder {
+                file,
+                options,
+                known: HashMap::new(),
+                at: None,
+                marks: BTreeMap::new(),
+                new_marks: Vec::new(),
+            };
             let found: rusqlite::Result<Vec<_>> = outcomes.iter().map(|outcome| finder.attribute(outcome)).collect();
             found.map(|found| (found, finder.new_marks)).map_err(|error| file::describe(&error))
         };
         let (found, marks) = self.read_file(&self.core.admin_reads, TIMEOUT, find).await?;
-        if !self.core.queue_ids.mark(marks) {
+        if !self.core.queue_ids.mark(marks.clone()) {
             return Err("too many outcomes wait to be written".to_owned());
         }
-        self.write_queue_ids().await?;
-        Ok(found)
+        let written = self.write_queue_ids().await;
+        if written.is_err() {
+            self.core.queue_ids.withdraw(&marks.into_iter().collect());
+        }
+        written.map(|()| found)
     }
 
     /// Waits until all queue ids and marks are in the state file.
@@ -104,6 +114,10 @@ impl Store {
 struct Finder<'a> {
     file: &'a File,
     options: OutcomeOptions,
+    /// Messages by queue id, for outcomes of the time `at`. Each outcome of a report has the time and the queue ids of the
+    /// report: a stranger can send a report with 1000 outcomes and 50 queue ids.
+    known: HashMap<String, Vec<SentMessage>>,
+    at: Option<Timestamp>,
     /// Marks of the messages that have been found.
     marks: BTreeMap<QueueIdKey, Vec<u64>>,
     new_marks: Vec<(QueueIdKey, u64)>,
@@ -125,14 +139,20 @@ impl Finder<'_> {
     }
 
     /// Returns the message of an outcome. Returns `None` if there is none, or if it is not certain which one it is.
-    fn find(&self, outcome: &OutcomeQuery) -> rusqlite::Result<Option<SentMessage>> {
+    fn find(&mut self, outcome: &OutcomeQuery) -> rusqlite::Result<Option<SentMessage>> {
         let to = outcome.at.after(MAX_SKEW);
         let keep = i64::try_from(self.options.keep.as_micros()).unwrap_or(i64::MAX);
         let from = Timestamp::from_micros(outcome.at.micros().saturating_sub(keep));
+        if self.at != Some(outcome.at) {
+            self.known.clear();
+            self.at = Some(outcome.at);
+        }
         for id in &outcome.queue_ids {
-            let found = self.file.messages_of_queue_id(id, from, to)?;
-            if let Some(message) = newest(found, outcome) {
-                return Ok(Some(message));
+            if !self.known.contains_key(id) {
+                self.known.insert(id.clone(), self.file.messages_of_queue_id(id, from, to)?);
+            }
+            if let Some(message) = self.known.get(id).and_then(|messages| newest(messages, outcome)) {
+                return Ok(Some(message.clone()));
             }
         }
         let Some(message_id) = &outcome.message_id else { return Ok(None) };
@@ -145,11 +165,11 @@ impl Finder<'_> {
 
 /// Returns the newest of these messages that an outcome can have. A server can use a queue id again, and an outcome is of
 /// the message that had the id at that time. Returns `None` if several upstreams have used the id.
-fn newest(mut found: Vec<SentMessage>, outcome: &OutcomeQuery) -> Option<SentMessage> {
-    found.retain(|message| is_possible(message, outcome));
-    let first = found.first()?;
-    let is_certain = found.iter().all(|message| message.key.upstream == first.key.upstream);
-    found.into_iter().next().filter(|_| is_certain)
+fn newest<'a>(found: &'a [SentMessage], outcome: &OutcomeQuery) -> Option<&'a SentMessage> {
+    let mut found = found.iter().filter(|message| is_possible(message, outcome));
+    let first = found.next()?;
+    let is_certain = found.all(|message| message.key.upstream == first.key.upstream);
+    Some(first).filter(|_| is_certain)
 }
 
 fn is_possible(message: &SentMessage, outcome: &OutcomeQuery) -> bool {

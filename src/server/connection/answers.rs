@@ -198,7 +198,18 @@ impl Connection {
         }
     }
 
+    /// Releases the upstream connection of an earlier message before a report, which needs none. The client has perhaps
+    /// abandoned the earlier message between its pieces.
+    fn release_for_report(&mut self, session: &Session) {
+        if session.takes_report() {
+            self.abandon_parts();
+            self.server.relay.release(self.upstream.take());
+            (self.upstream_since, self.via) = (None, None);
+        }
+    }
+
     pub(super) async fn pass_message(&mut self, mut body: Body) -> Step {
+        self.release_for_report(body.session());
         if self.flush(body.session()).await.is_err() {
             self.upstream = None;
             return body.answer(MessageOutcome::ClientGone, 0, clock::now());
@@ -209,6 +220,9 @@ impl Connection {
     }
 
     pub(super) async fn pass_chunk(&mut self, mut chunk: Chunk) -> Step {
+        if chunk.is_first() {
+            self.release_for_report(chunk.session());
+        }
         if self.flush(chunk.session()).await.is_err() {
             self.upstream = None;
             return chunk.answer(MessageOutcome::ClientGone, 0, clock::now());

@@ -1,7 +1,7 @@
 //! Queue ids and marks that are not in the state file yet.
 
 use super::row::{QueueIdKey, SentMessage};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -74,6 +74,12 @@ impl QueueIdMemory {
             inner.marks.extend(marks);
         }
         has_room
+    }
+
+    /// Withdraws marks that could not be written in time, so that their outcomes can be given again. A mark that the
+    /// writer has taken for a batch at this moment stays.
+    pub fn withdraw(&self, marks: &BTreeSet<(QueueIdKey, u64)>) {
+        self.lock().marks.retain(|mark| !marks.contains(mark));
     }
 
     /// Waits until everything that has been added is in the file.
