@@ -59,7 +59,7 @@ pub struct History {
 }
 
 /// Rows that could not be used.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct BadRows {
     pub count: u64,
     /// Number of rows read, bad or not.
@@ -75,24 +75,20 @@ const MAX_REASON_LENGTH: usize = 160;
 
 /// Rows of the input.
 struct Rows {
-    input: Box<dyn std::io::BufRead + Send>,
+    input: Box<dyn std::io::BufRead>,
     format: Format,
     /// Last line read.
     line: Vec<u8>,
     /// Number of that line, from 1.
     number: u64,
-    /// Values of that line, if the format is CSV.
-    record: ByteRecord,
 }
 
-#[derive(Clone)]
 enum Format {
     Csv(Columns),
     Json,
 }
 
 /// Index of each column in a CSV line.
-#[derive(Clone)]
 struct Columns {
     t: usize,
     sender: usize,
@@ -130,7 +126,7 @@ impl std::fmt::Display for ReadError {
 impl History {
     /// Opens a file, or standard input if the path is `-`.
     pub fn open(path: &Path, missing_user: MissingUser) -> Result<Self, ReadError> {
-        let (input, length): (Box<dyn Read + Send>, _) = if path == Path::new("-") {
+        let (input, length): (Box<dyn Read>, _) = if path == Path::new("-") {
             (Box::new(std::io::stdin()), None)
         } else {
             let file = File::open(path).map_err(ReadError::Io)?;
@@ -146,7 +142,7 @@ impl History {
         Ok(history)
     }
 
-    fn read(input: impl Read + Send + 'static, missing_user: MissingUser) -> Result<Self, ReadError> {
+    fn read(input: impl Read + 'static, missing_user: MissingUser) -> Result<Self, ReadError> {
         let rows = Rows::begin(input)?;
         let (bad, progress) = (BadRows::default(), ProgressBar::hidden());
         let ready = VecDeque::new();
@@ -154,26 +150,6 @@ impl History {
         history.next = history.good_row()?;
         history.gather()?;
         Ok(history)
-    }
-
-    /// Returns a history that continues here with this input, which [`History::next_block`] gives.
-    pub fn continued(&self, input: impl std::io::BufRead + Send + 'static) -> Self {
-        let Rows { format, line, number, record, .. } = &self.rows;
-        let (format, line, number, record) = (format.clone(), line.clone(), *number, record.clone());
-        let rows = Rows { input: Box::new(input), format, line, number, record };
-        let (ready, next, bad) = (self.ready.clone(), self.next.clone(), self.bad.clone());
-        let progress = ProgressBar::hidden();
-        Self { rows, missing_user: self.missing_user, ready, next, latest: self.latest, bad, progress }
-    }
-
-    /// Returns some octets of the input without reading rows; empty at the end.
-    pub fn next_block(&mut self) -> std::io::Result<Arc<[u8]>> {
-        let block: Arc<[u8]> = self.rows.input.fill_buf()?.into();
-        self.rows.input.consume(block.len());
-        if block.is_empty() {
-            self.progress.finish_and_clear();
-        }
-        Ok(block)
     }
 
     /// Returns whether rows of the history can name a client.
@@ -274,14 +250,14 @@ impl Columns {
 }
 
 impl Rows {
-    fn begin(mut input: impl Read + Send + 'static) -> Result<Self, ReadError> {
+    fn begin(mut input: impl Read + 'static) -> Result<Self, ReadError> {
         let mut first = Vec::new();
         input.by_ref().take(2).read_to_end(&mut first).map_err(ReadError::Io)?;
         let is_gzip = first == GZIP;
         let input = std::io::Cursor::new(first).chain(input);
-        let input: Box<dyn Read + Send> = if is_gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) };
+        let input: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) };
         let input = Box::new(BufReader::with_capacity(1 << 16, input));
-        let mut rows = Self { input, format: Format::Json, line: Vec::new(), number: 0, record: ByteRecord::new() };
+        let mut rows = Self { input, format: Format::Json, line: Vec::new(), number: 0 };
         // Skip empty lines before the CSV header or the first JSON row.
         while rows.read_line()? && rows.line.is_empty() {}
         let byte_order_mark = "\u{feff}".as_bytes();
@@ -289,8 +265,7 @@ impl Rows {
             rows.line.drain(..byte_order_mark.len());
         }
         if !rows.line.starts_with(b"{") {
-            split(&rows.line, &mut rows.record);
-            rows.format = Format::Csv(Columns::of(&rows.record)?);
+            rows.format = Format::Csv(Columns::of(&record(&rows.line))?);
             rows.line.clear();
         }
         Ok(rows)
@@ -321,28 +296,27 @@ impl Rows {
         let row = match (&self.format, self.line.len() as u64) {
             (_, MAX_LINE) => Err(format!("it is longer than {MAX_LINE} octets")),
             (Format::Json, _) => row_of_json(&self.line),
-            (Format::Csv(columns), _) => {
-                split(&self.line, &mut self.record);
-                row_of_csv(&self.record, columns)
-            }
+            (Format::Csv(columns), _) => row_of_csv(&self.line, columns),
         };
         self.line.clear();
         Ok(Some(row))
     }
 }
 
-/// Splits a CSV line into the values of `record`. A quoted value never continues on the next line. Otherwise, after a
-/// missing quote, the rest of the file would be read as one value.
-fn split(line: &[u8], record: &mut ByteRecord) {
-    record.clear();
+/// Splits a CSV line into values. A quoted value never continues on the next line. Otherwise, after a missing quote,
+/// the rest of the file would be read as one value.
+fn record(line: &[u8]) -> ByteRecord {
+    let mut record = ByteRecord::new();
     if memchr::memchr(b'"', line).is_none() {
-        return line.split(|b| *b == b',').for_each(|value| record.push_field(value));
+        line.split(|b| *b == b',').for_each(|value| record.push_field(value));
+        return record;
     }
     let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(line);
-    *record = reader.into_byte_records().next().and_then(Result::ok).unwrap_or_default();
+    reader.into_byte_records().next().and_then(Result::ok).unwrap_or_default()
 }
 
-fn row_of_csv(record: &ByteRecord, columns: &Columns) -> Result<Message, String> {
+fn row_of_csv(line: &[u8], columns: &Columns) -> Result<Message, String> {
+    let record = record(line);
     let value = |at: usize| match record.get(at).map(std::str::from_utf8) {
         Some(Ok(text)) => Ok(text.trim_ascii()),
         Some(Err(_)) => Err("it is not UTF-8".to_owned()),

@@ -7,12 +7,9 @@ use super::totals::Totals;
 use crate::policy::limit::{Count, Limit, Quota, Scope};
 use crate::policy::matching::Field;
 use crate::policy::{KnownTo, Policy};
-use foldhash::fast::RandomState;
-use std::collections::HashMap;
-use std::io::{BufRead, ErrorKind, Read};
-use std::sync::Arc;
+use foldhash::fast::FixedState;
+use std::hash::BuildHasher as _;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::ScopedJoinHandle;
 
 /// Replay of the mail of some users, and its totals.
 #[derive(Clone)]
@@ -21,28 +18,16 @@ pub struct Part {
     pub totals: Totals,
 }
 
-/// Octets of a history, or the kind and the text of an error; empty at the end.
-type Block = Result<Arc<[u8]>, (ErrorKind, String)>;
+/// Number of messages that a thread gets at a time.
+const BATCH: usize = 512;
 
-/// Number of blocks that can wait for a thread.
+/// Number of batches that can wait for a thread.
 const MAX_WAITING: usize = 8;
 
 impl Part {
-    /// Sends some of the messages of a history.
-    fn replay_some(
-        &mut self,
-        history: &mut History,
-        mut is_own: impl FnMut(&Message) -> bool,
-    ) -> Result<(), ReadError> {
-        for number in 0.. {
-            let Some(mut message) = history.next_message()? else { break };
-            if is_own(&message) {
-                message.number = number;
-                let outcome = self.replay.send(&message, false);
-                self.totals.add(&message, &outcome, false);
-            }
-        }
-        Ok(())
+    fn send(&mut self, message: &Message) {
+        let outcome = self.replay.send(message, false);
+        self.totals.add(message, &outcome, false);
     }
 
     /// Adds the totals of another part.
@@ -84,108 +69,50 @@ fn is_of_one_user(limit: &Limit, has_clients: bool) -> bool {
     has_own_memory && !suspends_others && (!has_budgets || is_of_user || is_of_nobody)
 }
 
-/// Replays the rest of a history, divided among these parts. Each thread reads all rows, and sends the mail of its users:
-/// this is faster than to pass messages from thread to thread. Returns the parts, and the error that ended the history.
+/// Replays the rest of a history, divided among these parts. Returns the parts, and the error that ended the history.
 pub fn run(policy: &Policy, history: &mut History, parts: Vec<Part>) -> (Vec<Part>, Result<(), ReadError>) {
-    let number = parts.len();
-    let (parts, histories, results): (Vec<Part>, Vec<History>, Vec<_>) = std::thread::scope(|scope| {
-        let start = |(index, mut part): (usize, Part)| {
-            let (blocks, received) = sync_channel(MAX_WAITING);
-            let mut history = history.continued(Blocks { received, block: Arc::default(), at: 0 });
-            let thread = scope.spawn(move || {
-                let mut assignment = Assignment::new(policy, number);
-                let result = part.replay_some(&mut history, |message| assignment.thread(message) == index);
-                (part, history, result)
-            });
-            (blocks, thread)
+    std::thread::scope(|scope| {
+        let start = |part| {
+            let (batches, received) = sync_channel(MAX_WAITING);
+            (batches, scope.spawn(|| replay(part, received)))
         };
-        let (blocks, threads): (Vec<_>, Vec<_>) = parts.into_iter().enumerate().map(start).unzip();
-        distribute(history, blocks);
-        let join = |thread: ScopedJoinHandle<'_, (Part, History, Result<(), ReadError>)>| {
+        let (batches, threads): (Vec<_>, Vec<_>) = parts.into_iter().map(start).unzip();
+        let result = divide(policy, history, &batches);
+        // The threads end when the channels end.
+        drop(batches);
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Part>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        threads.into_iter().map(join).collect()
-    });
-    // Each thread has read the same rows.
-    for read in histories {
-        history.bad = read.bad;
-    }
-    (parts, results.into_iter().collect())
+        (threads.into_iter().map(join).collect(), result)
+    })
 }
 
-/// Gives each block of the history to all threads, until the end or an error.
-fn distribute(history: &mut History, threads: Vec<SyncSender<Block>>) {
-    loop {
-        let block = history.next_block().map_err(|error| (error.kind(), error.to_string()));
-        let is_last = block.as_ref().map_or(true, |block| block.is_empty());
-        for thread in &threads {
-            // This fails only if the thread has panicked, which joining the thread reports.
-            let _ = thread.send(block.clone());
+fn replay(mut part: Part, batches: Receiver<Vec<Message>>) -> Part {
+    batches.iter().flatten().for_each(|message| part.send(&message));
+    part
+}
+
+/// Reads the history, and gives each message to the thread of its user.
+fn divide(policy: &Policy, history: &mut History, threads: &[SyncSender<Vec<Message>>]) -> Result<(), ReadError> {
+    let mut batches: Vec<Vec<Message>> = threads.iter().map(|_| Vec::with_capacity(BATCH)).collect();
+    // A send fails only if the thread has panicked, which joining the thread reports.
+    let send = |thread: usize, batch| drop(threads[thread].send(batch));
+    let mut number = 0;
+    let result = loop {
+        let mut message = match history.next_message() {
+            Ok(Some(message)) => message,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        message.number = number;
+        number += 1;
+        let user = message.user.as_deref().map(|user| policy.normalizer.user(user));
+        let thread = (FixedState::default().hash_one(user) % threads.len() as u64) as usize;
+        batches[thread].push(message);
+        if batches[thread].len() == BATCH {
+            send(thread, std::mem::replace(&mut batches[thread], Vec::with_capacity(BATCH)));
         }
-        if is_last {
-            return;
-        }
-    }
-}
-
-/// Threads of the users. A new user goes to the thread that has sent to the fewest recipients so far.
-struct Assignment<'a> {
-    policy: &'a Policy,
-    /// Thread of each user, by the name in the history, and by the normalized name.
-    by_name: HashMap<Option<Arc<str>>, usize, RandomState>,
-    by_normalized: HashMap<Option<Box<str>>, usize, RandomState>,
-    /// Number of recipients of each thread.
-    loads: Vec<usize>,
-}
-
-impl<'a> Assignment<'a> {
-    fn new(policy: &'a Policy, threads: usize) -> Self {
-        let (by_name, by_normalized) = (HashMap::default(), HashMap::default());
-        Self { policy, by_name, by_normalized, loads: vec![0; threads] }
-    }
-
-    /// Returns the index of the thread that sends a message.
-    fn thread(&mut self, message: &Message) -> usize {
-        let known = self.by_name.get(&message.user).copied();
-        let thread = known.unwrap_or_else(|| {
-            let least = (0..self.loads.len()).min_by_key(|thread| self.loads[*thread]).unwrap_or_default();
-            let normalized = message.user.as_deref().map(|user| self.policy.normalizer.user(user).into());
-            let thread = *self.by_normalized.entry(normalized).or_insert(least);
-            self.by_name.insert(message.user.clone(), thread);
-            thread
-        });
-        self.loads[thread] += message.recipients.len();
-        thread
-    }
-}
-
-/// Input that comes in blocks from another thread.
-struct Blocks {
-    received: Receiver<Block>,
-    block: Arc<[u8]>,
-    /// Number of octets of the block that have been read.
-    at: usize,
-}
-
-impl BufRead for Blocks {
-    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
-        if self.at == self.block.len() {
-            // Without a sender, the input has ended.
-            let block = self.received.recv().unwrap_or_else(|_| Ok(Arc::default()));
-            (self.block, self.at) = (block.map_err(|(kind, text)| std::io::Error::new(kind, text))?, 0);
-        }
-        Ok(&self.block[self.at..])
-    }
-
-    fn consume(&mut self, octets: usize) {
-        self.at += octets;
-    }
-}
-
-impl Read for Blocks {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.fill_buf()?.read(buffer)?;
-        self.consume(read);
-        Ok(read)
-    }
+    };
+    batches.into_iter().enumerate().for_each(|(thread, batch)| send(thread, batch));
+    result
 }
