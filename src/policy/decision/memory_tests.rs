@@ -140,7 +140,8 @@ proptest! {
             let verdicts = store.replay(at(now), &request, &mut SessionCounters::default(), |plan| counted.extend(plan.limits()));
             let plan = Plan::new(&whole, &request, at(now));
             let mut expected: Vec<usize> = plan.limits().collect();
-            (counted.sort_unstable(), expected.sort_unstable());
+            counted.sort_unstable();
+            expected.sort_unstable();
             prop_assert_eq!(counted, expected);
             let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
             let expected = decide(&whole, at(now), &request, &plan, &mut loaded, &mut SessionCounters::default());
