@@ -66,8 +66,8 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -
         .open_listener()
         .numbered_upstreams(postfixes.each_ref().map(|postfix| (postfix.address(), "")))
         // A Postfix that reloads while connections wait to be accepted can leave some of them without a greeting. Weir
-        // then tries the next connection, and after two such attempts the clients must still be waiting.
-        .more("session = { upstream-timeout = \"8s\" }\n")
+        // then tries the next connection, and after several such attempts the clients must still be waiting.
+        .more("session = { upstream-timeout = \"5s\" }\n")
         .build();
     let weir = site.start();
     let (done, next) = (AtomicBool::new(false), AtomicUsize::new(0));
