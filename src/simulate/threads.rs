@@ -46,8 +46,8 @@ pub fn number(policy: &Policy, history: &History) -> usize {
 }
 
 /// Returns whether no two users share a budget or memory of the limit in a replay. All mail without a login counts as the
-/// mail of one user.
-fn is_of_one_user(limit: &Limit, has_clients: bool) -> bool {
+/// mail of one user. `has_clients`: messages can name a client.
+pub fn is_of_one_user(limit: &Limit, has_clients: bool) -> bool {
     let is_counted = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Refusals);
     let is_stored = limit.quotas().any(|quota| match quota {
         Quota::Never | Quota::Unlimited | Quota::Counter { scope: Scope::Message | Scope::Connection, .. } => false,

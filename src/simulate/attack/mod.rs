@@ -11,10 +11,9 @@ mod target;
 use super::History;
 use super::history_csv::{Message, ReadError};
 use super::replay::{Accounts, Outcome, Refused, Replay, disable_incomplete};
+use super::threads::is_of_one_user;
 use super::totals::RefusedRecipients;
-use crate::policy::limit::Limit;
-use crate::policy::matching::Field;
-use crate::policy::{KnownTo, Policy};
+use crate::policy::Policy;
 use crate::time::Timestamp;
 pub use kind::AttackKind;
 use random::Random;
@@ -112,7 +111,7 @@ impl Attacks {
     /// Replays the mail before the attacks.
     pub fn on(mut policy: Policy, accounts: Option<Accounts>, scene: Arc<Scene>) -> Self {
         let missing = disable_incomplete(&mut policy);
-        let needs_all = policy.limits.iter().any(|limit| limit.is_stored() && !is_of_user(limit));
+        let needs_all = !policy.limits.iter().all(|limit| is_of_one_user(limit, true));
         let mut replay = Replay::new(&policy, accounts, &missing);
         let before = scene.earlier.iter().filter(|message| needs_all || scene.is_of_target(message));
         before.for_each(|message| drop(replay.send(message, false)));
@@ -211,13 +210,6 @@ fn beginning(messages: &[Message], longest: Duration) -> Option<Timestamp> {
     let span = last.since(first);
     let latest = span.saturating_sub(longest);
     Some(first.after((span * 2 / 3).min(latest).max(span / 2)))
-}
-
-/// Returns whether each budget of a limit belongs to one user, and so does the memory of the limit.
-fn is_of_user(limit: &Limit) -> bool {
-    let memory = limit.distinct.and_then(|distinct| distinct.known_to);
-    let is_own_memory = memory.is_none_or(|memory| memory.known_to == KnownTo::Each(Field::User));
-    limit.per.contains(&Field::User) && is_own_memory
 }
 
 /// Returns whether the sender is suspended or locked until somebody ends this: nothing more gets through.
