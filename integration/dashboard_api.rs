@@ -1,6 +1,6 @@
 //! Tests of the routes of the API that the dashboard needs: limits, activity and levels of the past.
 
-use crate::harness::http::ask;
+use crate::harness::http::{ask, time};
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use serde_json::{Value, json};
 
@@ -124,8 +124,8 @@ fn activity_is_counted_by_minute() {
     assert_eq!(sum(&activity, "delays"), 1, "{activity}");
     let minutes = activity["minutes"].as_array().unwrap();
     assert_eq!(minutes.len(), 60);
-    assert!(minutes.windows(2).all(|pair| pair[0]["time"].as_str() < pair[1]["time"].as_str()));
-    assert!(minutes[59]["time"].as_str() <= activity["time"].as_str(), "{activity}");
+    assert!(minutes.windows(2).all(|pair| time(&pair[0]["time"]) < time(&pair[1]["time"])));
+    assert!(time(&minutes[59]["time"]) <= time(&activity["time"]), "{activity}");
     assert_eq!(get(&weir, "/v1/activity?minutes=3")["minutes"].as_array().unwrap().len(), 3);
 }
 

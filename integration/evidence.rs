@@ -1,5 +1,6 @@
 //! Tests of the evidence of limits: what a limit has refused, or would have refused if its mode were `enforce`.
 
+use crate::harness::http::time;
 use crate::harness::{Client, Outcome, Process, Site, Upstream, wait_for};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
@@ -55,7 +56,7 @@ fn a_limit_in_shadow_mode_has_evidence_of_its_senders_and_no_refusals() {
         };
         assert_eq!(counts(0), (Some("user=alice"), Some(5), Some(0)), "{evidence}");
         assert_eq!(counts(1), (Some("user=bob"), Some(1), Some(0)), "{evidence}");
-        assert!(evidence["senders"][0]["first"].as_str() <= evidence["senders"][0]["last"].as_str());
+        assert!(time(&evidence["senders"][0]["first"]) <= time(&evidence["senders"][0]["last"]));
         assert_eq!(get(&site, "/v1/refusals")["refusals"], Value::Array(Vec::new()));
         // The example is found by its ID.
         let before = evidence["senders"][1]["record"].as_i64().unwrap() + 1;

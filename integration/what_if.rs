@@ -1,6 +1,6 @@
 //! Tests of `POST /v1/what-if`: a limit is tried against the decision log.
 
-use crate::harness::http::{self, Answer};
+use crate::harness::http::{self, Answer, time};
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -129,7 +129,7 @@ fn a_tried_limit_counts_the_same_refusals_as_this_limit_in_shadow_mode() {
         let in_shadow_mode = weir.metric(&metric);
         assert!(in_shadow_mode > 0.0, "{name}");
         assert_eq!(answer["recipients-refused"].as_f64(), Some(in_shadow_mode), "{name}: {answer}");
-        assert!(answer["first"].as_str() <= answer["last"].as_str(), "{answer}");
+        assert!(time(&answer["first"]) <= time(&answer["last"]), "{answer}");
     }
     // A limit of another name, with the mode enforce, gives the same.
     let enforced = LIMITS[0].1.replace("bucket\"\ncount", "other\"\ncount").replace("mode = \"shadow\"\n", "");
@@ -150,7 +150,7 @@ fn the_answer_has_the_refusals_of_each_owner_and_of_whole_messages() {
     let owners = answer["owners"].as_array().unwrap();
     assert_eq!(owners.len(), 1, "{answer}");
     assert_eq!((&owners[0]["owner"], &owners[0]["refused"]), (&"user=alice".into(), &3.into()), "{answer}");
-    assert!(owners[0]["first"].as_str() < owners[0]["last"].as_str(), "{answer}");
+    assert!(time(&owners[0]["first"]) < time(&owners[0]["last"]), "{answer}");
     let message = answer["message"].as_str().unwrap();
     assert!(message.contains("accepted 27 recipients in 5 messages"), "{message}");
     let refused = "The limit bucket would have refused 7 of these recipients and 1 of these messages, with 3 refusals \

@@ -1,10 +1,12 @@
 //! Client of the admin API over HTTP. It sends each request over a connection of its own, octet for octet.
 
 use super::Process;
+use serde::Deserialize as _;
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
+use weir::time::Timestamp;
 
 /// Answer to a request.
 #[derive(Debug)]
@@ -75,4 +77,9 @@ pub fn ask_head(weir: &Process, request: &str, headers: &str) -> Answer {
         head.extend(octet);
     }
     read(&*head)
+}
+
+/// Returns the time of an answer. Texts of times do not sort as times: "10:00:00.12Z" sorts after "10:00:00.123Z".
+pub fn time(value: &Value) -> Timestamp {
+    Timestamp::deserialize(value).unwrap_or_else(|error| panic!("{error}: {value}"))
 }
