@@ -237,7 +237,8 @@ impl<T> PatternTable<T> {
             // Compare the beginning or end of the value first. Most patterns differ there, so that the value need not
             // be split.
             let matched = match class {
-                Class::Exact if **text == *value => return Some(index),
+                // A local pattern equals only a value without a domain.
+                Class::Exact | Class::Local if **text == *value => return Some(index),
                 Class::Exact | Class::Any => false,
                 _ if is_null => false,
                 Class::Local => value.starts_with(&**text) && split(value).0 == &**text,
@@ -397,6 +398,17 @@ mod tests {
         ] {
             assert_eq!(table.find(value), Some(&pattern), "{value}");
         }
+    }
+
+    #[test]
+    fn a_pattern_that_equals_a_login_without_a_domain_has_precedence() {
+        let mut table = table(Shape::Address, &["al*ice", "alice"]);
+        assert_eq!(table.find("alice"), Some(&"alice"));
+        // Do the same look-up in a table that has too many patterns to compare each pattern.
+        for other in ["b", "c", "d", "e", "f", "g", "h"] {
+            table.insert(other, other).unwrap();
+        }
+        assert_eq!(table.find("alice"), Some(&"alice"));
     }
 
     #[test]
