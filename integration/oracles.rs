@@ -92,7 +92,7 @@ impl Exim {
             if rule.look(filter.as_ref(), now, value) != distinct::Seen::Never {
                 count = 0.0;
             } else {
-                filter = Some(rule.learn(filter, now, value));
+                rule.learn(filter.get_or_insert_with(|| rule.begin(now)), now, value);
             }
         }
         let (mut after, outcome) = rule.step(state, now, count);

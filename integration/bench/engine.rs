@@ -51,7 +51,7 @@ fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Durati
             let (after, outcome) = rule.step(state, now, if seen == distinct::Seen::Never { 1.0 } else { 0.0 });
             state = Some(after);
             if seen != distinct::Seen::Lately {
-                filter = Some(filter_rule.learn(filter.take(), now, value));
+                filter_rule.learn(filter.get_or_insert_with(|| filter_rule.begin(now)), now, value);
             }
             outcome
         });

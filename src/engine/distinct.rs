@@ -93,6 +93,12 @@ impl Filter {
         self.epoch = epoch;
     }
 
+    /// Makes the newer generation the older one, and begins a new generation with a size in octets.
+    fn turn(&mut self, epoch: Timestamp, size: usize) {
+        let newer = std::mem::replace(&mut self.newer, Generation::few(size));
+        (self.epoch, self.older) = (epoch, newer);
+    }
+
     /// Adds a value to the newer generation again, after the store has lost this value.
     pub fn relearn(&mut self, value: Value) {
         self.newer.add(value);
@@ -167,56 +173,47 @@ impl Rule {
         }
     }
 
-    /// Adds a value, and returns the filter. If the filter has expired, a new filter with the rule's present size
-    /// replaces it.
-    pub fn learn(&self, filter: Option<Filter>, now: Timestamp, value: Value) -> Filter {
-        let filter = filter.map(|filter| (self.age(&filter, now), filter));
-        let mut filter = match (filter, self.lasts) {
-            (Some((Age::Current, filter)), Lasts::Bounded(_)) if filter.newer.is_full() => {
-                Filter { epoch: now, newer: Generation::few(self.size), older: filter.newer }
-            }
-            (Some((Age::Current, filter)), _) => filter,
-            (Some((Age::Turned, filter)), Lasts::Bounded(time)) => {
-                let due = filter.epoch.after(time);
-                let epoch = if now < due { now } else { due };
-                Filter { epoch, newer: Generation::few(self.size), older: filter.newer }
-            }
-            (Some((Age::Turned, filter)), Lasts::Remembered(time)) => {
+    /// Returns an empty filter that begins at `now`.
+    pub fn begin(&self, now: Timestamp) -> Filter {
+        let newer = match self.lasts {
+            Lasts::Remembered(_) | Lasts::Bounded(_) => Generation::few(self.size),
+            // Exim's filter has bits from its first value on, instead of exact values. This gives Weir the same false
+            // positives as Exim.
+            Lasts::Period(_) => Generation::bits(self.size),
+        };
+        Filter { epoch: now, newer, older: Generation::default() }
+    }
+
+    /// Adds a value. If the filter has expired, it first becomes empty and gets the rule's present size.
+    pub fn learn(&self, filter: &mut Filter, now: Timestamp, value: Value) {
+        match (self.age(filter, now), self.lasts) {
+            (Age::Current, Lasts::Bounded(_)) if filter.newer.is_full() => filter.turn(now, self.size),
+            (Age::Current, _) => {}
+            // If the generations are rotated early because the newer generation is too small, the new generation begins
+            // now.
+            (Age::Turned, Lasts::Bounded(time)) => filter.turn(now.min(filter.epoch.after(time)), self.size),
+            (Age::Turned, Lasts::Remembered(time)) => {
                 // The newer generation must have room for new values and also for known values, which are added again
                 // when they are seen again.
                 let size = (self.size + 2 * filter.newer.count()).min(MAX_OCTETS);
-                // If the generations are rotated early because the newer generation is too small, the new generation
-                // begins now.
-                let epoch = if now < filter.epoch.after(time) { now } else { filter.epoch.after(time) };
-                Filter { epoch, newer: Generation::few(size), older: filter.newer }
+                filter.turn(now.min(filter.epoch.after(time)), size);
             }
-            (_, Lasts::Remembered(_) | Lasts::Bounded(_)) => {
-                Filter { epoch: now, newer: Generation::few(self.size), older: Generation::default() }
-            }
-            // Exim's filter has bits from its first value on, instead of exact values. This gives Weir the same false
-            // positives as Exim.
-            (_, Lasts::Period(_)) => {
-                Filter { epoch: now, newer: Generation::bits(self.size), older: Generation::default() }
-            }
-        };
+            (Age::Turned, Lasts::Period(_)) | (Age::Gone, _) => *filter = self.begin(now),
+        }
         filter.newer.add(value);
-        filter
     }
 
     /// Adds a value that was last seen at `at`, a time in the past. A value from before the newer generation began is
     /// added to the older generation, as long as that has room, so that it is not remembered for too long.
-    pub fn learn_past(&self, filter: Option<Filter>, at: Timestamp, value: Value) -> Filter {
-        match filter {
-            Some(mut filter) if at < filter.epoch => {
-                if filter.older.size == 0 {
-                    filter.older = Generation::few(self.size);
-                }
-                if !filter.older.is_full() {
-                    filter.older.add(value);
-                }
-                filter
-            }
-            filter => self.learn(filter, at, value),
+    pub fn learn_past(&self, filter: &mut Filter, at: Timestamp, value: Value) {
+        if at >= filter.epoch {
+            return self.learn(filter, at, value);
+        }
+        if filter.older.size == 0 {
+            filter.older = Generation::few(self.size);
+        }
+        if !filter.older.is_full() {
+            filter.older.add(value);
         }
     }
 

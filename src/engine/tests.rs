@@ -284,11 +284,23 @@ proptest! {
                 prop_assert!(known || age >= remember, "forgotten after {age:?}");
                 prop_assert!(!known || age <= 2 * remember, "known after {age:?}");
             }
-            filter = Some(rule.learn(filter, now, value));
+            filter = learn(rule, filter, now, value);
             prop_assert!(knows(rule, filter.as_ref(), now, value));
             learnt.push((now, value));
         }
     }
+}
+
+/// Adds a value to a filter, which is new if there is none.
+fn learn(
+    rule: distinct::Rule,
+    filter: Option<distinct::Filter>,
+    now: Timestamp,
+    value: distinct::Value,
+) -> Option<distinct::Filter> {
+    let mut filter = filter.unwrap_or_else(|| rule.begin(now));
+    rule.learn(&mut filter, now, value);
+    Some(filter)
 }
 
 /// Returns the share of unknown values that the filter reports as known, after `filled` times `limit` values were
@@ -302,7 +314,7 @@ fn false_positives(limit: usize, filled: f64, trials: usize) -> f64 {
         let learnt: HashSet<String> =
             (0..(limit as f64 * filled) as usize).map(|n| format!("{round}/{n}@in.example")).collect();
         for value in &learnt {
-            filter = Some(rule.learn(filter, at(0.0), distinct::Value::of(value)));
+            filter = learn(rule, filter, at(0.0), distinct::Value::of(value));
         }
         let known =
             |n: &usize| knows(rule, filter.as_ref(), at(1.0), distinct::Value::of(&format!("{round}/{n}@out.example")));
@@ -339,7 +351,7 @@ fn a_filter_grows_with_the_known_values() {
     for today in 0..600 {
         now = now.after(day);
         for reader in (0..20 * (today + 1)).step_by(7) {
-            filter = Some(rule.learn(filter, now, distinct::Value::of(&format!("reader-{reader}"))));
+            filter = learn(rule, filter, now, distinct::Value::of(&format!("reader-{reader}")));
         }
     }
     let known =
@@ -353,10 +365,9 @@ fn a_filter_grows_with_its_limit() {
     let small = distinct::Rule::new(30.0, day, None).unwrap();
     let large = distinct::Rule::new(30.0, day, Some(180 * day)).unwrap();
     let first = distinct::Value::of("first");
-    let filter = small.learn(None, at(0.0), first);
+    let filter = learn(small, None, at(0.0), first);
     let value = |n: usize| distinct::Value::of(&format!("value-{n}"));
-    let learn = |filter, n| Some(large.learn(filter, at(1.0), value(n)));
-    let filter = (0..2000).fold(Some(filter), learn);
+    let filter = (0..2000).fold(filter, |filter, n| learn(large, filter, at(1.0), value(n)));
     assert!(knows(large, filter.as_ref(), at(2.0), first));
     assert!((0..2000).all(|n| knows(large, filter.as_ref(), at(2.0), value(n))));
     assert!(!(2000..4000).any(|n| knows(large, filter.as_ref(), at(2.0), value(n))), "not yet, this early");
@@ -368,11 +379,11 @@ fn a_filter_grows_with_its_limit() {
 #[test]
 fn a_filter_is_as_large_as_exims() {
     let with_burst = distinct::Rule::with_burst(200.0, 20.0, Duration::from_secs(60), None).unwrap();
-    assert_eq!(with_burst.learn(None, at(0.0), distinct::Value::of("x")).generation().1, 400);
+    assert_eq!(with_burst.begin(at(0.0)).generation().1, 400);
     let filter = |limit: f64, remember: Option<&str>| {
         let remember = remember.map(|time| parse_duration(time).unwrap());
         let rule = distinct::Rule::new(limit, Duration::from_secs(86_400), remember)?;
-        Some(rule.learn(None, at(0.0), distinct::Value::of("x")))
+        learn(rule, None, at(0.0), distinct::Value::of("x"))
     };
     let size = |limit, remember| filter(limit, remember).map(|filter| filter.generation().1);
     assert_eq!(size(1.0, None), Some(40));

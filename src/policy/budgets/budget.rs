@@ -177,10 +177,10 @@ impl Slot {
         let Some(rule) = filter else { return };
         for value in values {
             let before = budget.seen.as_ref().map(|filter| filter.generation());
-            let filter = rule.learn(budget.seen.take().map(Arc::unwrap_or_clone), now, *value);
+            let filter = Arc::make_mut(budget.seen.get_or_insert_with(|| Arc::new(rule.begin(now))));
+            rule.learn(filter, now, *value);
             change.turned |= before != Some(filter.generation());
             change.learnt.push(*value);
-            budget.seen = Some(Arc::new(filter));
         }
     }
 }
@@ -211,11 +211,11 @@ impl Slot {
             let (before, change) = (filter.map(Filter::generation), self.change.get_or_insert_default());
             let budget = self.budget.get_or_insert(Budget::new(State { at, level: 0.0 }));
             budget.state.at = budget.state.at.max(at);
-            let filter = rule.learn_past(budget.seen.take().map(Arc::unwrap_or_clone), at, value);
+            let filter = Arc::make_mut(budget.seen.get_or_insert_with(|| Arc::new(rule.begin(at))));
+            rule.learn_past(filter, at, value);
             // The learnt values alone describe changes of the newer generation only.
             change.turned |= is_before || before != Some(filter.generation());
             change.learnt.push(value);
-            budget.seen = Some(Arc::new(filter));
         }
         new
     }

@@ -5,9 +5,11 @@ use super::*;
 /// Returns a filter that has learnt the first recipients of `asked`. Version 2 stored filters in the same form.
 fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
     let rule = policy.limits[0].distinct.unwrap().filter(policy.limits[0].count, &policy.limits[0].quota).unwrap();
-    let learn =
-        |filter, n| Some(rule.learn(filter, at(0), crate::engine::distinct::Value::of(&format!("{n}@example.net"))));
-    (0..values).fold(None, learn).unwrap()
+    let mut filter = rule.begin(at(0));
+    for n in 0..values {
+        rule.learn(&mut filter, at(0), crate::engine::distinct::Value::of(&format!("{n}@example.net")));
+    }
+    filter
 }
 
 #[tokio::test]

@@ -78,7 +78,12 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn learnt(rule: Rule, filter: Option<Filter>, now: i64, values: &[u32]) -> Option<Filter> {
-    values.iter().fold(filter, |filter, n| Some(rule.learn(filter, at(now), value(*n))))
+    if values.is_empty() {
+        return filter;
+    }
+    let mut filter = filter.unwrap_or_else(|| rule.begin(at(now)));
+    values.iter().for_each(|n| rule.learn(&mut filter, at(now), value(*n)));
+    Some(filter)
 }
 
 /// Applies an action to the filter and to the reference.
