@@ -306,21 +306,21 @@ impl Rows {
 /// Splits a CSV line into values. A quoted value never continues on the next line. Otherwise, after a missing quote,
 /// the rest of the file would be read as one value.
 fn record(line: &[u8]) -> ByteRecord {
-    let mut record = ByteRecord::new();
-    if memchr::memchr(b'"', line).is_none() {
-        line.split(|b| *b == b',').for_each(|value| record.push_field(value));
-        return record;
-    }
     let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(line);
     reader.into_byte_records().next().and_then(Result::ok).unwrap_or_default()
 }
 
 fn row_of_csv(line: &[u8], columns: &Columns) -> Result<Message, String> {
-    let record = record(line);
-    let value = |at: usize| match record.get(at).map(std::str::from_utf8) {
+    // Few lines have quotes, and a CSV reader for each line takes long.
+    let quoted = memchr::memchr(b'"', line).map(|_| record(line));
+    let values: Vec<&[u8]> = match &quoted {
+        None => line.split(|b| *b == b',').collect(),
+        Some(record) => record.iter().collect(),
+    };
+    let value = |at: usize| match values.get(at).map(|value| std::str::from_utf8(value)) {
         Some(Ok(text)) => Ok(text.trim_ascii()),
         Some(Err(_)) => Err("it is not UTF-8".to_owned()),
-        None => Err(format!("it has {} columns", record.len())),
+        None => Err(format!("it has {} columns", values.len())),
     };
     let more = |at: Option<usize>| at.map_or(Ok(""), value);
     row([
