@@ -3,8 +3,7 @@
 
 use super::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, SessionCounters, Slot};
 use super::exception::Suspension;
-use super::matching::NormalizedFacts;
-use super::request::{Facts, PolicyRequest};
+use super::request::PolicyRequest;
 use super::verdict::Verdict;
 use super::{Explained, Learnt, Lessons, Memory, Plan, Policy, decide, explain};
 use crate::engine::State;
@@ -29,6 +28,16 @@ struct Budgets {
     indices: HashMap<Key, usize, RandomState>,
     /// `None` while a decision uses the budget, and for a budget that was never charged.
     all: Vec<Option<Budget>>,
+}
+
+/// Recipient of a replayed event. If the message is delivered, a memory learns this recipient.
+pub struct ReplayedRecipient {
+    /// Index of the event in its request.
+    pub event: usize,
+    memory: Memory,
+    /// Index of the memory's budget.
+    index: usize,
+    value: Value,
 }
 
 impl InMemoryStore {
@@ -57,29 +66,37 @@ impl InMemoryStore {
     /// Decides on a list of events, and charges the events that pass. `counters`: the session's own counters.
     pub fn admit(&mut self, now: Timestamp, request: &PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
         let plan = Plan::new(&self.policy, request, now);
-        let verdicts = self.budgets.decide(&self.policy, now, request, &plan, counters);
+        let (verdicts, _) = self.budgets.decide(&self.policy, now, request, &plan, counters);
         self.begin_suspensions(&verdicts, now);
         verdicts
     }
 
     /// Decides like [`InMemoryStore::admit`] in less time, for replays of many messages: verdicts lack the evaluations of
-    /// limits whose memories know the recipient. Calls `inspect` with the plan.
+    /// limits whose memories know the recipient. Calls `inspect` with the plan. Also returns the recipients for
+    /// [`InMemoryStore::deliver`].
     pub fn replay(
         &mut self,
         now: Timestamp,
         request: &PolicyRequest,
         counters: &mut SessionCounters,
         inspect: impl FnOnce(&Plan<'_>),
-    ) -> Vec<Verdict> {
+    ) -> (Vec<Verdict>, Vec<ReplayedRecipient>) {
         let is_known = |key: KeyRef<'_>, memory: &Memory, value| {
             let seen = self.budgets.get(key).and_then(|budget| budget.seen.as_deref());
             memory.rule().look(seen, now, value) != Seen::Never
         };
         let plan = Plan::without_known(&self.policy, request, now, &is_known);
         inspect(&plan);
-        let verdicts = self.budgets.decide(&self.policy, now, request, &plan, counters);
+        let (verdicts, indices) = self.budgets.decide(&self.policy, now, request, &plan, counters);
+        let recipients = plan.memory_entries.iter().map(|entry| ReplayedRecipient {
+            event: entry.event,
+            memory: entry.memory,
+            index: indices[entry.key],
+            value: entry.value,
+        });
+        let recipients = recipients.collect();
         self.begin_suspensions(&verdicts, now);
-        verdicts
+        (verdicts, recipients)
     }
 
     /// Explains the response of every limit to the single event of `request`. Charges nothing.
@@ -97,26 +114,14 @@ impl InMemoryStore {
         missing.map(|key| key.owned()).collect()
     }
 
-    /// Makes memories learn the recipients of a message that was delivered. `facts` are those of the message, with its
-    /// accepted recipients. A store on disk does the same by a decision on [`Event::Delivered`](super::request::Event).
-    pub fn deliver(&mut self, now: Timestamp, facts: &Facts) {
-        let policy = &self.policy;
-        if !policy.has_memories() {
-            return;
-        }
-        let facts = NormalizedFacts::new(facts, &policy.normalizer, &policy.senders, &policy.zone, now);
-        let mut buffer = String::new();
-        for recipient in facts.recipients() {
-            let value = Value::of(recipient);
-            for memory in policy.memories() {
-                if let Ok(key) = memory.key(&facts, value, &mut buffer) {
-                    let index = self.budgets.index(key);
-                    let mut slot = Slot::from(self.budgets.all[index].take());
-                    slot.heal(now);
-                    slot.learn(memory.rule(), now, value);
-                    self.budgets.all[index] = slot.budget;
-                }
-            }
+    /// Makes memories learn these recipients of a replayed message, which was delivered.
+    pub fn deliver<'r>(&mut self, now: Timestamp, recipients: impl IntoIterator<Item = &'r ReplayedRecipient>) {
+        for recipient in recipients {
+            let budget = &mut self.budgets.all[recipient.index];
+            let mut slot = Slot::from(budget.take());
+            slot.heal(now);
+            slot.learn(recipient.memory.rule(), now, recipient.value);
+            *budget = slot.budget;
         }
     }
 
@@ -178,6 +183,7 @@ impl Budgets {
         self.all.len() - 1
     }
 
+    /// Returns the verdicts, and the indices of the plan's budgets.
     fn decide(
         &mut self,
         policy: &Policy,
@@ -185,11 +191,11 @@ impl Budgets {
         request: &PolicyRequest,
         plan: &Plan<'_>,
         counters: &mut SessionCounters,
-    ) -> Vec<Verdict> {
+    ) -> (Vec<Verdict>, Vec<usize>) {
         let (indices, mut loaded) = self.take(plan.keys());
         let verdicts = decide(policy, now, request, plan, &mut loaded, counters);
         self.keep(&indices, loaded);
-        verdicts
+        (verdicts, indices)
     }
 
     /// Moves budgets out of the store, and returns their indices. Copying the budgets would take too long, because a

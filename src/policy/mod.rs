@@ -37,7 +37,7 @@ pub mod verdict;
 pub use budget_view::{BudgetReading, BudgetView, BudgetViews, QuotaSource};
 pub use decision::{Explained, decide, explain};
 pub use fullness::FullnessScan;
-pub use in_memory::InMemoryStore;
+pub use in_memory::{InMemoryStore, ReplayedRecipient};
 pub use lessons::{Learnt, LearntSums, Lessons, PastRecipient};
 pub use login_history::LoginHistory;
 pub use memory::{KnownTo, Memory, MemoryRules};

@@ -8,7 +8,7 @@ use crate::policy::exception::By;
 use crate::policy::limit::{Count, Limit, Quota, Scope};
 use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
-use crate::policy::{ConditionalCheck, InMemoryStore, Plan, Policy};
+use crate::policy::{ConditionalCheck, InMemoryStore, Plan, Policy, ReplayedRecipient};
 use ipnet::IpNet;
 use std::sync::Arc;
 
@@ -72,18 +72,17 @@ pub fn disable_incomplete(policy: &mut Policy) -> Vec<Option<&'static str>> {
     let missing = |limit: &Limit| {
         let is_of_connection = |quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
         match limit.count {
-            // A history records messages and recipients, which stand for MAIL, RCPT and DATA, but no other commands.
+            // A history records messages and recipients, which stand for MAIL, RCPT and DATA, but no other commands, and
+            // not what the upstream did with the mail.
             Count::Commands => Some("commands"),
+            count if count.is_of_past_events() => Some(count.name()),
             _ if limit.quotas().any(is_of_connection) => Some("connections"),
             _ => None,
         }
     };
     let missing: Vec<_> = policy.limits.iter().map(missing).collect();
-    for limit in
-        Arc::make_mut(&mut policy.limits).iter_mut().zip(&missing).filter_map(|(limit, missing)| missing.map(|_| limit))
-    {
-        (limit.quota, limit.overrides) = (Quota::Unlimited, None);
-    }
+    let limits = Arc::make_mut(&mut policy.limits).iter_mut().zip(&missing);
+    limits.filter(|(_, missing)| missing.is_some()).for_each(|(limit, _)| limit.disable());
     let watched = |limit: &Limit| limit.watch.and_then(|watched| missing[watched]);
     policy.limits.iter().zip(&missing).map(|(limit, own)| own.or_else(|| watched(limit))).collect()
 }
@@ -128,7 +127,8 @@ impl Replay {
         self.counters = SessionCounters::default();
         self.marks.clear();
         let mut charges = Vec::new();
-        let mut verdicts = self.decide(message, &asked).into_iter();
+        let (verdicts, replayed) = self.decide(message, &asked);
+        let mut verdicts = verdicts.into_iter();
         let mut ruled = |verdict: Verdict| {
             charges.extend(verdict.charges);
             refused(verdict.ruling)
@@ -145,7 +145,7 @@ impl Replay {
         let whole = whole.filter(|(_, needs_decision)| goes_on && *needs_decision).find_map(|(event, _)| {
             asked.events = vec![event];
             asked.declared = charges.extract_if(.., |charged| charged.until.is_of_size()).collect();
-            let verdict = self.decide(message, &asked).pop()?;
+            let verdict = self.decide(message, &asked).0.pop()?;
             charges.extend(verdict.charges);
             refused(verdict.ruling)
         });
@@ -156,7 +156,9 @@ impl Replay {
             self.store.give_back(&charges);
         }
         if whole.is_none() && goes_on {
-            self.store.deliver(message.at, &asked.facts);
+            // The first event is MAIL.
+            let is_accepted = |one: &&ReplayedRecipient| one.event > 0 && recipients[one.event - 1].is_none();
+            self.store.deliver(message.at, replayed.iter().filter(is_accepted));
         }
         let outcome = Outcome { recipients, message: whole };
         if !is_attack {
@@ -180,9 +182,9 @@ impl Replay {
         }
     }
 
-    fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
+    fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> (Vec<Verdict>, Vec<ReplayedRecipient>) {
         let (marks, mut conditional) = (&mut self.marks, Vec::new());
-        let verdicts = self.store.replay(message.at, asked, &mut self.counters, |plan| {
+        let (verdicts, recipients) = self.store.replay(message.at, asked, &mut self.counters, |plan| {
             plan.limits_with_peeks().for_each(|limit| marks.hold(limit));
             plan.limits().for_each(|limit| marks.count(limit));
             conditional.extend(plan.conditional_checks());
@@ -204,7 +206,7 @@ impl Replay {
         for (event, verdict) in asked.events.iter().zip(&verdicts) {
             self.marks.note(event, verdict);
         }
-        verdicts
+        (verdicts, recipients)
     }
 
     /// Adds the results of all limits for a message to the totals.

@@ -184,7 +184,9 @@ impl Replay {
             self.abandon(session);
             return (true, recipients);
         }
-        self.store.deliver(self.now, &facts);
+        let recipients = facts.recipients.clone();
+        let delivered = PolicyRequest::delivered(facts, recipients.into_iter());
+        self.store.admit(self.now, &delivered, &mut session.counters);
         session.counters.end_message();
         session.transaction = Transaction::default();
         (false, 0)
@@ -217,7 +219,7 @@ impl Replay {
     fn refuses(&mut self, session: &mut Session, record: &DecisionRecord, request: PolicyRequest) -> bool {
         let is_counted = self.is_counted(record);
         let (tried, mut applies) = (&self.tried, false);
-        let mut verdicts = self.store.replay(self.now, &request, &mut session.counters, |plan| {
+        let (mut verdicts, _) = self.store.replay(self.now, &request, &mut session.counters, |plan| {
             let conditional = plan.conditional_checks().map(|check| check.limit);
             applies = plan.limits_with_peeks().chain(conditional).any(|limit| tried.contains(&limit));
         });

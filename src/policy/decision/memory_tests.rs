@@ -8,7 +8,7 @@ use crate::policy::exception::Length;
 use crate::policy::limit::{Action, Algorithm, Count, Distinct, Ladder, Rung, Scope};
 use crate::policy::matching::{Field, Zone};
 use crate::policy::request::{Facts, Stage};
-use crate::policy::{InMemoryStore, KnownTo, Lessons, MemoryRules, PastRecipient};
+use crate::policy::{InMemoryStore, KnownTo, Lessons, MemoryRules, PastRecipient, ReplayedRecipient};
 use crate::time::{Units, parse_rate};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -38,7 +38,8 @@ fn passes(store: &mut InMemoryStore, now: Timestamp, user: &str, recipient: &str
 }
 
 fn deliver(store: &mut InMemoryStore, now: Timestamp, user: &str, recipient: &str) {
-    store.deliver(now, &Facts { recipients: vec![recipient.into()], ..facts(user) });
+    let request = PolicyRequest::delivered(facts(user), std::iter::once(recipient.into()));
+    store.admit(now, &request, &mut SessionCounters::default());
 }
 
 fn past(at: Timestamp, user: &str, recipient: &str) -> PastRecipient {
@@ -137,7 +138,7 @@ proptest! {
             let events = std::iter::once(Event::Mail).chain(events).collect();
             let request = PolicyRequest { facts: facts.clone(), events, ..PolicyRequest::default() };
             let mut counted = Vec::new();
-            let verdicts = store.replay(at(now), &request, &mut SessionCounters::default(), |plan| counted.extend(plan.limits()));
+            let (verdicts, replayed) = store.replay(at(now), &request, &mut SessionCounters::default(), |plan| counted.extend(plan.limits()));
             let plan = Plan::new(&whole, &request, at(now));
             let mut expected: Vec<usize> = plan.limits().collect();
             counted.sort_unstable();
@@ -157,7 +158,8 @@ proptest! {
             prop_assert_eq!(told(&verdicts), told(&expected));
             let passed = recipients.iter().zip(&verdicts[1..]).filter(|(_, verdict)| matches!(verdict.ruling, Ruling::Pass));
             facts.recipients = passed.map(|(recipient, _)| recipient.clone()).collect();
-            store.deliver(at(now), &facts);
+            let passes = |recipient: &&ReplayedRecipient| matches!(verdicts[recipient.event].ruling, Ruling::Pass);
+            store.deliver(at(now), replayed.iter().filter(passes));
             let request = PolicyRequest::delivered(facts.clone(), facts.recipients.iter().cloned());
             let plan = Plan::new(&whole, &request, at(now));
             let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();

@@ -137,26 +137,20 @@ impl<'a> Decision<'a> {
         let mut verdict = Verdict::default();
         // Collect all steps at once: pushing them one by one, as behind a filter, took a fifth of the decision's time.
         let mut steps: Vec<_> = checks.iter().map(|check| self.begin(check)).collect();
-        if checks.iter().any(|check| check.precondition.is_some() && !self.is_made(check)) {
-            let made: Vec<bool> = checks.iter().map(|check| self.is_made(check)).collect();
-            let mut is_made = made.iter().copied();
-            steps.retain(|_| is_made.next() == Some(true));
-            let not_made = checks.iter().zip(&made).filter(|(_, is_made)| !**is_made);
-            verdict.not_exceeded = not_made.map(|(check, _)| self.plan.budgets[check.budget].limit).collect();
+        let is_conditional = self.plan.is_conditional;
+        if is_conditional {
+            verdict.not_exceeded = self.leave_out(checks, &mut steps);
         }
-        let score = self.score_of(&steps);
-        for step in steps.iter_mut().filter(|step| step.limit.count != Count::Refusals) {
-            self.take_effect(step, event, score.as_ref(), &mut verdict, &mut refusal);
-        }
-        let refuses = |step: &Step<'_>| step.reached.as_ref().is_some_and(|reached| reached.refusal.is_some());
-        // A limit on refusals in shadow mode also counts the refusals that limits in shadow mode would make.
-        let would_refuse = refusal.is_some() || steps.iter().any(refuses);
-        for step in steps.iter_mut().filter(|step| step.limit.count == Count::Refusals) {
-            let is_refused = if step.limit.mode == Mode::Enforce { refusal.is_some() } else { would_refuse };
-            match is_refused {
-                true => self.take_effect(step, event, score.as_ref(), &mut verdict, &mut refusal),
-                false => step.effect = None,
+        let score = if is_conditional { self.score_of(&steps) } else { None };
+        let mut has_limit_on_refusals = false;
+        for step in &mut steps {
+            match step.limit.count {
+                Count::Refusals => has_limit_on_refusals = true,
+                _ => self.take_effect(step, event, score.as_ref(), &mut verdict, &mut refusal),
             }
+        }
+        if has_limit_on_refusals {
+            self.count_refusals(&mut steps, event, score.as_ref(), &mut verdict, &mut refusal);
         }
         for step in &steps {
             self.charge_step(step, event, refusal.is_some(), &mut verdict);
@@ -175,7 +169,40 @@ impl<'a> Decision<'a> {
         verdict
     }
 
-    /// Measures a step, and takes the actions of its limit. Merges a refusal by the limit into `refusal`.
+    /// Leaves out the steps whose preconditions do not hold. Returns their limits, as indices in the policy.
+    #[cold]
+    fn leave_out(&self, checks: &[Check], steps: &mut Vec<Step<'_>>) -> Vec<usize> {
+        let made: Vec<bool> = checks.iter().map(|check| self.is_made(check)).collect();
+        let mut is_made = made.iter().copied();
+        steps.retain(|_| is_made.next() == Some(true));
+        let not_made = checks.iter().zip(&made).filter(|(_, is_made)| !**is_made);
+        not_made.map(|(check, _)| self.plan.budgets[check.budget].limit).collect()
+    }
+
+    /// Measures the steps of limits on refusals, after the other steps.
+    #[cold]
+    fn count_refusals(
+        &mut self,
+        steps: &mut [Step<'_>],
+        event: &Event,
+        score: Option<&SuspicionScore>,
+        verdict: &mut Verdict,
+        refusal: &mut Option<Box<Refusal>>,
+    ) {
+        let refuses = |step: &Step<'_>| step.reached.as_ref().is_some_and(|reached| reached.refusal.is_some());
+        // A limit on refusals in shadow mode also counts the refusals that limits in shadow mode would make.
+        let would_refuse = refusal.is_some() || steps.iter().any(refuses);
+        for step in steps.iter_mut().filter(|step| step.limit.count == Count::Refusals) {
+            let is_refused = if step.limit.mode == Mode::Enforce { refusal.is_some() } else { would_refuse };
+            match is_refused {
+                true => self.take_effect(step, event, score, verdict, refusal),
+                false => step.effect = None,
+            }
+        }
+    }
+
+    /// Measures a step, and takes the actions of its limit, if a rung of its ladder is reached. Merges a refusal by the
+    /// limit into `refusal`.
     fn take_effect(
         &mut self,
         step: &mut Step<'_>,
@@ -185,9 +212,19 @@ impl<'a> Decision<'a> {
         refusal: &mut Option<Box<Refusal>>,
     ) {
         self.measure(step, event);
-        if step.reached.is_none() {
-            return;
+        if step.reached.is_some() {
+            self.respond(step, score, verdict, refusal);
         }
+    }
+
+    #[cold]
+    fn respond(
+        &mut self,
+        step: &mut Step<'_>,
+        score: Option<&SuspicionScore>,
+        verdict: &mut Verdict,
+        refusal: &mut Option<Box<Refusal>>,
+    ) {
         verdict.limit_hits.extend(step.limit_hit());
         self.notify(step, score, verdict);
         self.suspect(step, verdict);

@@ -160,9 +160,10 @@ proptest! {
     ) {
         let address = |n: &u8| format!("r{n}@example.net");
         let mut store = store_with_memory(None);
-        let recipients = known.iter().map(|n| address(n).into()).collect();
         let (client, user) = ("192.0.2.7".parse().ok(), Some("alice".into()));
-        store.deliver(now(), &Facts { client, user, recipients, ..Facts::default() });
+        let facts = Facts { client, user, ..Facts::default() };
+        let delivered = PolicyRequest::delivered(facts, known.iter().map(|n| address(n).into()));
+        store.admit(now(), &delivered, &mut SessionCounters::default());
         let lock = Arc::new(lock(HOUR));
         Arc::make_mut(&mut store.policy.exceptions).suspend(lock.clone());
         let events: Vec<Event> = asked.iter().map(|n| rcpt(&address(n))).collect();

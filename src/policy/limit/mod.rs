@@ -31,7 +31,7 @@ pub(super) use template::Words;
 
 use super::Memory;
 use super::matching::{Field, Matcher, NormalizedFacts};
-use super::request::Stage;
+use super::request::{Event, Stage};
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State, regularity};
 use crate::time::Timestamp;
@@ -80,7 +80,9 @@ pub struct Derived {
     pub(super) matcher: usize,
     pub(super) owners: usize,
     pub(super) rows: usize,
-    /// Kinds of events that concern the limit: see [`Event::kind`](super::request::Event::kind).
+    /// Effect of each kind of event on the limit: see [`Event::kind`].
+    pub(super) effects: [Option<Effect>; Event::KINDS],
+    /// Kinds of events that have an effect: one bit for each.
     pub(super) interests: u16,
     /// The owner, the matcher, the override or the distinct value depends on the recipient.
     pub(super) depends_on_recipient: bool,
@@ -216,6 +218,12 @@ impl Limit {
             line: None,
             derived: Derived::default(),
         }
+    }
+
+    /// Disables the limit: no event has an effect on it, and it is never exceeded.
+    pub fn disable(&mut self) {
+        (self.quota, self.overrides) = (Quota::Unlimited, None);
+        (self.derived.effects, self.derived.interests) = ([None; Event::KINDS], 0);
     }
 
     /// Returns one limit for each of the rates.

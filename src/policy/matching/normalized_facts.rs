@@ -19,8 +19,9 @@ pub struct NormalizedFacts<'a> {
     own_sender: OnceCell<Option<bool>>,
     listener: Option<Cow<'a, str>>,
     user: Option<Cow<'a, str>>,
-    helo: Option<Cow<'a, str>>,
-    sender: Option<Cow<'a, str>>,
+    // Many policies ask for neither.
+    helo: OnceCell<Option<Cow<'a, str>>>,
+    sender: OnceCell<Option<Cow<'a, str>>>,
     /// Accepted recipients.
     recipients: OnceCell<Vec<Cow<'a, str>>>,
     /// Network of the client in the usual widths, which most limits per client use.
@@ -45,8 +46,8 @@ impl<'a> NormalizedFacts<'a> {
             own_sender: OnceCell::new(),
             listener: facts.listener.as_deref().map(lower_case),
             user: facts.user.as_deref().map(|user| normalizer.user(user)),
-            helo: facts.helo.as_deref().map(domain::normal),
-            sender: facts.sender.as_deref().map(|sender| normalizer.address(sender)),
+            helo: OnceCell::new(),
+            sender: OnceCell::new(),
             recipients: OnceCell::new(),
             network: OnceCell::new(),
             now,
@@ -80,7 +81,7 @@ impl<'a> NormalizedFacts<'a> {
     }
 
     pub fn helo(&self) -> Option<&str> {
-        self.helo.as_deref()
+        self.helo.get_or_init(|| self.facts.helo.as_deref().map(domain::normal)).as_deref()
     }
 
     pub fn user(&self) -> Option<&str> {
@@ -105,7 +106,8 @@ impl<'a> NormalizedFacts<'a> {
     }
 
     pub fn sender(&self) -> Option<&str> {
-        self.sender.as_deref()
+        let normalized = || self.facts.sender.as_deref().map(|sender| self.normalizer.address(sender));
+        self.sender.get_or_init(normalized).as_deref()
     }
 
     /// Returns whether the user may send as the sender; `None` without a user, or if the sender is unknown or null.

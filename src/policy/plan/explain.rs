@@ -10,11 +10,11 @@ use crate::time::Timestamp;
 impl Plan<'_> {
     /// Returns the reason why the limit at this index did not apply to the first event; `None` if the limit applies.
     pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, index: usize) -> Option<SkipExplanation> {
-        let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
+        let (planner, limit) = (Planner::new(policy, request, now, None), &policy.limits[index]);
         let check = || {
             let effect = limit.effect(&request.events[0]).ok_or(SkipReason::Elsewhere)?;
             let subject = planner.subject(0);
-            planner.holds(limit, 0, &subject)?;
+            planner.check(limit, 0, &subject)?;
             Self::default().budget_index(&planner, index, limit, (0, &subject), 0)?;
             planner.amount(limit, effect, 0)?;
             Self::default().values(&planner, limit, 0)?;

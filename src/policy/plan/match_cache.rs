@@ -128,7 +128,7 @@ pub struct MatchCache<'a> {
     /// the first event.
     given: Vec<Cell<Option<bool>>>,
     /// Results of matchers, one for each event and matcher.
-    matchers: Vec<Cell<Option<Result<(), SkipReason>>>>,
+    matchers: Vec<Cell<Option<bool>>>,
     /// Override rows, one for each event and table of overrides.
     rows: Vec<Cell<Option<Option<OverrideRow>>>>,
     /// Owner parts of keys, one for each event and set of owner fields.
@@ -143,19 +143,27 @@ impl<'a> MatchCache<'a> {
         Self { matcher_set, given, matchers, rows, owners: vec![OnceCell::new(); matcher_set.owners.len() * events] }
     }
 
+    /// Returns whether the matcher at index `number` matches `subject`, the facts of the event at index `at`.
+    pub fn matches(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> bool {
+        let matchers = &self.matcher_set.matchers;
+        let cached = &self.matchers[matchers[number].index(number, matchers.len(), at)];
+        cached.get().unwrap_or_else(|| {
+            let matches = self.check(number, at, subject).is_ok();
+            cached.set(Some(matches));
+            matches
+        })
+    }
+
     /// Evaluates the matcher at index `number` for `subject`, the facts of the event at index `at`. If the matcher does
     /// not match, returns an error with the reason.
     pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
-        let matchers = &self.matcher_set.matchers;
-        let matcher = &matchers[number];
-        let cached = &self.matchers[matcher.index(number, matchers.len(), at)];
-        cached.get().unwrap_or_else(|| {
-            let said = check(&self.matcher_set.steps[matcher.entry.clone()], |number, is_of_event| {
-                self.holds(number, if is_of_event { at } else { 0 }, subject)
-            });
-            cached.set(Some(said));
-            said
-        })
+        check(self.steps(number), |number, is_of_event| self.holds(number, if is_of_event { at } else { 0 }, subject))
+    }
+
+    /// Returns whether the matcher at index `number` matches no event of the run, whose first event has the facts
+    /// `subject`. False if the result can differ between events.
+    pub fn fails_for_all(&self, number: usize, subject: &Subject<'_, '_>) -> bool {
+        !self.matcher_set.matchers[number].is_of_event && !self.matches(number, 0, subject)
     }
 
     fn holds(&self, number: usize, event: usize, subject: &Subject<'_, '_>) -> bool {
@@ -169,9 +177,12 @@ impl<'a> MatchCache<'a> {
     }
 
     /// Evaluates the matcher at index `number` for a subject that is not an event of the run. The result is not cached.
-    pub fn hold(&self, number: usize, subject: Subject<'_, '_>) -> bool {
-        let steps = &self.matcher_set.steps[self.matcher_set.matchers[number].entry.clone()];
-        check(steps, |number, _| self.matcher_set.conditions[number].holds(subject)).is_ok()
+    pub fn matches_other(&self, number: usize, subject: Subject<'_, '_>) -> bool {
+        check(self.steps(number), |number, _| self.matcher_set.conditions[number].holds(subject)).is_ok()
+    }
+
+    fn steps(&self, number: usize) -> &[Step] {
+        &self.matcher_set.steps[self.matcher_set.matchers[number].entry.clone()]
     }
 
     /// Returns the override row for the event at index `at`, from the table at index `number`.

@@ -1,7 +1,7 @@
 //! Memories in a plan: the keys of the memories that a limit asks, and the recipients that memories learn.
 
 use super::planner::Planner;
-use super::{MemoryEntry, Plan, Values};
+use super::{IsKnown, MemoryEntry, Plan, Values};
 use crate::engine::distinct::Value;
 use crate::policy::Memory;
 use crate::policy::limit::Limit;
@@ -22,15 +22,26 @@ impl<'a> Plan<'a> {
 
     /// Adds an entry for each memory and each recipient that is asked for, or to whom mail was delivered. A memory whose
     /// owner is unknown has no entry.
-    pub(super) fn add_memory_entries(&mut self, planner: &Planner<'a, '_>) {
-        for (event, _) in planner.recipients.iter().enumerate() {
+    pub(super) fn add_memory_entries(&mut self, planner: &Planner<'a, '_>, is_known: Option<&IsKnown<'_>>) {
+        let events = planner.request.events.len();
+        self.memory_entries.reserve(events * planner.policy.memories().len());
+        for event in 0..events {
             let Some(value) = planner.recipient_value(event) else { continue };
             for memory in planner.policy.memories() {
                 if let Ok(key) = self.memory_key(planner, *memory, value) {
-                    self.memory_entries.push(MemoryEntry { event, memory: *memory, key, value });
+                    let is_known = is_known.is_some_and(|is_known| is_known(self.keys.get(key), memory, value));
+                    self.memory_entries.push(MemoryEntry { event, memory: *memory, key, value, is_known });
                 }
             }
         }
+    }
+
+    /// Returns whether the limit's memory knows the recipient of an event, as far as the entries say so.
+    pub(super) fn knows(&self, limit: &Limit, event: usize) -> bool {
+        let memory = limit.distinct.and_then(|distinct| distinct.known_to);
+        let first = self.memory_entries.partition_point(|entry| entry.event < event);
+        let of_event = self.memory_entries[first..].iter().take_while(|entry| entry.event == event);
+        of_event.into_iter().any(|entry| entry.is_known && Some(entry.memory) == memory)
     }
 
     /// Returns the index in [`Plan::keys`] of the memory's key for a value.

@@ -23,7 +23,6 @@ use crate::policy::request::{Event, PolicyRequest};
 use crate::policy::{KnownTo, Memory, Policy};
 use crate::time::Timestamp;
 use exceeded::Precondition;
-pub use planner::IsKnown;
 use planner::Planner;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
@@ -34,6 +33,8 @@ use std::sync::Arc;
 pub struct Plan<'a> {
     /// Sorted by the index of the event.
     pub(super) checks: Vec<Check>,
+    /// A limit of these checks has conditions `exceeded` or `suspicion`.
+    pub(super) is_conditional: bool,
     pub(super) budgets: Vec<PlannedBudget<'a>>,
     /// Keys of stored budgets.
     pub(super) keys: Keys,
@@ -74,6 +75,8 @@ pub(super) struct MemoryEntry {
     /// Index in [`Plan::keys`] of the memory's key.
     pub key: usize,
     pub value: Value,
+    /// The memory knows the recipient. False if the plan was not made by [`Plan::without_known`].
+    pub is_known: bool,
 }
 
 /// Value of an event, for a limit that counts only new values.
@@ -169,6 +172,9 @@ impl Candidate {
     }
 }
 
+/// Function that returns whether a memory knows a recipient. The key is that of the memory's shard for the recipient.
+pub type IsKnown<'k> = dyn Fn(KeyRef<'_>, &Memory, Value) -> bool + 'k;
+
 /// Initial capacity for budgets.
 const INITIAL_BUDGETS: usize = 64;
 
@@ -203,10 +209,12 @@ impl<'a> Plan<'a> {
         is_known: Option<&IsKnown<'_>>,
     ) -> Self {
         let mut plan = Self::default();
-        let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
+        let kinds = request.events.iter().fold(0, |all, event| all | 1 << event.kind());
         let mut of_interest =
             policy.limits.iter().enumerate().filter(|(_, limit)| limit.derived.interests & kinds != 0).peekable();
-        let learns = policy.has_memories() && request.events.iter().any(|event| matches!(event, Event::Delivered(_)));
+        // A replay delivers later, when it knows which recipients were accepted.
+        let learns = policy.has_memories()
+            && (is_known.is_some() || request.events.iter().any(|event| matches!(event, Event::Delivered(_))));
         if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() && !learns {
             return plan;
         }
@@ -215,15 +223,20 @@ impl<'a> Plan<'a> {
         plan.checks.reserve(most);
         plan.budgets.reserve(most);
         plan.keys = Keys::with_capacity(most);
-        let planner = Planner { shared, ..Planner::new(policy, request, now) }.asking(is_known);
+        if is_known.is_some() {
+            plan.untouched.reserve(most);
+        }
+        let planner = Planner::new(policy, request, now, shared);
         plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
+        if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
+            plan.add_memory_entries(&planner, is_known);
+        }
         let subjects: Vec<_> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
         // Limits that look at other limits' budgets come after those limits in the policy.
-        of_interest.for_each(|(index, limit)| plan.apply(&planner, &subjects, index, limit));
-        plan.checks.sort_by_key(|check| check.event);
-        if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
-            plan.add_memory_entries(&planner);
+        for (index, limit) in of_interest.filter(|(_, limit)| !planner.is_for_others(limit, &subjects)) {
+            plan.apply(&planner, &subjects, index, limit);
         }
+        plan.checks.sort_by_key(|check| check.event);
         plan.add_signs(&planner);
         plan
     }
@@ -287,15 +300,17 @@ impl<'a> Plan<'a> {
             if is_early {
                 continue;
             }
-            if effect == Effect::Charge && limit.derived.skips_known && planner.knows(limit, at) {
+            if effect == Effect::Charge && limit.derived.skips_known && self.knows(limit, at) {
                 if planner.counts(limit, effect, at, subject) {
                     self.untouched.push(index);
                 }
                 continue;
             }
             if depends || known.is_none() {
-                let holds = planner.holds(limit, at, subject);
-                let budget = holds.and_then(|()| self.budget_index(planner, index, limit, (at, subject), began)).ok();
+                let budget = match planner.holds(limit, at, subject) {
+                    true => self.budget_index(planner, index, limit, (at, subject), began).ok(),
+                    false => None,
+                };
                 let has_precondition = limit.derived.has_precondition;
                 let conditional = |budget| {
                     (budget, if has_precondition { self.precondition(planner, limit, at, subject) } else { None })
@@ -306,6 +321,7 @@ impl<'a> Plan<'a> {
             let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), self.values(planner, limit, at)) else {
                 continue;
             };
+            self.is_conditional |= limit.derived.has_precondition;
             self.checks.push(Check { event: at, budget, effect, amount, values, precondition });
         }
     }

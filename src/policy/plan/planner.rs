@@ -3,54 +3,51 @@
 use super::match_cache::MatchCache;
 use super::{Candidate, Values};
 use crate::engine::distinct::Value;
+use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota};
 use crate::policy::matching::{Field, NormalizedFacts, SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
-use crate::policy::{Memory, Policy};
 use crate::time::Timestamp;
 use std::borrow::Cow;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashSet;
-
-/// Function that returns whether a memory knows a recipient. The key is that of the memory's shard for the recipient.
-pub type IsKnown<'k> = dyn Fn(KeyRef<'_>, &Memory, Value) -> bool + 'k;
 
 /// Planner of a run of events.
 pub struct Planner<'a: 'b, 'b> {
     pub policy: &'a Policy,
     pub request: &'b PolicyRequest,
     pub facts: NormalizedFacts<'b>,
-    /// Normalized recipient of each event.
-    pub recipients: Vec<Option<Cow<'b, str>>>,
-    /// Hash of the recipient of each event.
-    pub hashes: Vec<OnceCell<Value>>,
+    /// Recipient of each event.
+    recipients: Vec<Option<NormalRecipient<'b>>>,
     pub cache: MatchCache<'a>,
     /// New keys that share one budget instead of having a budget each.
     pub shared: Option<&'b HashSet<Key>>,
-    /// Function that asks a memory; `None`: only the decision asks.
-    pub is_known: Option<&'b IsKnown<'b>>,
-    /// Answers of memories, one for each event and memory; empty without `is_known`.
-    pub known: Vec<Cell<Option<bool>>>,
     /// Buffer in which keys are composed.
     pub buffer: RefCell<String>,
 }
 
-impl<'a: 'b, 'b> Planner<'a, 'b> {
-    pub fn new(policy: &'a Policy, request: &'b PolicyRequest, now: Timestamp) -> Self {
-        let facts = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.senders, &policy.zone, now);
-        let named = request.events.iter().map(Event::recipient);
-        let recipients = named.map(|recipient| Some(policy.normalizer.address(recipient?))).collect();
-        let cache = MatchCache::new(&policy.matcher_set, request.events.len());
-        let (hashes, buffer) = (vec![OnceCell::new(); request.events.len()], String::with_capacity(160).into());
-        let (shared, is_known, known) = (None, None, Vec::new());
-        Self { policy, request, facts, recipients, hashes, cache, shared, is_known, known, buffer }
-    }
+/// Normalized recipient.
+struct NormalRecipient<'b> {
+    address: Cow<'b, str>,
+    hash: OnceCell<Value>,
+}
 
-    /// Returns a planner that asks memories which recipients are known.
-    pub fn asking(self, is_known: Option<&'b IsKnown<'b>>) -> Self {
-        let answers = if is_known.is_some() { self.policy.memories().len() * self.request.events.len() } else { 0 };
-        Self { is_known, known: vec![Cell::new(None); answers], ..self }
+impl<'a: 'b, 'b> Planner<'a, 'b> {
+    pub fn new(
+        policy: &'a Policy,
+        request: &'b PolicyRequest,
+        now: Timestamp,
+        shared: Option<&'b HashSet<Key>>,
+    ) -> Self {
+        let facts = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.senders, &policy.zone, now);
+        let recipient = |event: &'b Event| {
+            Some(NormalRecipient { address: policy.normalizer.address(event.recipient()?), hash: OnceCell::new() })
+        };
+        let recipients = request.events.iter().map(recipient).collect();
+        let cache = MatchCache::new(&policy.matcher_set, request.events.len());
+        let buffer = String::with_capacity(160).into();
+        Self { policy, request, facts, recipients, cache, shared, buffer }
     }
 
     /// Returns the owner part of the budget that new keys share, if the event must be charged to that budget. This is
@@ -85,27 +82,47 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     /// Returns the effect of an event on the limit. A wrong password that the client repeats is one guess, so a limit on
     /// failed logins charges it once, and then only checks whether one more guess would pass.
     pub fn effect(&self, limit: &Limit, event: &Event) -> Option<Effect> {
-        match (limit.effect(event)?, limit.count) {
+        match (limit.derived.effects[event.kind()]?, limit.count) {
             (Effect::Charge, Count::LoginFailures) if self.request.facts.is_repeated_password => Some(Effect::Peek),
             (effect, _) => Some(effect),
         }
     }
 
-    /// Checks whether the limit applies to an event. If the limit does not apply, returns an error with the reason.
-    pub fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
+    /// Returns whether the limit's matcher matches no event of the run. A quick check: false if the matcher has to be
+    /// evaluated for each event.
+    pub fn is_for_others(&self, limit: &Limit, subjects: &[Subject<'_, '_>]) -> bool {
+        subjects.first().is_some_and(|subject| self.cache.fails_for_all(limit.derived.matcher, subject))
+    }
+
+    /// Returns whether the limit applies to an event.
+    pub fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> bool {
         let is_of_message = subject.recipients.is_some();
-        let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
-            // The end of a message has no recipient of its own. The values of its accepted recipients are checked later.
-            let comes_later = is_of_message && what.is_of_recipient();
-            !comes_later && !what.is_known(&self.facts, subject.recipient)
-        });
-        if let Some(what) = unknown {
+        self.unknown_value(limit, subject).is_none()
+            && match is_of_message && limit.matcher.needs_recipient() {
+                true => self.passing(limit).next().is_some(),
+                false => self.cache.matches(limit.derived.matcher, at, subject),
+            }
+    }
+
+    /// Checks whether the limit applies to an event, like [`Planner::holds`]. If the limit does not apply, returns an
+    /// error with the reason.
+    pub fn check(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
+        let is_of_message = subject.recipients.is_some();
+        if let Some(what) = self.unknown_value(limit, subject) {
             return Err(SkipReason::Unknown(what));
         }
-        if is_of_message && limit.matcher.needs_recipient() {
-            return self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient);
+        match is_of_message && limit.matcher.needs_recipient() {
+            true => self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient),
+            false => self.cache.check(limit.derived.matcher, at, subject),
         }
-        self.cache.check(limit.derived.matcher, at, subject)
+    }
+
+    /// Returns the field whose values the limit counts, if the event has no value of this field.
+    fn unknown_value(&self, limit: &Limit, subject: &Subject<'_, '_>) -> Option<Field> {
+        let what = limit.distinct.as_ref()?.what;
+        // The end of a message has no recipient of its own. The values of its accepted recipients are checked later.
+        let comes_later = subject.recipients.is_some() && what.is_of_recipient();
+        (!comes_later && !what.is_known(&self.facts, subject.recipient)).then_some(what)
     }
 
     /// Returns the limit's quota for an event: the quota of the override that applies, with the line of the override,
@@ -120,7 +137,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
 
     /// Returns whether a limit that applies to an event counts the event.
     pub fn counts(&self, limit: &Limit, effect: Effect, at: usize, subject: &Subject<'_, '_>) -> bool {
-        self.holds(limit, at, subject).is_ok()
+        self.holds(limit, at, subject)
             && self.cache.owners(limit.derived.owners, at, subject).is_ok()
             && self.amount(limit, effect, at).is_ok()
     }
@@ -129,7 +146,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     pub fn subject(&self, at: usize) -> Subject<'_, 'b> {
         let is_of_message = matches!(self.request.events[at], Event::Message | Event::End { .. });
         let recipients = is_of_message.then_some(self.request.facts.recipients.len());
-        Subject { facts: &self.facts, recipient: self.recipients[at].as_deref(), recipients }
+        Subject { facts: &self.facts, recipient: self.recipient(at), recipients }
     }
 
     /// Returns the accepted recipients that the limit's matcher matches.
@@ -138,7 +155,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         let all = self.facts.recipients().iter().map(|recipient| &**recipient);
         all.filter(move |recipient| {
             let subject = Subject { facts: &self.facts, recipient: Some(recipient), recipients };
-            self.cache.hold(limit.derived.matcher, subject)
+            self.cache.matches_other(limit.derived.matcher, subject)
         })
     }
 
@@ -159,26 +176,12 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
 
     /// Returns the hash of a recipient of the event at index `at`. Each recipient is hashed once for all limits.
     pub fn recipient_value(&self, at: usize) -> Option<Value> {
-        let recipient = self.recipients[at].as_deref()?;
-        Some(*self.hashes[at].get_or_init(|| Value::of(recipient)))
+        let recipient = self.recipients[at].as_ref()?;
+        Some(*recipient.hash.get_or_init(|| Value::of(&recipient.address)))
     }
 
-    /// Returns whether the limit's memory knows the recipient of the event at index `at`. False if this planner asks no
-    /// memories.
-    pub fn knows(&self, limit: &Limit, at: usize) -> bool {
-        let (Some(is_known), Some(value)) = (self.is_known, self.recipient_value(at)) else { return false };
-        let memories = self.policy.memories();
-        let memory = limit.distinct.and_then(|distinct| distinct.known_to);
-        let Some(number) = memories.iter().position(|known| Some(*known) == memory) else { return false };
-        let ask = || {
-            let mut buffer = self.buffer.borrow_mut();
-            let key = memories[number].key(&self.facts, value, &mut buffer);
-            key.is_ok_and(|key| is_known(key, &memories[number], value))
-        };
-        let answer = &self.known[at * memories.len() + number];
-        let is_known = answer.get().unwrap_or_else(ask);
-        answer.set(Some(is_known));
-        is_known
+    fn recipient(&self, at: usize) -> Option<&str> {
+        self.recipients[at].as_ref().map(|recipient| &*recipient.address)
     }
 
     /// Returns the values of an event, if the limit counts only new values, without their memories. Returns an error that
@@ -192,7 +195,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         }
         let value = match distinct.what {
             Field::Recipient => self.recipient_value(at),
-            _ => limit.value(&self.facts, self.recipients[at].as_deref()),
+            _ => limit.value(&self.facts, self.recipient(at)),
         };
         Ok(Values::One(Candidate::new(value.ok_or(SkipReason::Unknown(distinct.what))?)))
     }

@@ -84,8 +84,11 @@ impl Event {
         }
     }
 
+    /// Number of kinds of events.
+    pub(in crate::policy) const KINDS: usize = 12;
+
     /// Returns one event of each kind, in the order of [`Event::kind`].
-    pub(in crate::policy) fn samples() -> [Self; 12] {
+    pub(in crate::policy) fn samples() -> [Self; Self::KINDS] {
         let nobody = || Arc::from("");
         [
             Self::Connect,
@@ -103,9 +106,9 @@ impl Event {
         ]
     }
 
-    /// Returns a bit that stands for the kind of event.
-    pub(in crate::policy) fn kind(&self) -> u16 {
-        let bit = match self {
+    /// Returns the number of the kind of event: less than [`Event::KINDS`].
+    pub(in crate::policy) fn kind(&self) -> usize {
+        match self {
             Self::Connect => 0,
             Self::Command => 1,
             Self::Auth => 2,
@@ -118,8 +121,7 @@ impl Event {
             Self::Delivered(_) => 9,
             Self::Bounced(_) => 10,
             Self::Complained(_) => 11,
-        };
-        1 << bit
+        }
     }
 
     /// Returns whether the event is a command line.
