@@ -170,7 +170,6 @@ impl<'a> Decision<'a> {
     }
 
     /// Leaves out the steps whose preconditions do not hold. Returns their limits, as indices in the policy.
-    #[cold]
     fn leave_out(&self, checks: &[Check], steps: &mut Vec<Step<'_>>) -> Vec<usize> {
         let made: Vec<bool> = checks.iter().map(|check| self.is_made(check)).collect();
         let mut is_made = made.iter().copied();
@@ -180,7 +179,6 @@ impl<'a> Decision<'a> {
     }
 
     /// Measures the steps of limits on refusals, after the other steps.
-    #[cold]
     fn count_refusals(
         &mut self,
         steps: &mut [Step<'_>],
@@ -212,19 +210,9 @@ impl<'a> Decision<'a> {
         refusal: &mut Option<Box<Refusal>>,
     ) {
         self.measure(step, event);
-        if step.reached.is_some() {
-            self.respond(step, score, verdict, refusal);
+        if step.reached.is_none() {
+            return;
         }
-    }
-
-    #[cold]
-    fn respond(
-        &mut self,
-        step: &mut Step<'_>,
-        score: Option<&SuspicionScore>,
-        verdict: &mut Verdict,
-        refusal: &mut Option<Box<Refusal>>,
-    ) {
         verdict.limit_hits.extend(step.limit_hit());
         self.notify(step, score, verdict);
         self.suspect(step, verdict);
