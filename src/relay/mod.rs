@@ -179,10 +179,11 @@ impl Relay {
         Ok(())
     }
 
-    /// Sends the final dot and returns the upstream's reply to the message. This ends the transaction.
-    pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
+    /// Sends the last octets of the message with the final dot, and returns the upstream's reply to the message. This ends
+    /// the transaction.
+    pub async fn end(&self, transaction: &mut Option<Box<Transaction>>, last: Vec<u8>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
-        let ended = under_way.connection.end(FINAL_DOT_TIMEOUT).await;
+        let ended = under_way.connection.end(last, FINAL_DOT_TIMEOUT).await;
         let reply = ended.inspect_err(|_| under_way.upstream.count_failure())?;
         self.release(Some(under_way));
         Ok(reply)

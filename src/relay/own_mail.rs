@@ -46,7 +46,6 @@ impl Relay {
         if reply.code() != 354 {
             return Ok(reply);
         }
-        self.write(transaction, message.as_bytes()).await?;
-        self.end(transaction).await
+        self.end(transaction, message.as_bytes().to_vec()).await
     }
 }

@@ -20,6 +20,9 @@ use tokio::time::Instant;
 /// Maximum octets to read from the client at once.
 const READ_SIZE: usize = 64 * 1024;
 
+/// Maximum last octets of a message that wait for the end of all checks, to be sent with the final dot.
+const MAX_HELD: usize = 16 * 1024;
+
 /// Pipe from a client to an upstream.
 pub struct MessagePipe<'a> {
     pub server: &'a Server,
@@ -50,6 +53,8 @@ struct Transfer {
     /// True if the message's first line would continue the `Received:` line. If so, Weir reads and discards the rest of
     /// the message.
     is_continuation: bool,
+    /// Octets to be sent together with the octets that follow: first the `Received:` line, at the end the last octets.
+    held: Vec<u8>,
     /// The error because of which the upstream can no longer be used.
     lost: Option<RelayError>,
 }
@@ -69,10 +74,7 @@ impl MessagePipe<'_> {
     pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
         let received = body.received(clock::now());
-        let mut transfer = match self.begin(&received, body.session()).await {
-            Ok(transfer) => transfer,
-            Err(outcome) => return (self.cut_off(outcome), 0),
-        };
+        let mut transfer = self.begin(&received, body.session());
         let outcome = self.pass_body(&mut transfer, &mut reader, body).await;
         body.session().note_message_id(transfer.message_id.text());
         (outcome, reader.size())
@@ -87,13 +89,13 @@ impl MessagePipe<'_> {
             };
             transfer.is_continuation = reader.is_continuation();
             let too_large = reader.size() > body.max_size();
+            let octets = &self.input.unused()[..passed];
             if too_large {
                 *self.upstream = None;
-            } else {
-                let octets = &self.input.unused()[..passed];
-                if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, octets).await {
-                    return self.cut_off(outcome);
-                }
+            } else if mark.is_some() && octets.len() <= MAX_HELD {
+                transfer.hold(self.upstream, octets);
+            } else if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, octets).await {
+                return self.cut_off(outcome);
             }
             self.input.consume(passed + mark.unwrap_or(0));
             return match mark {
@@ -120,10 +122,7 @@ impl MessagePipe<'_> {
             Some(former) => former,
             None => {
                 let received = chunk.received(clock::now());
-                match self.begin(&received, chunk.session()).await {
-                    Ok(transfer) => Box::new(Parts { transfer, chunks: Chunks::default() }),
-                    Err(outcome) => return (Some(self.cut_off(outcome)), 0),
-                }
+                Box::new(Parts { transfer: self.begin(&received, chunk.session()), chunks: Chunks::default() })
             }
         };
         let passed = self.pass_piece(&mut parts_now, chunk).await;
@@ -159,17 +158,20 @@ impl MessagePipe<'_> {
             transfer.is_continuation = chunks.is_continuation();
             self.input.consume(here);
             left -= here as u64;
-            transfer.forward(self.server, self.upstream, self.cut, &out).await?;
+            match left == 0 && chunk.is_last() && out.len() <= MAX_HELD {
+                true => transfer.hold(self.upstream, &out),
+                false => transfer.forward(self.server, self.upstream, self.cut, &out).await?,
+            }
         }
         if chunk.is_last() && !transfer.failed() {
             out.clear();
             chunks.end(&mut out).map_err(MessageOutcome::Ambiguous)?;
-            transfer.forward(self.server, self.upstream, self.cut, &out).await?;
+            transfer.hold(self.upstream, &out);
         }
         Ok(())
     }
 
-    async fn begin(&mut self, received: &str, session: &Session) -> Result<Transfer, MessageOutcome> {
+    fn begin(&mut self, received: &str, session: &Session) -> Transfer {
         let (began, by) = (Instant::now(), self.message_by);
         let mut transfer = Transfer {
             began,
@@ -180,10 +182,11 @@ impl MessagePipe<'_> {
             from: session.checks_from_header().then(FromReader::default),
             report: session.takes_report().then(|| ReportMail::begin(self.server)),
             is_continuation: false,
+            held: Vec::new(),
             lost: None,
         };
-        transfer.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
-        Ok(transfer)
+        transfer.hold(self.upstream, received.as_bytes());
+        transfer
     }
 
     /// Waits for more octets of a message of which `size` octets have arrived.
@@ -283,6 +286,14 @@ impl Transfer {
             .then_some(MessageOutcome::TooSlow(options.min_data_rate))
     }
 
+    /// Reads octets of the message that go to the upstream together with the octets that follow, or with the final dot.
+    /// One write for all of them costs much less than one for each.
+    fn hold(&mut self, upstream: &mut Option<Box<relay::Transaction>>, octets: &[u8]) {
+        if self.inspect(upstream, octets) {
+            self.held.extend_from_slice(octets);
+        }
+    }
+
     /// Forwards octets, unless the upstream is lost or the message is refused. Returns an error if the connection must
     /// end.
     async fn forward(
@@ -292,6 +303,29 @@ impl Transfer {
         cut: &mut watch::Receiver<bool>,
         octets: &[u8],
     ) -> Result<(), MessageOutcome> {
+        if !self.inspect(upstream, octets) || octets.is_empty() {
+            return Ok(());
+        }
+        let mut held = std::mem::take(&mut self.held);
+        let octets = if held.is_empty() {
+            octets
+        } else {
+            held.extend_from_slice(octets);
+            &held
+        };
+        let began = Instant::now();
+        self.lost = tokio::select! {
+            biased;
+            written = server.relay.write(upstream, octets) => written.err(),
+            _ = cut.wait_for(|cut| *cut) => return Err(MessageOutcome::Stopping),
+        };
+        self.waited += began.elapsed();
+        Ok(())
+    }
+
+    /// Reads octets of the message. Returns whether they go to the upstream: the message is no report, the upstream is
+    /// not lost, and Weir does not refuse the message.
+    fn inspect(&mut self, upstream: &mut Option<Box<relay::Transaction>>, octets: &[u8]) -> bool {
         self.hops.read(octets);
         self.message_id.read(octets);
         if let Some(from) = &mut self.from {
@@ -299,18 +333,13 @@ impl Transfer {
         }
         if self.is_refused() {
             *upstream = None;
-        } else if let Some(report) = &mut self.report {
-            report.add(octets);
-        } else if self.lost.is_none() && !octets.is_empty() {
-            let began = Instant::now();
-            self.lost = tokio::select! {
-                biased;
-                written = server.relay.write(upstream, octets) => written.err(),
-                _ = cut.wait_for(|cut| *cut) => return Err(MessageOutcome::Stopping),
-            };
-            self.waited += began.elapsed();
+            return false;
         }
-        Ok(())
+        if let Some(report) = &mut self.report {
+            report.add(octets);
+            return false;
+        }
+        self.lost.is_none()
     }
 
     /// Returns whether the message cannot be delivered any more.
@@ -332,7 +361,7 @@ impl Transfer {
         }
         let outcome = match self.lost.take() {
             Some(error) => Err(error),
-            None => server.relay.end(upstream).await,
+            None => server.relay.end(upstream, std::mem::take(&mut self.held)).await,
         };
         match outcome {
             Ok(reply) | Err(RelayError::Refused(reply)) => MessageOutcome::Answered(reply),

@@ -254,11 +254,12 @@ impl Connection {
         }
     }
 
-    /// Ends the message: sends the final dot and returns the upstream's reply to it, if it arrives within `timeout`. A
-    /// reply that arrived before the final dot was sent is returned as an error, because such a reply does not accept
-    /// the message.
-    pub async fn end(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
-        self.write(b".\r\n").await?;
+    /// Ends the message: sends its last octets with the final dot, and returns the upstream's reply, if it arrives within
+    /// `timeout`. A reply that arrived before the final dot was sent is returned as an error, because such a reply does
+    /// not accept the message.
+    pub async fn end(&mut self, mut last: Vec<u8>, timeout: Duration) -> Result<Reply, RelayError> {
+        last.extend_from_slice(b".\r\n");
+        self.write(&last).await?;
         let began = Instant::now();
         let reply = self.wire.reply_within(timeout).await?;
         self.counted.observe_reply(Part::End, began.elapsed());
