@@ -27,6 +27,11 @@ struct Pending {
     /// Lines written so far.
     written: u64,
     is_writing: bool,
+    /// True if the writer thread sleeps until there is a line. Only then a new line wakes it, because waking costs a system
+    /// call.
+    is_asleep: bool,
+    /// Number of calls of [`Queue::flush`] that wait.
+    flushing: usize,
     /// True if the last write failed. If so, lost lines are not reported now, because the report would be lost, too.
     is_failing: bool,
     /// Number of lost lines that no report has stated yet.
@@ -48,6 +53,9 @@ struct Line {
 
 /// Minimum time between two reports of lost lines while the queue stays more than half full.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
+
+/// Time for which the writer thread waits for more lines after the first one.
+const GATHER_TIME: Duration = Duration::from_millis(1);
 
 impl Queue {
     /// Returns a queue that holds at most `capacity` octets of lines.
@@ -86,26 +94,28 @@ impl Queue {
         let losses = if is_report { std::mem::take(&mut pending.in_report) } else { 0 };
         pending.octets += text.len();
         pending.lines.push_back(Line { text, losses });
+        let is_asleep = std::mem::take(&mut pending.is_asleep);
         drop(pending);
-        self.work.notify_one();
+        if is_asleep {
+            self.work.notify_one();
+        }
     }
 
     /// Waits until all lines are written, for at most six times `patience`; stops earlier if no line is written for a
     /// whole `patience`. Returns whether all lines are written.
     pub fn flush(&self, patience: Duration) -> bool {
         let mut pending = self.pending();
+        pending.flushing += 1;
         for _ in 0..6 {
             let before = pending.written;
             let waited = self.idle.wait_timeout_while(pending, patience, |pending| pending.is_busy());
             pending = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if !pending.is_busy() {
-                return true;
-            }
-            if pending.written == before {
+            if !pending.is_busy() || pending.written == before {
                 break;
             }
         }
-        false
+        pending.flushing -= 1;
+        !pending.is_busy()
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -135,9 +145,15 @@ impl Queue {
                 }
                 None => {
                     pending.is_writing = false;
-                    self.idle.notify_all();
+                    if pending.flushing > 0 {
+                        self.idle.notify_all();
+                    }
+                    pending.is_asleep = true;
                     let wait = self.work.wait_while(pending, |pending| pending.lines.is_empty());
-                    wait.unwrap_or_else(PoisonError::into_inner)
+                    drop(wait);
+                    // Under load, write many lines each time that the thread wakes.
+                    thread::sleep(GATHER_TIME);
+                    self.pending()
                 }
             };
         }
