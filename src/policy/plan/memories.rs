@@ -40,8 +40,8 @@ impl<'a> Plan<'a> {
     pub(super) fn knows(&self, limit: &Limit, event: usize) -> bool {
         let memory = limit.distinct.and_then(|distinct| distinct.known_to);
         let first = self.memory_entries.partition_point(|entry| entry.event < event);
-        let of_event = self.memory_entries[first..].iter().take_while(|entry| entry.event == event);
-        of_event.into_iter().any(|entry| entry.is_known && Some(entry.memory) == memory)
+        let mut of_event = self.memory_entries[first..].iter().take_while(|entry| entry.event == event);
+        of_event.any(|entry| entry.is_known && Some(entry.memory) == memory)
     }
 
     /// Returns the index in [`Plan::keys`] of the memory's key for a value.

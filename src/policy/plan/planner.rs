@@ -104,16 +104,13 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
             }
     }
 
-    /// Checks whether the limit applies to an event, like [`Planner::holds`]. If the limit does not apply, returns an
-    /// error with the reason.
+    /// Checks whether the limit applies to an event. If the limit does not apply, returns an error with the reason.
     pub fn check(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
-        let is_of_message = subject.recipients.is_some();
-        if let Some(what) = self.unknown_value(limit, subject) {
-            return Err(SkipReason::Unknown(what));
-        }
-        match is_of_message && limit.matcher.needs_recipient() {
-            true => self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient),
-            false => self.cache.check(limit.derived.matcher, at, subject),
+        match self.unknown_value(limit, subject) {
+            _ if self.holds(limit, at, subject) => Ok(()),
+            Some(what) => Err(SkipReason::Unknown(what)),
+            None if subject.recipients.is_some() && limit.matcher.needs_recipient() => Err(SkipReason::NoRecipient),
+            None => self.cache.check(limit.derived.matcher, at, subject),
         }
     }
 
