@@ -158,6 +158,26 @@ fn a_mail_loop_is_refused() {
 }
 
 #[test]
+fn the_upstream_gets_no_octet_of_a_short_message_that_is_refused_at_its_end() {
+    let upstream = Upstream::start();
+    let limit = "limit = [{ name = \"small\", count = \"bytes\", per = [], rate = \"1K / 1d\", stage = \"end\" }]\n";
+    let site = Site::builder().open_listener().upstream(upstream.address(), "").more(limit).build();
+    let weir = site.start();
+    let mut client = Client::greeted_by(&weir);
+    let body = [BODY, &b"line\r\n".repeat(300)].concat();
+    client.begin_transaction();
+    client.say("DATA", "354");
+    client.send(&[&body, &b".\r\n"[..]].concat());
+    client.expect("552");
+    client.begin_transaction();
+    client.send(&[format!("BDAT {} LAST\r\n", body.len()).as_bytes(), &body].concat());
+    client.expect("552");
+    let unfinished = || Some(upstream.unfinished()).filter(|messages| messages.len() == 2);
+    assert_eq!(wait_for("end of both upstream connections", unfinished), [b"", b""]);
+    assert_eq!(upstream.acknowledged().len(), 0);
+}
+
+#[test]
 fn an_extension_that_the_upstream_lost_is_neither_ignored_nor_announced() {
     let upstream = Upstream::start();
     upstream.offer(&["PIPELINING", "8BITMIME", "SMTPUTF8", "DSN", "SIZE 1000000", "LIMITS RCPTMAX=7"]);

@@ -63,6 +63,8 @@ struct Shared {
     /// Replies to AUTH and to the client's next lines. The upstream reads a next line only after the reply 334.
     login: Vec<&'static str>,
     acknowledged: Vec<Vec<u8>>,
+    /// Octets of the messages whose connection ended before the final dot.
+    unfinished: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
     /// Connections: the maximum that is served at the same time (0: no maximum), the number served now, and the number
@@ -172,6 +174,11 @@ impl Upstream {
     /// Returns the acknowledged messages, still with stuffed dots.
     pub fn acknowledged(&self) -> Vec<Vec<u8>> {
         self.shared.lock().unwrap().acknowledged.clone()
+    }
+
+    /// Returns the octets of each message whose connection ended before the final dot.
+    pub fn unfinished(&self) -> Vec<Vec<u8>> {
+        self.shared.lock().unwrap().unfinished.clone()
     }
 
     pub fn forget(&self) {
@@ -324,7 +331,8 @@ fn receive(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mu
     let mut message = Vec::new();
     loop {
         let mut line = Vec::new();
-        if lines.read_until(b'\n', &mut line).ok()? == 0 {
+        if lines.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
+            shared.lock().unwrap().unfinished.push(message);
             return None;
         }
         if line == b".\r\n" {
