@@ -54,7 +54,8 @@ struct Line {
 /// Minimum time between two reports of lost lines while the queue stays more than half full.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
-/// Time for which the writer thread waits for more lines after the first one.
+/// Time for which the writer thread sleeps after it has written all lines. Lines that arrive in this time need not wake
+/// the thread.
 const GATHER_TIME: Duration = Duration::from_millis(1);
 
 impl Queue {
@@ -148,12 +149,13 @@ impl Queue {
                     if pending.flushing > 0 {
                         self.idle.notify_all();
                     }
-                    pending.is_asleep = true;
-                    let wait = self.work.wait_while(pending, |pending| pending.lines.is_empty());
-                    drop(wait);
-                    // Under load, write many lines each time that the thread wakes.
+                    drop(pending);
+                    // The thread sleeps after it has written, not before, so that a single line is written at once.
                     thread::sleep(GATHER_TIME);
-                    self.pending()
+                    let mut pending = self.pending();
+                    pending.is_asleep = pending.lines.is_empty();
+                    let wait = self.work.wait_while(pending, |pending| pending.lines.is_empty());
+                    wait.unwrap_or_else(PoisonError::into_inner)
                 }
             };
         }
