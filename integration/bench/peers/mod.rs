@@ -20,7 +20,7 @@ use std::path::PathBuf;
 #[command(name = "integration/bench/proxy")]
 pub struct Options {
     /// Rounds of each workload
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Seconds of each round and target
     #[arg(long, default_value_t = 1.5)]
@@ -31,7 +31,8 @@ pub struct Options {
     /// One round of few messages: checks that the command works, but measures nothing reliably
     #[arg(long)]
     pub short: bool,
-    /// Weir binary to measure instead of the one that was built; twice as NAME=PATH to compare two builds
+    /// Weir binary to measure instead of the one that was built; twice as NAME=PATH to compare two builds.
+    /// Relative paths begin at the root of the repository
     #[arg(long, value_name = "[NAME=]PATH")]
     pub weir: Vec<String>,
     /// Folder in which the packages nginx and libnginx-mod-mail are unpacked

@@ -119,15 +119,19 @@ pub struct Servers {
 
 impl Servers {
     pub fn start(binaries: &[(String, PathBuf)], nginx_root: &Path) -> Self {
+        // Servers run in other folders.
+        let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let nginx_root = absolute(nginx_root);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let sink = Target::start("direct", path, sink);
         let to = sink.address;
         let haproxy = Target::start("haproxy", path, |port| haproxy(path, port, to));
-        let nginx = Target::start("nginx", path, |port| nginx(path, nginx_root, port, to));
+        let nginx = Target::start("nginx", path, |port| nginx(path, &nginx_root, port, to));
         let mut targets = vec![sink, haproxy, nginx];
         for (name, binary) in binaries {
-            targets.push(Target::start(name, path, |port| weir(path, name, binary, port, to)));
+            let binary = absolute(binary);
+            targets.push(Target::start(name, path, |port| weir(path, name, &binary, port, to)));
         }
         Self { targets, folder }
     }
