@@ -24,7 +24,13 @@ const ATTEMPTS: u32 = 3;
 /// Processes to stop on a signal.
 static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
-/// Stops all servers on SIGINT or SIGTERM, and ends this program.
+/// Folder to remove on a signal.
+static FOLDER: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Time from SIGTERM until the folder is removed, so that the servers no longer write there.
+const BEFORE_REMOVAL: Duration = Duration::from_millis(500);
+
+/// Stops all servers on SIGINT or SIGTERM, removes their folder, and ends this program.
 pub fn stop_on_signals() {
     std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -35,6 +41,10 @@ pub fn stop_on_signals() {
         });
         for &id in RUNNING.lock().unwrap().iter() {
             let _ = kill_process(id, Signal::TERM);
+        }
+        std::thread::sleep(BEFORE_REMOVAL);
+        if let Some(folder) = &*FOLDER.lock().unwrap() {
+            let _ = std::fs::remove_dir_all(folder);
         }
         std::process::exit(130);
     });
@@ -124,6 +134,7 @@ impl Servers {
         let nginx_root = absolute(nginx_root);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
+        *FOLDER.lock().unwrap() = Some(path.to_owned());
         let sink = Target::start("direct", path, sink);
         let to = sink.address;
         let haproxy = Target::start("haproxy", path, |port| haproxy(path, port, to));
