@@ -48,7 +48,11 @@ mod oracles;
 mod outcome_address;
 mod outcomes;
 mod password_files;
+#[path = "bench/peers/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the benchmark uses all of it")]
+mod peers;
 mod policy;
+mod proxy_benchmark;
 mod proxy_protocol;
 mod real_clients;
 mod recommend;
