@@ -211,7 +211,8 @@ fn nginx(folder: &Path, root: &Path, port: u16, to: SocketAddr) -> Command {
     command
 }
 
-/// Returns a Weir with two limits per recipient (per client, as no user logs in), which never refuse, and durable state in the folder.
+/// Returns a Weir with durable state in the folder and two limits on recipients, which never refuse. The limits are per
+/// client, because no user logs in.
 fn weir(folder: &Path, name: &str, binary: &Path, port: u16, to: SocketAddr) -> Command {
     let text = format!(
         "hostname = \"weir.example\"\nstate = {{ path = \"{name}.db\" }}\n\
