@@ -15,8 +15,9 @@ pub struct Wire {
     /// Timeout for one reply, and for one call that sends octets.
     pub timeout: Duration,
     pub reader: Reader,
-    /// Octets that were read and are not parsed yet.
-    unused: Vec<u8>,
+    /// Octets that were read. The first `used` octets are parsed already.
+    bytes: Vec<u8>,
+    used: usize,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -27,7 +28,7 @@ const READ: usize = 4096;
 
 impl Wire {
     pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, timeout: Duration) -> Self {
-        Self { stream: Box::new(stream), timeout, reader: Reader::default(), unused: Vec::new() }
+        Self { stream: Box::new(stream), timeout, reader: Reader::default(), bytes: Vec::new(), used: 0 }
     }
 
     /// Establishes TLS on the stream.
@@ -66,7 +67,7 @@ impl Wire {
             let progress = tokio::time::timeout(timeout, progress).await.map_err(|_| RelayError::Timeout)?;
             let written = progress.map_err(RelayError::Io)?;
             if written == 0 {
-                self.unused.extend_from_slice(heard.filled());
+                self.bytes.extend_from_slice(heard.filled());
                 return if heard.filled().is_empty() { Err(RelayError::Closed) } else { Ok(false) };
             }
             rest = &rest[written..];
@@ -80,23 +81,36 @@ impl Wire {
     }
 
     pub async fn reply_within(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
+        // Replies to pipelined commands arrive together, and most of them need no timer.
+        if let Some(reply) = self.parse()? {
+            return Ok(reply);
+        }
         tokio::time::timeout(timeout, self.next_reply()).await.unwrap_or(Err(RelayError::Timeout))
     }
 
     pub async fn next_reply(&mut self) -> Result<Reply, RelayError> {
         loop {
-            let (used, reply) = self.reader.read(&self.unused).map_err(RelayError::Garbage)?;
-            self.unused.drain(..used);
-            if let Some(reply) = reply {
+            if let Some(reply) = self.parse()? {
                 return Ok(reply);
             }
-            self.unused.reserve(READ);
-            match self.stream.read_buf(&mut self.unused).await {
+            self.bytes.reserve(READ);
+            match self.stream.read_buf(&mut self.bytes).await {
                 Ok(0) => return Err(RelayError::Closed),
                 Ok(_) => {}
                 Err(error) => return Err(RelayError::Io(error)),
             }
         }
+    }
+
+    /// Parses the octets that were read. Returns the next reply, if all of it was read.
+    fn parse(&mut self) -> Result<Option<Reply>, RelayError> {
+        let (used, reply) = self.reader.read(&self.bytes[self.used..]).map_err(RelayError::Garbage)?;
+        self.used += used;
+        if self.used == self.bytes.len() {
+            self.bytes.clear();
+            self.used = 0;
+        }
+        Ok(reply)
     }
 
     /// Returns an error if the upstream has sent octets before the next command, because Weir would take them for the
@@ -112,7 +126,7 @@ impl Wire {
     /// Returns whether the upstream has sent no unexpected octets. Reads octets that have already arrived, without
     /// waiting.
     pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
-        if !self.unused.is_empty() || self.reader.is_inside() {
+        if !self.bytes.is_empty() || self.reader.is_inside() {
             return Ok(false);
         }
         let mut space = [0; 512];
@@ -126,7 +140,7 @@ impl Wire {
             Some(Err(error)) => Err(RelayError::Io(error)),
             Some(Ok(())) if buffer.filled().is_empty() => Err(RelayError::Closed),
             Some(Ok(())) => {
-                self.unused.extend_from_slice(buffer.filled());
+                self.bytes.extend_from_slice(buffer.filled());
                 Ok(false)
             }
         }
