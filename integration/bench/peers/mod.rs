@@ -64,10 +64,10 @@ pub fn run(options: &Options) -> bool {
     for &workload in &options.workloads {
         let rounds = measure(&servers, workload, options);
         nothing_lost &= rounds.iter().flatten().flatten().all(|round| round.lost == 0);
-        report::workload(&servers, workload, &rounds);
+        report::workload(&servers, workload, &rounds, !options.short);
     }
     let latencies = latencies(&servers, if options.short { 5 } else { 300 });
-    report::latency(&servers, &latencies);
+    report::latency(&servers, &latencies, !options.short);
     nothing_lost
 }
 

@@ -10,7 +10,8 @@ const CPU: f64 = 1.3;
 const RCPT: f64 = 0.2;
 const ADDED: f64 = 0.5;
 
-pub fn workload(servers: &Servers, workload: Workload, rounds: &[Option<Vec<Round>>]) {
+/// Prints the rounds of a workload. `has_goals`: the rounds are long enough to compare them with the goals.
+pub fn workload(servers: &Servers, workload: Workload, rounds: &[Option<Vec<Round>>], has_goals: bool) {
     println!("\n{}", workload.description());
     println!(
         "{:<10} {:>24} {:>8} {:>10} {:>8} {:>5}",
@@ -32,16 +33,17 @@ pub fn workload(servers: &Servers, workload: Workload, rounds: &[Option<Vec<Roun
         let cpu = median(rounds.iter().map(|round| round.cpu));
         let lost: u64 = rounds.iter().map(|round| round.lost).sum();
         println!("{:<10} {rate:>24} {rate_ratio:>8.2} {cpu:>10.3} {} {lost:>5}", target.name, ratio_text(cpu_ratio));
-        if number > NGINX {
+        if number > NGINX && has_goals {
             let goal = workload.goal();
             goals.push(format!("{}: messages/s >= {goal} of HAProxy: {}", target.name, met(rate_ratio >= goal)));
             goals.push(format!("{}: CPU <= {CPU} of HAProxy: {}", target.name, met(cpu_ratio <= CPU)));
         }
     }
-    println!("{}", goals.join("\n"));
+    goals.iter().for_each(|goal| println!("{goal}"));
 }
 
-pub fn latency(servers: &Servers, latencies: &[Vec<Latency>]) {
+/// Prints the latencies of each target. `has_goals`: there are enough sessions to compare them with the goals.
+pub fn latency(servers: &Servers, latencies: &[Vec<Latency>], has_goals: bool) {
     println!("\nlatency of sequential sessions, ms");
     println!("{:<10} {:>16} {:>20}", "", "RCPT p50 / p99", "session p50 / p99");
     let times = |latencies: &[Latency], of: fn(&Latency) -> Duration| {
@@ -55,7 +57,7 @@ pub fn latency(servers: &Servers, latencies: &[Vec<Latency>]) {
         let session = times(latencies, |latency| latency.session);
         let [rcpt_text, session_text] = [rcpt, session].map(|[p50, p99]| format!("{p50:.2} / {p99:.2}"));
         println!("{:<10} {rcpt_text:>16} {session_text:>20}", target.name);
-        if number > NGINX {
+        if number > NGINX && has_goals {
             let added = session[0] - direct;
             goals.push(format!("{}: RCPT p50 <= {RCPT} ms: {}", target.name, met(rcpt[0] <= RCPT)));
             goals.push(format!(
@@ -65,7 +67,7 @@ pub fn latency(servers: &Servers, latencies: &[Vec<Latency>]) {
             ));
         }
     }
-    println!("{}", goals.join("\n"));
+    goals.iter().for_each(|goal| println!("{goal}"));
 }
 
 /// Returns the text of a ratio, or a dash if a short run used less CPU time than the system's clock can measure.
