@@ -6,6 +6,11 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Attempts to start Postfix, and maximum time until its log says that it has started.
+const START_ATTEMPTS: usize = 3;
+const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Postfix {
     folder: tempfile::TempDir,
@@ -105,8 +110,29 @@ impl Postfix {
 
     /// Starts Postfix again at the same address.
     pub fn start_again(&self) {
-        self.postfix("start");
+        let is_up = (0..START_ATTEMPTS).any(|_| self.is_started());
+        assert!(is_up, "Postfix does not start");
         wait_for("greeting of Postfix", || std::net::TcpStream::connect(self.address).ok());
+    }
+
+    /// Starts Postfix. Returns false if its log does not work. Rarely, on a busy machine, `postlogd` logs to itself while
+    /// its socket is full, and waits for itself; every other program of Postfix then waits for `postlogd`, and
+    /// `postfix stop` waits for all of them.
+    fn is_started(&self) -> bool {
+        let starts = || std::fs::read_to_string(self.path("log")).unwrap().matches("daemon started").count();
+        let before = starts();
+        self.postfix("start");
+        let deadline = Instant::now() + LOG_PATIENCE;
+        while starts() == before {
+            if Instant::now() > deadline {
+                let id = std::fs::read_to_string(self.path("queue/pid/master.pid")).unwrap();
+                let id = rustix::process::Pid::from_raw(id.trim().parse().unwrap()).unwrap();
+                rustix::process::kill_process_group(id, rustix::process::Signal::KILL).unwrap();
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
     }
 
     /// Waits until Postfix logs that the next host has accepted the message for this address.
