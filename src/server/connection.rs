@@ -14,7 +14,7 @@ use super::services::Server;
 use super::session_id::session_id;
 use super::session_log::SessionLog;
 use super::stop::Stop;
-use super::stream::{Client, FIRST_READ, MAX_READ, Read};
+use super::stream::{Client, MAX_READ, Read};
 use super::{decision_records, queue_ids};
 use crate::accounts::{Accounts, ClientCertificate, Exchange};
 use crate::clock;
@@ -172,7 +172,7 @@ impl Connection {
         if self.flush(&mut session).await.is_err() {
             return session.client_gone();
         }
-        self.input.shrink(FIRST_READ);
+        self.input.shrink();
         self.release_upstream(&session);
         if let Some(exchange) = self.exchange.take_if(|_| !session.in_exchange()) {
             Box::pin(exchange.cancel()).await;

@@ -33,11 +33,8 @@ pub enum Read {
 
 /// Number of octets of commands to read at once. `MAX_READ` is enough for a batch of a few hundred commands. While a
 /// client is silent, its buffer has only `FIRST_READ` octets.
-pub const FIRST_READ: usize = 1024;
+const FIRST_READ: usize = 1024;
 pub const MAX_READ: usize = 16 * 1024;
-
-/// Number of octets of a message to read first: all of a short message.
-const FIRST_READ_OF_MESSAGE: usize = 16 * 1024;
 
 impl Client {
     pub fn new(tcp: TcpStream) -> Self {
@@ -46,23 +43,20 @@ impl Client {
 
     /// Waits for input, then reads octets that have arrived already, until the input has at least `max` octets.
     pub async fn read(&mut self, input: &mut Input, max: usize, timeout: Duration) -> Read {
-        let first = if max > MAX_READ { FIRST_READ_OF_MESSAGE } else { FIRST_READ };
-        let space = input.space(first.min(max));
-        let mut room = space.capacity() - space.len();
-        let mut octets = match tokio::time::timeout(timeout, self.read_once(space)).await {
+        let space = input.space(FIRST_READ.min(max));
+        match tokio::time::timeout(timeout, self.read_once(space)).await {
             Ok(Ok(0) | Err(_)) => return Read::Gone,
-            Ok(Ok(octets)) => octets,
+            Ok(Ok(_)) => {}
             Err(_) => return Read::TimedOut,
-        };
-        // If a read from a plain connection leaves room, no more octets have arrived. TLS gives a record at a time.
-        while input.unused().len() < max && (octets == room || matches!(self.0, Stream::Tls(_))) {
+        }
+        while input.unused().len() < max {
             // Poll once for octets that have arrived already, so that pipelined commands form one batch.
             let space = input.space(max);
-            room = space.capacity() - space.len();
             let mut read = pin!(self.read_once(space));
             let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
-            let Poll::Ready(Ok(more @ 1..)) = more else { break };
-            octets = more;
+            if !matches!(more, Poll::Ready(Ok(1..))) {
+                break;
+            }
         }
         Read::Some
     }

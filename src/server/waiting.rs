@@ -35,7 +35,7 @@ pub async fn delay(
             () = stop.may_end(in_transaction) => return Waited::Stopping,
         };
         match read {
-            Read::Some => input.shrink(0),
+            Read::Some => input.shrink(),
             // The client has closed its side after its last command, but can still read the reply.
             Read::Gone if !input.is_empty() => is_closed = true,
             Read::Gone => return Waited::ClientGone,
@@ -49,7 +49,7 @@ pub async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
     let reads = async {
         while input.unused().len() < MAX_READ {
             match client.read(input, MAX_READ, Duration::MAX).await {
-                Read::Some | Read::TimedOut => input.shrink(0),
+                Read::Some | Read::TimedOut => input.shrink(),
                 // The client has closed its side after its last command, but can still read the reply.
                 Read::Gone if !input.is_empty() => break,
                 Read::Gone => return,

@@ -118,11 +118,11 @@ impl Input {
         *self = Self::default();
     }
 
-    /// Frees the memory of octets that are used, except room for `room` octets in all.
-    pub fn shrink(&mut self, room: usize) {
+    /// Frees the memory of octets that are used.
+    pub fn shrink(&mut self) {
         self.bytes.drain(..self.used);
         self.used = 0;
-        self.bytes.shrink_to(room);
+        self.bytes.shrink_to_fit();
     }
 
     /// Returns the buffer to which new octets from the connection are appended, with room for at least `room` octets.

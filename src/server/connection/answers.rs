@@ -118,7 +118,7 @@ impl Connection {
         if self.flush(late.session()).await.is_err() {
             return late.client_gone();
         }
-        self.input.shrink(0);
+        self.input.shrink();
         let _counted = self.server.metrics.limits.count_delayed(late.time());
         self.server.top.add_delay(clock::now());
         let in_transaction = late.session().in_transaction();
