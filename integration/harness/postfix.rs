@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 const START_ATTEMPTS: usize = 3;
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Setting of a Postfix that writes no log.
+const NO_LOG: &str = "maillog_file =\n";
+
 pub struct Postfix {
     folder: tempfile::TempDir,
     address: SocketAddr,
@@ -22,6 +25,12 @@ impl Postfix {
     /// Needs root.
     pub fn start() -> Self {
         Self::start_with("virtual_mailbox_domains = example.net\n")
+    }
+
+    /// Starts a Postfix like [`Postfix::start`] that writes no log. A Postfix that reloads under load can hang forever if
+    /// it writes one: `master` waits for `postlogd`, which `master` has yet to start again.
+    pub fn start_without_log() -> Self {
+        Self::start_with(&format!("virtual_mailbox_domains = example.net\n{NO_LOG}"))
     }
 
     /// Starts a Postfix that relays all mail to a smart host at this port. Postfix logs in as this user, and checks the
@@ -119,6 +128,10 @@ impl Postfix {
     /// its socket is full, and waits for itself; every other program of Postfix then waits for `postlogd`, and
     /// `postfix stop` waits for all of them.
     fn is_started(&self) -> bool {
+        if std::fs::read_to_string(self.path("conf/main.cf")).unwrap().ends_with(NO_LOG) {
+            self.postfix("start");
+            return true;
+        }
         let starts = || std::fs::read_to_string(self.path("log")).unwrap().matches("daemon started").count();
         let before = starts();
         self.postfix("start");

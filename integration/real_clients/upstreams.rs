@@ -61,7 +61,7 @@ fn a_rolling_restart_of_disabled_upstreams_fails_no_message() {
 /// Sends messages through Weir to two Postfixes with many clients, while `happen` runs for one Postfix after the other.
 /// Checks that each accepted message has arrived exactly once. Returns how often clients got each reply.
 fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
-    let postfixes = [Postfix::start(), Postfix::start()];
+    let postfixes = [Postfix::start_without_log(), Postfix::start_without_log()];
     let site = Site::builder()
         .open_listener()
         .numbered_upstreams(postfixes.each_ref().map(|postfix| (postfix.address(), "")))
