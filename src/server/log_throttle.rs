@@ -34,6 +34,9 @@ const KNOWN_BOUND: Bound = Bound { burst: 200.0, rate: 10.0 };
 /// time the bucket of the source is full again, so that nothing changes when the source is removed.
 const RETENTION: Duration = Duration::from_secs(20);
 
+/// Minimum number of sources for which there is room after sources were removed.
+const MIN_ROOM: usize = 64;
+
 /// Throttle of log lines.
 pub struct LogThrottle {
     /// Sources by message. The lock is held to look up and count. Only sources that caused a line within the last
@@ -151,6 +154,10 @@ impl LogThrottle {
                 }
                 now.duration_since(source.seen) < RETENTION || source.suppressed > 0
             });
+            // A hash map does not shrink by itself.
+            if state.sources.capacity() > 4 * state.sources.len() {
+                state.sources.shrink_to(2 * state.sources.len());
+            }
             Summary { message, suppressed }
         };
         messages.iter_mut().map(summary).filter(|summary| summary.suppressed > 0).collect()
@@ -174,6 +181,9 @@ impl Message {
 
     fn permit(&mut self, name: Name, now: Instant) -> Option<Permit> {
         self.bucket.refill(now);
+        if self.sources.len() == self.sources.capacity() {
+            self.make_room(now);
+        }
         let is_stranger = matches!(name, Name::Stranger { .. });
         let is_open = !is_stranger || self.bucket.has_token();
         let source = match self.sources.entry(name) {
@@ -201,6 +211,16 @@ impl Message {
         }
         Some(Permit { suppressed: Some(std::mem::take(&mut source.suppressed)).filter(|count| *count > 0) })
     }
+
+    /// Removes the sources whose bucket is full again and that have no suppressed lines, as nothing changes then. Makes
+    /// room for as many sources as are left, so that sources are not searched for each new one.
+    fn make_room(&mut self, now: Instant) {
+        self.sources.retain(|_, source| {
+            source.bucket.refill(now);
+            source.suppressed > 0 || !source.bucket.is_full()
+        });
+        self.sources.reserve(self.sources.len().max(MIN_ROOM));
+    }
 }
 
 impl Bucket {
@@ -215,6 +235,10 @@ impl Bucket {
 
     fn has_token(&self) -> bool {
         self.tokens >= 1.0
+    }
+
+    fn is_full(&self) -> bool {
+        self.tokens >= self.bound.burst
     }
 }
 
@@ -297,6 +321,30 @@ mod tests {
         }
         let strangers = (0..1_000).filter(|_| throttle.permit(MESSAGE, client).is_some()).count();
         assert!((20..=21).contains(&strangers), "{strangers}");
+    }
+
+    #[test]
+    fn a_burst_of_many_users_takes_no_memory_afterwards() {
+        let (throttle, start) = (throttle(), Instant::now());
+        for n in 0..100_000 {
+            let name = Name::Known { user: Some(n.to_string().into()), network: "192.0.2.7".to_owned() };
+            throttle.permit_at(MESSAGE, name, start);
+        }
+        throttle.summaries(start + RETENTION, false);
+        let capacity = throttle.messages()[MESSAGE].sources.capacity();
+        assert!(capacity < 100, "{capacity}");
+    }
+
+    #[test]
+    fn users_who_cause_few_lines_do_not_stay_in_memory() {
+        let (throttle, start) = (throttle(), Instant::now());
+        for n in 0..100_000 {
+            let name = Name::Known { user: Some(n.to_string().into()), network: "192.0.2.7".to_owned() };
+            assert!(throttle.permit_at(MESSAGE, name, start + Duration::from_micros(100) * n).is_some());
+        }
+        // In a tenth of a second, when the bucket of a user is full again, 1,000 others come.
+        let capacity = throttle.messages()[MESSAGE].sources.capacity();
+        assert!(capacity < 8_000, "{capacity}");
     }
 
     #[test]
