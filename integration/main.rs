@@ -30,6 +30,7 @@ mod from_header;
 mod groups;
 mod harness;
 mod history;
+mod huge_pages;
 mod import;
 mod layers;
 mod listeners;
