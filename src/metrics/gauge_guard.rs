@@ -3,6 +3,7 @@
 use prometheus::IntGauge;
 
 /// Guard that adds one to a gauge until it is dropped.
+#[derive(Debug)]
 pub struct GaugeGuard(IntGauge);
 
 impl GaugeGuard {

@@ -23,7 +23,7 @@ use crate::relay::{self, LoggedIn};
 use crate::session::{MessageOutcome, Record, Requirement, Rules, Security, Session, StartTls, Step, Tls};
 use crate::smtp::line::Input;
 use crate::smtp::mechanism::Mechanisms;
-use crate::store::SessionSlots;
+use crate::store::{PendingCommit, SessionSlots};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +57,8 @@ pub struct Connection {
     local: Option<SocketAddr>,
     /// State of a message that comes in pieces (BDAT).
     parts: Option<Box<Parts>>,
+    /// Commit of this session's last charges, if it is perhaps not complete. The client gets no output before it.
+    commit: Option<PendingCommit>,
     /// Entries that count this session in limits "N at once". They are removed when the connection ends, for any
     /// reason.
     slots: Vec<SessionSlots>,
@@ -109,6 +111,7 @@ impl Connection {
             exchange: None,
             local,
             parts: None,
+            commit: None,
             stop,
             permit,
         }
@@ -262,9 +265,11 @@ impl Connection {
         unused.contains(&b'\n') || unused.len() >= MAX_READ
     }
 
-    /// Sends the session's output, then logs its records. The log also says whether the output could be sent.
+    /// Waits until the session's charges are durable, sends the session's output, then logs its records. The log also says
+    /// whether the output could be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
         self.apply_deferred_charges(session).await;
+        PendingCommit::done(self.commit.take()).await;
         self.update_permit(session);
         let output = session.take_output();
         let written = match output.is_empty() {

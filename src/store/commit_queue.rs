@@ -29,6 +29,7 @@ pub struct Queue {
 }
 
 /// Handle with which a transaction waits until its changes are durable.
+#[derive(Debug)]
 pub struct Commit(Option<oneshot::Receiver<()>>);
 
 impl Commit {

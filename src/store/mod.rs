@@ -29,6 +29,7 @@ mod notice_recorder;
 mod notices;
 mod options;
 mod outcomes;
+mod pending_commit;
 mod pending_exceptions;
 mod queue_ids;
 mod recovery;
@@ -50,6 +51,7 @@ pub use notice_recorder::NoticeRecorder;
 pub use notices::{EpisodeRow, NoticeKey, NoticeRow, StoredNotices};
 pub use options::{Durability, OnFailure, Options};
 pub use outcomes::{Attribution, OutcomeQuery};
+pub use pending_commit::PendingCommit;
 pub use pending_exceptions::Kept;
 pub use queue_ids::{AddressHash, MAX_RECIPIENTS, Marks, OutcomeOptions, QueueIdKey, SentMessage};
 pub use refusal_history::{FoundRefusal, MissingRefusal, RefusalRecorder};
@@ -60,7 +62,7 @@ pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
-use crate::metrics::{GaugeGuard, Metrics};
+use crate::metrics::Metrics;
 use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, SessionCounters};
 use crate::policy::limit::Count;
 use crate::policy::request::PolicyRequest;
@@ -91,11 +93,13 @@ pub struct Store {
 
 /// Decisions about a list of events.
 #[derive(Debug, Default)]
-pub struct Admitted {
+pub struct Decided {
     /// One verdict for each event, in the order of the events.
     pub verdicts: Vec<Verdict>,
     /// Slots of limits such as "3 at once" that the session got in this decision; `None` if the session got no slot.
     pub slots: Option<SessionSlots>,
+    /// Commit of the charges; `None` if there is nothing to wait for.
+    pub commit: Option<PendingCommit>,
 }
 
 /// Error: the state file cannot be written or read, and the configuration defers mail in this case.
@@ -124,25 +128,39 @@ impl Store {
         Ok(Self { core, loader, writer, maintenance })
     }
 
-    /// Decides on a list of events at `now` and charges the budgets, in one transaction. On return the charges are
-    /// durable, unless the store is degraded. If the disk is slow, the caller waits for about a second, and for some
-    /// seconds at most.
-    ///
-    /// `counters` are the counters of the session and of its transaction, which are not stored.
+    /// Decides on a list of events at `now`, and charges the budgets: [`Self::decide`]. On return the charges are
+    /// durable, unless the store is degraded.
     pub async fn admit(
         &self,
         now: Timestamp,
         asked: &PolicyRequest,
         counters: &mut SessionCounters,
-    ) -> Result<Admitted, Unavailable> {
+    ) -> Result<Decided, Unavailable> {
+        let mut decided = self.decide(now, asked, counters).await?;
+        PendingCommit::done(decided.commit.take()).await;
+        Ok(decided)
+    }
+
+    /// Decides on a list of events at `now` and charges the budgets, in one transaction. Before a client gets a reply
+    /// that depends on the decision, the caller must wait for the commit that is returned. Meanwhile the caller may
+    /// already ask the upstream, as long as nothing is delivered. If the disk is slow, the call and the commit take
+    /// about a second, and some seconds at most.
+    ///
+    /// `counters` are the counters of the session and of its transaction, which are not stored.
+    pub async fn decide(
+        &self,
+        now: Timestamp,
+        asked: &PolicyRequest,
+        counters: &mut SessionCounters,
+    ) -> Result<Decided, Unavailable> {
         let policy = self.core.policy();
         let mut shared = HashSet::new();
         // The closure must not own the slots, because dropping slots takes locks that are held while the closure runs.
         let mut slots = SessionSlots::none(&self.core);
-        let verdicts = loop {
+        let (verdicts, commit) = loop {
             let plan = Plan::with_shared(&policy, asked, now, Some(&shared));
             if plan.keys().len() == 0 {
-                break policy::decide(&policy, now, asked, &plan, &mut Loaded::default(), counters);
+                break (policy::decide(&policy, now, asked, &plan, &mut Loaded::default(), counters), None);
             }
             let decide = |now, loaded: &mut Loaded| {
                 let unknown = plan.new_budgets(&policy, loaded);
@@ -152,13 +170,13 @@ impl Store {
                 slots.own(verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)));
                 Ok(verdicts)
             };
-            match self.transact(now, plan.keys(), decide).await? {
-                Ok(verdicts) => break verdicts,
-                Err(excess) => shared.extend(self.core.share(excess, &policy)),
+            match self.change(now, plan.keys(), decide).await? {
+                (Ok(verdicts), commit) => break (verdicts, commit),
+                (Err(excess), _) => shared.extend(self.core.share(excess, &policy)),
             }
         };
         let verdicts = self.apply_suspensions(verdicts, now).await?;
-        Ok(Admitted { verdicts, slots: Some(slots).filter(|slots| !slots.is_empty()) })
+        Ok(Decided { verdicts, slots: Some(slots).filter(|slots| !slots.is_empty()), commit })
     }
 
     /// Begins the suspensions that these verdicts demand. A client gets a reply that mentions the suspensions only
@@ -270,8 +288,22 @@ impl Store {
         &self,
         now: Timestamp,
         keys: impl Iterator<Item = KeyRef<'_>>,
-        mut act: impl FnMut(Timestamp, &mut Loaded) -> R,
+        act: impl FnMut(Timestamp, &mut Loaded) -> R,
     ) -> Result<R, Unavailable> {
+        let (answer, commit) = self.change(now, keys, act).await?;
+        PendingCommit::done(commit).await;
+        Ok(answer)
+    }
+
+    /// Reads the budgets that are not in memory, and runs `act` on all these budgets. Also returns the commit of the
+    /// changes. Waits for the commit if the configuration defers mail whose charges cannot be written, because the
+    /// answer then depends on the commit's success.
+    async fn change<R>(
+        &self,
+        now: Timestamp,
+        keys: impl Iterator<Item = KeyRef<'_>>,
+        mut act: impl FnMut(Timestamp, &mut Loaded) -> R,
+    ) -> Result<(R, Option<PendingCommit>), Unavailable> {
         let hashed_keys: Vec<HashedKeyRef<'_>> = keys.map(HashedKey::of).collect();
         let Core { cache, queue, health, options, .. } = &*self.core;
         let has_to_be_durable = options.on_failure == OnFailure::Defer;
@@ -286,14 +318,19 @@ impl Store {
                 continue;
             }
             match cache.transact((now, began), &hashed_keys, queue, has_to_be_durable, &mut act) {
-                Transacted::Unchanged(answer) => return Ok(answer),
+                Transacted::Unchanged(answer) => return Ok((answer, None)),
                 Transacted::Refused => return Err(Unavailable),
                 // While the file cannot be written, do not wait for the commit.
-                Transacted::Changed(answer, _) if health.is_write_failing() && !has_to_be_durable => return Ok(answer),
+                Transacted::Changed(answer, _) if health.is_write_failing() && !has_to_be_durable => {
+                    return Ok((answer, None));
+                }
                 Transacted::Changed(answer, commit) => {
-                    let _waiting = GaugeGuard::new(&self.core.metrics.state.transactions_waiting);
-                    let is_good = commit.done().await || !has_to_be_durable;
-                    return if is_good { Ok(answer) } else { Err(Unavailable) };
+                    let commit = PendingCommit::new(commit, &self.core.metrics.state);
+                    if !has_to_be_durable {
+                        return Ok((answer, Some(commit)));
+                    }
+                    let is_durable = PendingCommit::done(Some(commit)).await;
+                    return if is_durable { Ok((answer, None)) } else { Err(Unavailable) };
                 }
                 // The budgets were never all in memory at the same time: for lack of memory, some budgets were dropped
                 // again before the others were loaded. After this time, the transaction counts without the file.

@@ -14,7 +14,7 @@ use crate::session::{
     Admit, Attempt, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome,
     Relay, Request, Session, Step, Verified,
 };
-use crate::store::{Admitted, Unavailable};
+use crate::store::{Decided, Unavailable};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -107,8 +107,10 @@ impl Connection {
         }
         let now = clock::now();
         let (asked, counters) = admit.asked();
-        let Admitted { verdicts, slots } = self.server.store.admit(now, asked, counters).await.unwrap_or_default();
+        let decided = self.server.store.decide(now, asked, counters).await.unwrap_or_default();
+        let Decided { verdicts, slots, commit } = decided;
         self.slots.extend(slots);
+        self.commit = commit.or(self.commit.take());
         decision_records::give_accepted(&self.server.decisions, audience, &self.id, now, asked, &verdicts);
         admit.answer(verdicts, now)
     }
@@ -145,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// Applies the session's deferred charges and refunds. If the store is unavailable, they are lost, as they are
+    /// Applies the session's deferred charges and refunds, without waiting for the commit of the charges. If the store is unavailable, they are lost, as they are
     /// after a crash, and nothing is refunded.
     pub(super) async fn apply_deferred_charges(&mut self, session: &mut Session) {
         let DeferredCharges { events, refunds } = session.take_deferred_charges();
@@ -154,8 +156,8 @@ impl Connection {
             if !has_memories && asked.is_of_deliveries() {
                 continue;
             }
-            let _: Result<_, Unavailable> =
-                self.server.store.admit(clock::now(), &asked, &mut SessionCounters::default()).await;
+            let decided = self.server.store.decide(clock::now(), &asked, &mut SessionCounters::default()).await;
+            self.commit = decided.unwrap_or_default().commit.or(self.commit.take());
         }
         if !refunds.is_empty() {
             let _: Result<(), Unavailable> = self.server.store.give_back(clock::now(), &refunds).await;

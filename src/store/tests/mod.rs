@@ -103,7 +103,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
 }
 
-fn passed(admitted: &Admitted) -> usize {
+fn passed(admitted: &Decided) -> usize {
     admitted.verdicts.iter().filter(|verdict| matches!(verdict.ruling, Ruling::Pass)).count()
 }
 

@@ -87,7 +87,7 @@ async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
     else {
         panic!("it is charged")
     };
-    assert_eq!(passed(&Admitted { verdicts, slots: None }), 60);
+    assert_eq!(passed(&Decided { verdicts, ..Decided::default() }), 60);
     assert!(!commit.done().await);
     assert!(queue.take(Duration::ZERO, Entry::default()).idle);
 }

@@ -63,7 +63,7 @@ async fn play(ops: Vec<Op>) {
     let store = Store::open(&options, limits(3.0), Arc::new(Metrics::new().unwrap())).unwrap();
     let mut most = 3;
     // The open sessions of each user.
-    let mut live: [Vec<Admitted>; 3] = Default::default();
+    let mut live: [Vec<Decided>; 3] = Default::default();
     for (n, op) in ops.into_iter().enumerate() {
         let now = at(n as i64);
         match op {
