@@ -105,7 +105,9 @@ fn pupil(config: Config, path: &Path) -> Result<Pupil<'_>, CommandError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::new(exit::OS, error))?;
     let metrics = Metrics::new().map_err(|error| CommandError::new(exit::OS, error))?;
+    let entered = runtime.enter();
     let opened = Store::open(&config.state, config.policy, Arc::new(metrics));
+    drop(entered);
     match opened.map(|store| (store.health(), store)) {
         Ok((Health::Degraded(why), _)) => Err(CommandError::new(exit::IO, why)),
         Ok((_, store)) => Ok(Pupil::File(Box::new(store), runtime)),

@@ -40,6 +40,7 @@ use std::mem::take;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
@@ -48,11 +49,18 @@ use tokio::time::MissedTickBehavior;
 pub fn run(mut config: Config) -> Result<(), StartError> {
     core_dumps::disable();
     open_files::fit(&mut config, open_files::raise());
-    let runtime = tokio::runtime::Runtime::new().map_err(StartError::system)?;
+    let runtime = runtime().map_err(StartError::system)?;
     let served = runtime.block_on(serve(config));
     // Do not wait for blocking tasks that still run: they belong to sessions that were interrupted.
     runtime.shutdown_background();
     served
+}
+
+/// Creates the async runtime of a server. Its threads are as many as the processors, but at least two: if the disk hangs,
+/// one thread hangs in a commit to the state file, and another must serve all sessions.
+pub fn runtime() -> std::io::Result<Runtime> {
+    let threads = std::thread::available_parallelism().map_or(2, |processors| processors.get().max(2));
+    Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
 async fn serve(config: Config) -> Result<(), StartError> {

@@ -1,4 +1,4 @@
-//! Queue of the writer thread: changes to be committed together, the transactions that wait for this commit, and other
+//! Queue of the writer: changes to be committed together, the transactions that wait for this commit, and other
 //! jobs. A transaction is one decision on budgets, with its charges or refunds; many transactions share one commit.
 
 use super::hashed_key::HashedKeyRef;
@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
-/// Queue of the writer thread. One lock guards the whole queue. A transaction holds the lock while it appends its
+/// Queue of the writer. One lock guards the whole queue. A transaction holds the lock while it appends its
 /// changes. The writer holds the lock while it takes the changes. The watcher thread holds the lock while it looks for
 /// transactions that have waited too long. The lock is never held during an `.await` or a write to disk. A thread that
 /// holds the lock of a cache shard is allowed to take the queue's lock. A thread that holds the queue's lock must not
@@ -19,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 pub struct Queue {
     inner: Mutex<Inner>,
     /// Wakes the writer.
-    work: Condvar,
+    work: Notify,
     /// Wakes the watcher thread, which ends the waiting of transactions if the writer hangs.
     stall_watch: Condvar,
     /// Octets of the changes in the queue; can be read without the lock.
@@ -51,16 +52,10 @@ impl Commit {
 struct Inner {
     /// Changes that the next commit writes.
     entry: Entry,
-    /// Number of transactions that made these changes.
-    transactions: usize,
     /// Transactions that made changes in `entry` and still wait for the commit.
     waiting: Waiting,
     /// Transactions that wait for the commit of the entry that the writer took last.
     taken: Waiting,
-    /// Number of transactions that made the changes in the entry that the writer took last.
-    taken_transactions: usize,
-    /// Number of transactions that were appended after the writer took that entry and before that entry was durable.
-    transactions_since: usize,
     jobs: Vec<WriterJob>,
     /// Number of times that changes were lost before they were written to the file. If a budget's filter was last
     /// written in an earlier epoch, the file may lack some of the filter's values. The whole filter must then be
@@ -68,13 +63,12 @@ struct Inner {
     epoch: u64,
     /// Set if changed budgets are not in the journal, so that the writer must write them to the table.
     is_catch_up_requested: bool,
-    /// Number of transactions in the queue at which the sleeping writer is woken. A job also wakes the writer. 0 while
-    /// the writer is awake.
-    wanted_transactions: usize,
+    /// True if the writer waits for work.
+    is_writer_asleep: bool,
     /// True if the watcher thread sleeps, because no transaction waits.
     is_watcher_asleep: bool,
     stopping: bool,
-    /// The writer thread has ended: transactions must not wait for it.
+    /// The writer has ended: transactions must not wait for it.
     ended: bool,
 }
 
@@ -88,7 +82,7 @@ pub struct Waiting {
     transactions: Vec<(Instant, oneshot::Sender<()>)>,
 }
 
-/// Work that the writer thread has taken from the queue.
+/// Work that the writer has taken from the queue.
 pub struct Work {
     pub entry: Entry,
     /// Epoch of the queue. The epoch has grown if changes were lost since work was last taken.
@@ -108,13 +102,6 @@ const MAX_PENDING_OCTETS: usize = 16 << 20;
 /// Octets of changes in the queue above which all these changes are discarded. In this case the writer has hung for a
 /// long time, and the queue must not fill the memory.
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
-
-/// Maximum number of transactions for which the writer waits before a commit (group commit). A commit of many
-/// transactions takes about as long as a commit of one transaction. If transactions arrived during the last commit, the
-/// writer therefore waits for more transactions before it begins the next commit.
-const MAX_GATHERED: usize = 16;
-/// Maximum time for which the writer waits for more transactions before a commit.
-const GATHER_TIME: Duration = Duration::from_micros(30);
 
 /// Holds the queue's lock while the changes of one transaction are appended.
 pub struct Appending<'a> {
@@ -167,19 +154,14 @@ impl Queue {
     }
 
     /// Waits for changes and jobs, for at most `patience`, and takes them. `empty` becomes the entry for later changes.
-    pub fn take(&self, patience: Duration, empty: Entry) -> Work {
-        let mut inner = self.lock();
-        // If transactions arrived during the last commit, the load is high: wait for more transactions, to commit them
-        // together. Expect at most the number of transactions that arrived during that commit plus the number that it
-        // completed. A session whose transaction was completed may soon begin its next transaction.
-        let wanted_transactions = match std::mem::take(&mut inner.transactions_since) {
-            0 => 0,
-            transactions => MAX_GATHERED.min(transactions + inner.taken_transactions),
-        };
-        let (inner, idle) = self.sleep(inner, 1, patience);
-        let (mut inner, _) = self.sleep(inner, wanted_transactions, GATHER_TIME);
+    pub async fn take(&self, patience: Duration, empty: Entry) -> Work {
+        let idle = timeout(patience, self.due()).await.is_err();
+        // First let the sessions run that are ready, so that one commit contains the changes of all of them. They must run
+        // before the commit also because the thread may hang in the commit, and some of its sessions with it.
+        tokio::task::yield_now().await;
+        let inner = &mut *self.lock();
+        inner.is_writer_asleep = false;
         inner.is_catch_up_requested = false;
-        inner.taken_transactions = std::mem::take(&mut inner.transactions);
         let next = Waiting { since: None, transactions: Vec::with_capacity(inner.waiting.transactions.len()) };
         inner.taken = std::mem::replace(&mut inner.waiting, next);
         self.release_room();
@@ -192,31 +174,24 @@ impl Queue {
         }
     }
 
-    /// Sleeps until `wanted_transactions` are in the queue or the writer has other work. Returns the lock, and true if
-    /// neither happened within `patience`.
-    fn sleep<'a>(
-        &self,
-        inner: MutexGuard<'a, Inner>,
-        wanted_transactions: usize,
-        patience: Duration,
-    ) -> (MutexGuard<'a, Inner>, bool) {
-        let waits = |inner: &mut Inner| {
-            inner.wanted_transactions = wanted_transactions;
-            !inner.is_due()
-        };
-        let slept = self.work.wait_timeout_while(inner, patience, waits);
-        let (mut inner, slept) = slept.unwrap_or_else(PoisonError::into_inner);
-        inner.wanted_transactions = 0;
-        (inner, slept.timed_out())
+    /// Waits until there is work for the writer.
+    async fn due(&self) {
+        while !self.is_due() {
+            self.work.notified().await;
+        }
+    }
+
+    /// Returns whether there is work for the writer. If not, the next work wakes the writer.
+    fn is_due(&self) -> bool {
+        let mut inner = self.lock();
+        inner.is_writer_asleep = !inner.is_due();
+        !inner.is_writer_asleep
     }
 
     /// Tells the transactions of the entry that was taken last that their changes are durable. Calls `observe` for each
     /// transaction that still waits, with the time since the transaction began.
     pub fn complete(&self, observe: impl FnMut(Duration)) {
-        let mut inner = self.lock();
-        inner.transactions_since = inner.transactions;
-        let taken = std::mem::take(&mut inner.taken);
-        drop(inner);
+        let taken = std::mem::take(&mut self.lock().taken);
         taken.observe(observe).for_each(|answer| _ = answer.send(()));
     }
 
@@ -276,15 +251,11 @@ impl Queue {
         }
     }
 
-    /// Wakes the writer if it sleeps and there is now enough work.
+    /// Wakes the writer if it waits for work.
     fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
-        let is_asleep = inner.wanted_transactions > 0 && inner.is_due();
-        if is_asleep {
-            inner.wanted_transactions = 0;
-        }
+        let is_asleep = std::mem::take(&mut inner.is_writer_asleep);
         // Release the lock first, because the woken writer takes the lock.
         drop(inner);
-        // Notify the writer only if it sleeps, because the notification is a system call.
         if is_asleep {
             self.work.notify_one();
         }
@@ -314,17 +285,13 @@ impl Waiting {
 }
 
 impl Inner {
-    /// Returns whether there is enough work for the writer to wake up.
+    /// Returns whether there is work for the writer.
     fn is_due(&self) -> bool {
-        self.transactions >= self.wanted_transactions
-            || !self.jobs.is_empty()
-            || self.is_catch_up_requested
-            || self.stopping
+        self.entry.records() > 0 || !self.jobs.is_empty() || self.is_catch_up_requested || self.stopping
     }
 
     fn discard(&mut self) {
         self.entry = Entry::default();
-        self.transactions = 0;
         self.waiting = Waiting::default();
         self.epoch += 1;
     }
@@ -353,7 +320,6 @@ impl Appending<'_> {
         }
         self.queue.octets.store(octets, Ordering::Relaxed);
         let (answer, commit) = oneshot::channel();
-        self.inner.transactions += 1;
         self.inner.waiting.since.get_or_insert_with(Instant::now);
         self.inner.waiting.transactions.push((began, answer));
         if std::mem::take(&mut self.inner.is_watcher_asleep) {

@@ -1,4 +1,4 @@
-//! Grants, suspensions and resets. They take effect in memory at once, and the writer thread then writes them to the
+//! Grants, suspensions and resets. They take effect in memory at once, and the writer then writes them to the
 //! file.
 
 use super::audit::{Act, AuditRecord};

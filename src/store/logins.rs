@@ -1,6 +1,6 @@
 //! Login history: for each user, the networks from which the user has logged in, with the first and the latest time.
 //!
-//! No reply waits for the history to be written. The writer thread writes the logins of about two seconds in one batch;
+//! No reply waits for the history to be written. The writer writes the logins of about two seconds in one batch;
 //! when the process is killed, the logins of this time are lost. While the state file cannot be written, logins wait in
 //! memory, and the excess is dropped.
 

@@ -107,7 +107,8 @@ pub struct Decided {
 pub struct Unavailable;
 
 impl Store {
-    /// Opens the state file, replays its journal and starts the store's threads.
+    /// Opens the state file, replays its journal, and starts the store's threads and, in the current async runtime, the
+    /// writer.
     ///
     /// If the file cannot be used, the store still opens, because mail must be accepted. Budgets are then kept in
     /// memory, and the writer tries to open the file again. An error is returned only if another Weir process is using
@@ -265,21 +266,14 @@ impl Store {
     /// seconds, even if the disk hangs.
     pub async fn close(self) {
         let Self { core, loader, maintenance, writer } = self;
-        // Waiting for threads blocks, so it must not run on the async runtime's threads.
-        let end = move || {
-            // The writer ends last. The reason is that the loader may still add stored budgets to the counts in memory,
-            // and the writer must write the sums.
-            let (maintenance, loader) = (maintenance.stop(), loader.stop());
-            wait_for(&[maintenance, loader]);
-            wait_for(&[writer.stop()]);
-            if let Health::Degraded(reason) = core.health.current() {
-                tracing::error!(
-                    reason,
-                    "stopping while the state is degraded: changes that are not in the file are lost"
-                );
-            }
-        };
-        let _ = tokio::task::spawn_blocking(end).await;
+        // The writer ends last. The reason is that the loader may still add stored budgets to the counts in memory, and the
+        // writer must write the sums. Waiting for threads blocks, so it must not run on the async runtime's threads.
+        let (maintenance, loader) = (maintenance.stop(), loader.stop());
+        let _ = tokio::task::spawn_blocking(move || wait_for(&[maintenance, loader])).await;
+        let _ = timeout(SHUTDOWN_TIMEOUT, writer.stop()).await;
+        if let Health::Degraded(reason) = core.health.current() {
+            tracing::error!(reason, "stopping while the state is degraded: changes that are not in the file are lost");
+        }
     }
 
     /// Reads the budgets that are not in memory, runs `act` on all these budgets, and waits for the commit of the

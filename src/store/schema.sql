@@ -1,4 +1,4 @@
--- The state file, version 7. Weir's writer thread is its only writer; open it read-only to read it by hand.
+-- The state file, version 8. Weir's writer is its only writer; open it read-only to read it by hand.
 
 -- The last state of each budget, without the changes in the journal.
 CREATE TABLE IF NOT EXISTS budget (

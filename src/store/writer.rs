@@ -1,5 +1,8 @@
-//! The writer, the only thread that writes the state file. It appends the changes of many transactions to the journal
+//! The writer, the only task that writes the state file. It appends the changes of many transactions to the journal
 //! in one commit. Later it writes ("folds") the changed budgets into the table, a slice of the budgets at a time.
+//!
+//! The writer is a task of the async runtime, because waking another thread for each commit costs more than the commit. A
+//! short commit blocks the runtime's thread for some microseconds. Everything longer is done in [`blocking`].
 
 mod folding;
 mod notices;
@@ -7,27 +10,30 @@ mod pass;
 mod queue_ids;
 mod refusals;
 
+use super::commit_queue::Work;
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, HealthChange};
 use super::journal::Entry;
+use super::options::Durability;
 use super::writer_job::WriterJob;
 use crate::policy::budgets::Budget;
 use pass::Pass;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::JoinHandle;
 
-/// Handle on the writer thread.
+/// Handle on the writer's task.
 pub struct Writer {
     core: Arc<Core>,
-    thread: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
-/// Guard that ends the waiting of all transactions when the writer thread ends, even if the thread ends by a panic.
+/// Guard that ends the waiting of all transactions when the writer ends, even if it ends by a panic.
 struct EndGuard(Arc<Core>);
 
 impl Drop for EndGuard {
@@ -39,7 +45,7 @@ impl Drop for EndGuard {
     }
 }
 
-/// State of the writer thread.
+/// State of the writer.
 struct Task {
     core: Arc<Core>,
     /// The state file; `None` until the file is opened.
@@ -91,7 +97,8 @@ const MAX_JOURNAL_OCTETS: usize = 256 << 20;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Writer {
-    /// Starts the writer and the watcher thread. `file` contains the open file and the octets of its journal. If `file`
+    /// Starts the writer, in the current async runtime, and the watcher thread. `file` contains the open file and the
+    /// octets of its journal. If `file`
     /// is `None`, the writer opens the file as soon as that is possible.
     pub fn start(core: Arc<Core>, file: Option<(File, usize)>) -> std::io::Result<Self> {
         let (file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
@@ -115,18 +122,26 @@ impl Writer {
         };
         let watched = core.clone();
         std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(move || watch_for_stalls(&watched))?;
-        let thread = std::thread::Builder::new().name("weir-state-write".to_owned()).spawn(move || {
+        let task = tokio::spawn(async move {
             let _ending = EndGuard(task.core.clone());
-            task.run();
+            task.run().await;
         });
-        let thread = thread.inspect_err(|_| core.queue.close())?;
-        Ok(Self { core, thread })
+        Ok(Self { core, task })
     }
 
-    /// Makes the thread end after its last commit.
+    /// Makes the writer end after its last commit.
     pub fn stop(self) -> JoinHandle<()> {
         self.core.queue.stop();
-        self.thread
+        self.task
+    }
+}
+
+/// Runs `work`, which takes long. Meanwhile another thread runs the other tasks of this one.
+fn blocking<R>(work: impl FnOnce() -> R) -> R {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        // There is no other thread.
+        _ => work(),
     }
 }
 
@@ -145,14 +160,14 @@ fn watch_for_stalls(core: &Core) {
 }
 
 impl Task {
-    fn run(&mut self) {
+    async fn run(&mut self) {
         let (mut records, mut spare) = (0, Entry::default());
         loop {
             // First take the budgets that are to be folded, and then take the changes. In this order, every state in
             // the slice is written to the journal before it is written to the table, or by the same commit.
-            let mut slice = self.next_slice(records.clamp(MIN_SLICE_ROWS, MAX_SLICE_ROWS));
+            let slice = self.next_slice(records.clamp(MIN_SLICE_ROWS, MAX_SLICE_ROWS));
             let patience = if self.pass.is_some() { Duration::ZERO } else { IDLE_AFTER };
-            let mut work = self.core.queue.take(patience, std::mem::take(&mut spare));
+            let mut work = self.core.queue.take(patience, std::mem::take(&mut spare)).await;
             if work.epoch != self.epoch {
                 self.epoch = work.epoch;
                 self.mark_behind();
@@ -161,21 +176,14 @@ impl Task {
                 // At shutdown every failed attempt is tried once more, without a pause.
                 self.failed.clear();
             }
-            if let Some(file) = &mut self.file {
-                // Do this before folding. After a load, the log is then truncated by a commit that only folds, and no
-                // transaction waits for the truncation.
-                file.set_keep_wal(self.core.keep_wal.load(Ordering::Relaxed));
-            }
             records = work.entry.records();
-            if records > 0 || self.is_probe_due(work.idle) {
-                self.commit(&mut work.entry, &mut slice);
+            let is_short = slice.is_empty() && work.jobs.is_empty() && self.are_commits_short();
+            match is_short {
+                true => self.write(&mut work, slice),
+                false => blocking(|| self.write(&mut work, slice)),
             }
             spare = work.entry;
             spare.clear();
-            self.fold(&slice);
-            self.advance(work.idle);
-            self.write_exceptions();
-            self.run_jobs(work.jobs);
             let has_failed = self.failed.contains_key(&Attempt::Open) || self.failed.contains_key(&Attempt::Append);
             if !has_failed && !self.is_slow && self.journal_octets <= MAX_JOURNAL_OCTETS {
                 // This also clears an error that a transaction recorded when its wait timed out.
@@ -185,7 +193,28 @@ impl Task {
                 break;
             }
         }
-        self.finish();
+        blocking(|| self.finish());
+    }
+
+    /// Returns whether a commit of changes alone takes only microseconds, if the disk does not hang.
+    fn are_commits_short(&self) -> bool {
+        self.core.options.durability == Durability::Process && self.failed.is_empty() && self.pass.is_none()
+    }
+
+    /// Commits the changes, folds the slice, and does the other work.
+    fn write(&mut self, work: &mut Work, mut slice: Vec<(HashedKey, Budget)>) {
+        if let Some(file) = &mut self.file {
+            // Do this before folding. After a load, the log is then truncated by a commit that only folds, and no
+            // transaction waits for the truncation.
+            file.set_keep_wal(self.core.keep_wal.load(Ordering::Relaxed));
+        }
+        if work.entry.records() > 0 || self.is_probe_due(work.idle) {
+            self.commit(&mut work.entry, &mut slice);
+        }
+        self.fold(&slice);
+        self.advance(work.idle);
+        self.write_exceptions();
+        self.run_jobs(std::mem::take(&mut work.jobs));
     }
 
     /// Records that changes in memory are missing in the journal.
@@ -342,7 +371,7 @@ impl Task {
 }
 
 impl Task {
-    /// Writes the logins that are not in the file yet, before the thread ends.
+    /// Writes the logins that are not in the file yet, before the writer ends.
     fn write_remaining_logins(&mut self, deadline: Instant) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         while self.core.logins.is_pending() && Instant::now() < deadline && write_logins(&self.core, file).is_ok() {}

@@ -1,10 +1,10 @@
-//! Work of the writer thread other than commits of changed budgets.
+//! Work of the writer other than commits of changed budgets.
 
 use super::hashed_key::HashedKey;
 use super::login_history::LoginKey;
 use crate::time::Timestamp;
 
-/// Work of the writer thread other than commits of changed budgets.
+/// Work of the writer other than commits of changed budgets.
 pub enum WriterJob {
     /// Deletes each of these budgets from the table, unless its row has changed since the given time.
     DeleteBudgets(Vec<(HashedKey, Timestamp)>),

@@ -6,7 +6,7 @@ mod sink;
 use super::{CommandError, exit, print};
 use crate::accounts::users_file::Users;
 use crate::config::{self, ConfigError};
-use crate::daemon::{Daemon, Signals};
+use crate::daemon::{self, Daemon, Signals};
 use sink::Sink;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -24,7 +24,7 @@ const LIMIT: &str = "5 / 10m";
 
 pub fn run() -> Result<(), CommandError> {
     let _log = crate::log::begin(crate::log::Format::Logfmt);
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| CommandError::new(exit::OS, error))?;
+    let runtime = daemon::runtime().map_err(|error| CommandError::new(exit::OS, error))?;
     let shown = runtime.block_on(async {
         // Catch signals before the folder is created, so that a signal at any later time leads to the removal of the
         // folder.

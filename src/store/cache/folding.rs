@@ -1,4 +1,4 @@
-//! The cache's part of folding: gives changed budgets to the writer thread. The writer thread writes ("folds") these
+//! The cache's part of folding: gives changed budgets to the writer. The writer writes ("folds") these
 //! budgets into the table of the state file.
 
 use super::{BudgetCache, SHARDS, Stage, shard_of};

@@ -1,6 +1,6 @@
 //! Records of refusals of the last days, so that `weir why` can explain a reference.
 //!
-//! No reply waits for a record to be written. The writer thread writes the records of about two seconds in one batch.
+//! No reply waits for a record to be written. The writer writes the records of about two seconds in one batch.
 //! In a flood, records are coalesced: see [`coalescer`]. The table in the state file is a ring, bounded by the age and
 //! the octets of its records. The table also has what limits in shadow or soft mode would have refused: see
 //! [`evidence`].

@@ -126,28 +126,22 @@ fn acknowledged_charges_survive_fifty_kills() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random(20_261_121);
-    let (mut total, mut moments) = (0, 0);
+    let mut total = 0;
     for round in 0..ROUNDS {
         std::fs::write(folder.path().join("seed"), round.to_string()).unwrap();
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "store::tests::crash::acknowledged_charges_survive_fifty_kills"]);
         let mut child = command.env(CHILD, folder.path()).stdout(std::process::Stdio::null()).spawn().unwrap();
-        let before = acknowledged(folder.path()).len();
-        // Kill the process at a random moment, but not before another charge was acknowledged.
-        std::thread::sleep(Duration::from_millis(random.below(200)));
+        // Kill the process at a random moment after another charge was acknowledged.
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        while acknowledged(folder.path()).len() == before && before < USERS as usize {
+        while acknowledged(folder.path()).values().sum::<u64>() == total {
             assert!(std::time::Instant::now() < deadline, "nothing is acknowledged");
             std::thread::sleep(Duration::from_millis(1));
         }
+        std::thread::sleep(Duration::from_millis(random.below(200)));
         child.kill().unwrap();
         child.wait().unwrap();
-        let now = check(folder.path(), round);
-        moments += u64::from(now > total);
-        total = now;
+        total = check(folder.path(), round);
     }
-    println!(
-        "{ROUNDS} kills of {TASKS} tasks, {moments} of them in full swing: {total} charges acknowledged, none lost"
-    );
-    assert!(moments > ROUNDS / 2, "most were killed before they had begun");
+    println!("{ROUNDS} kills of {TASKS} tasks: {total} charges acknowledged, none lost");
 }

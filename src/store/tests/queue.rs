@@ -17,7 +17,7 @@ fn append(queue: &Queue, user: &str) -> Commit {
 async fn a_hanging_writer_frees_waiting_transactions_and_writes_their_changes_later() {
     let (queue, began) = (Queue::default(), Instant::now());
     let taken = append(&queue, "alice");
-    assert_eq!(queue.take(Duration::ZERO, Entry::default()).entry.records(), 1);
+    assert_eq!(queue.take(Duration::ZERO, Entry::default()).await.entry.records(), 1);
     let waiting = append(&queue, "bob");
     let patience = Duration::from_millis(50);
     drop(queue.wait_for_stall(patience).unwrap());
@@ -25,14 +25,14 @@ async fn a_hanging_writer_frees_waiting_transactions_and_writes_their_changes_la
     assert_eq!((taken.done().await, waiting.done().await), (false, false));
     // No transaction waits any more, but the writer still writes bob's change.
     queue.complete(|_| panic!("no transaction waits"));
-    assert_eq!(queue.take(Duration::from_secs(60), Entry::default()).entry.records(), 1);
+    assert_eq!(queue.take(Duration::from_secs(60), Entry::default()).await.entry.records(), 1);
 }
 
 #[tokio::test]
 async fn only_transactions_of_the_taken_entry_complete() {
     let queue = Queue::default();
     let alice = append(&queue, "alice");
-    queue.take(Duration::ZERO, Entry::default());
+    queue.take(Duration::ZERO, Entry::default()).await;
     let bob = append(&queue, "bob");
     let mut answered = 0;
     queue.complete(|_| answered += 1);
@@ -55,21 +55,20 @@ fn the_stall_watcher_ends_with_the_writer() {
     });
 }
 
-#[test]
-fn group_commit_does_not_wait_for_ever() {
-    let queue = Queue::default();
-    std::thread::scope(|scope| {
-        // The writer sleeps until there is a change, and takes the change at once.
-        let first = scope.spawn(|| queue.take(Duration::from_secs(60), Entry::default()));
-        append(&queue, "alice");
-        assert_eq!(first.join().unwrap().entry.records(), 1);
-        // Two transactions arrived during a commit of one transaction: the writer waits for a third one, but only for a
-        // short time.
-        append(&queue, "alice");
-        append(&queue, "bob");
-        queue.complete(|_| ());
-        assert_eq!(queue.take(Duration::from_secs(60), Entry::default()).entry.records(), 2);
+#[tokio::test]
+async fn one_commit_contains_the_changes_of_all_sessions_that_are_ready() {
+    let queue = Arc::new(Queue::default());
+    let writer = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.take(Duration::from_secs(60), Entry::default()).await.entry.records() }
     });
+    // The writer waits. The first of these sessions wakes it.
+    tokio::task::yield_now().await;
+    for user in ["alice", "bob", "carol"] {
+        let queue = queue.clone();
+        tokio::spawn(async move { append(&queue, user).done().await });
+    }
+    assert_eq!(writer.await.unwrap(), 3);
 }
 
 #[tokio::test]
@@ -89,5 +88,5 @@ async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
     };
     assert_eq!(passed(&Decided { verdicts, ..Decided::default() }), 60);
     assert!(!commit.done().await);
-    assert!(queue.take(Duration::ZERO, Entry::default()).idle);
+    assert!(queue.take(Duration::ZERO, Entry::default()).await.idle);
 }

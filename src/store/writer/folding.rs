@@ -138,7 +138,7 @@ impl Task {
         }
     }
 
-    /// Folds budgets before the thread ends, until everything is folded or [`FINAL_FOLD_TIME`] has passed. Changes that
+    /// Folds budgets before the writer ends, until everything is folded or [`FINAL_FOLD_TIME`] has passed. Changes that
     /// are not folded are in the journal.
     pub(super) fn finish(&mut self) {
         let deadline = Instant::now() + FINAL_FOLD_TIME;

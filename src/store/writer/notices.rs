@@ -22,7 +22,7 @@ pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
 }
 
 impl Task {
-    /// Writes the changes that are not in the file yet, before the thread ends.
+    /// Writes the changes that are not in the file yet, before the writer ends.
     pub(super) fn write_remaining_notices(&mut self, deadline: Instant) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         while self.core.notices.is_pending() && Instant::now() < deadline && write(&self.core, file).is_ok() {}

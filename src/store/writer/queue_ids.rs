@@ -31,7 +31,7 @@ pub fn write(core: &Core, file: &mut File, stored: &mut Option<u64>) -> rusqlite
 }
 
 impl Task {
-    /// Writes what is not in the file yet, before the thread ends.
+    /// Writes what is not in the file yet, before the writer ends.
     pub(super) fn write_remaining_queue_ids(&mut self, deadline: Instant) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         let stored = &mut self.stored_queue_ids;

@@ -37,7 +37,7 @@ pub fn prune(core: &Core, file: &mut File, before: Timestamp) -> rusqlite::Resul
 const PRUNED_OCTETS: usize = 64 * PAGE_OCTETS;
 
 impl Task {
-    /// Writes the records that are not in the file yet, before the thread ends.
+    /// Writes the records that are not in the file yet, before the writer ends.
     pub(super) fn write_remaining_refusals(&mut self, deadline: Instant) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         self.core.refusals.end_period();
