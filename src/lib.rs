@@ -21,8 +21,8 @@
 //! | exempt, except | Matcher that excludes events from a limit. |
 //! | gauge | Budget of a limit "N at once": it counts the slots that open sessions hold. |
 //! | grant | Exception that gives one owner another rate for a while. |
-//! | group commit | One transaction of SQLite for the acts of many sessions. |
-//! | journal | Table of the state file to which acts are appended; the writer folds it into the table of budgets. |
+//! | group commit | One entry of the journal for the acts of many sessions. |
+//! | journal | Files beside the state file to which acts are appended; the writer folds them into the table of budgets. |
 //! | key | Name of a budget: the limit, its count and algorithm, and the owner. |
 //! | limit | Rule of `weir.toml`: the events to count, the fields of the owner (`per`), the quota, and the actions. |
 //! | listener | Address on which Weir accepts clients. |

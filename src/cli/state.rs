@@ -68,7 +68,11 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
 fn failure(error: DumpError) -> CommandError {
     let code = match error {
         DumpError::Open(OpenError::Io(_, ref error)) if error.kind() == ErrorKind::NotFound => exit::NO_INPUT,
-        DumpError::Open(_) | DumpError::Sqlite(..) | DumpError::Input(_) | DumpError::Output(_) => exit::IO,
+        DumpError::Open(_)
+        | DumpError::Sqlite(..)
+        | DumpError::Copy(..)
+        | DumpError::Input(_)
+        | DumpError::Output(_) => exit::IO,
         DumpError::Damaged { .. } | DumpError::Line(..) => exit::DATA,
         DumpError::Target(..) => exit::CANNOT_CREATE,
     };

@@ -2,7 +2,7 @@
 //! All commands except the loading also work while a Weir process is using the file.
 
 use super::audit::AuditRecord;
-use super::file::{self, File, OpenError};
+use super::file::{self, CopyError, File, OpenError};
 use super::hashed_key::HashedKey;
 use super::journal::Replayed;
 use super::jsonl::{self, Line};
@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 pub enum DumpError {
     Open(OpenError),
     Sqlite(PathBuf, rusqlite::Error),
+    Copy(PathBuf, CopyError),
     /// Some budgets could not be read; the other budgets were read.
     Damaged {
         path: PathBuf,
@@ -42,6 +43,7 @@ impl fmt::Display for DumpError {
         match self {
             Self::Open(error) => write!(f, "{error}"),
             Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), file::describe(error)),
+            Self::Copy(path, error) => write!(f, "state file {}: {error}", path.display()),
             Self::Damaged { path, reason } => {
                 write!(f, "state file {}: it is damaged, and some budgets are missing: {reason}", path.display())
             }
@@ -70,7 +72,7 @@ pub struct Info {
     /// Octets of the write-ahead log.
     pub log: i64,
     /// Number of journal entries.
-    pub entries: i64,
+    pub entries: usize,
     /// Octets of all journal entries.
     pub journal: i64,
     /// Statistics of the budgets of each limit. The key is the limit's name, count, algorithm and fields, such as
@@ -162,7 +164,7 @@ impl<'a> StateReader<'a> {
         match self.in_transaction(|file| file.replay())? {
             Ok((journal, damaged, _)) => {
                 self.journal = journal;
-                self.missed.reason = damaged.first().map(|seq| format!("entry {seq} of its journal"));
+                self.missed.reason = damaged.first().map(|place| format!("the entry of its journal {place}"));
             }
             Err(error) => self.missed.reason = Some(error.to_string()),
         }
@@ -275,8 +277,9 @@ fn read_range(
 /// Returns the sizes and contents of a state file. Works also while a Weir process is using the file.
 pub fn info(path: &Path) -> Result<Info, DumpError> {
     let mut reader = StateReader::open(path)?;
-    let sizes = reader.file.sizes().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
-    let (octets, unused, entries, journal) = sizes;
+    let (octets, unused) = reader.file.sizes().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
+    let journal = reader.file.journal_extent().map_err(|error| OpenError::Io(path.to_owned(), error))?;
+    let (entries, journal) = (journal.entries, journal.octets as i64);
     let log = std::fs::metadata(file::wal_path(path)).map_or(0, |metadata| metadata.len().cast_signed());
     let mut kinds = BTreeMap::new();
     reader.each(|hashed_key, budget| {
@@ -328,10 +331,12 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
     };
     let mut file = File::open(&options)?;
     let sqlite = |error| DumpError::Sqlite(path.to_owned(), error);
-    let (journal, damaged, _) = file.replay().map_err(sqlite)?;
-    if let Some(seq) = damaged.first() {
+    let replayed = file.replay().map_err(|error| OpenError::Io(path.to_owned(), error));
+    let (journal, damaged, _) = replayed?;
+    if let Some(place) = damaged.first() {
         // When a server starts, it logs the loss of this entry. Here, the administrator would not notice the loss.
-        return Err(DumpError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
+        let reason = format!("the entry of its journal {place}");
+        return Err(DumpError::Damaged { path: path.to_owned(), reason });
     }
     let lines = Lines { input, number: 0 };
     let mut loaded = Loaded::default();
@@ -412,9 +417,11 @@ pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
     if let Err(error) = file.copy_to(&half) {
         let _ = std::fs::remove_file(&half);
         // The state file is only read: a full disk is that of the copy.
-        return Err(match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => wrong(std::io::ErrorKind::StorageFull.into()),
-            _ => DumpError::Sqlite(path.to_owned(), error),
+        return Err(match error {
+            CopyError::Sqlite(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
+                wrong(std::io::ErrorKind::StorageFull.into())
+            }
+            error => DumpError::Copy(path.to_owned(), error),
         });
     }
     std::fs::rename(&half, target).map_err(wrong)

@@ -1,7 +1,8 @@
-//! The state file, an SQLite database with the schema of `schema.sql`. Most SQL statements are here.
+//! The state file, an SQLite database with the schema of `schema.sql`, and its journal. Most SQL statements are here.
 
 mod error;
 mod exceptions;
+mod journal_file;
 mod logins;
 mod names;
 mod notices;
@@ -9,6 +10,7 @@ mod queue_ids;
 mod refusals;
 mod replace;
 
+use super::budget_rows::{self, budget, state};
 use super::hashed_key::HashedKey;
 use super::journal::{self, Replayed};
 use super::options::{Durability, Options};
@@ -16,8 +18,9 @@ use super::schema::{self, DatabaseKind};
 use crate::engine::State;
 use crate::policy::budgets::{Budget, Key};
 use crate::time::Timestamp;
-pub use error::{ADVICE, OpenError, describe, is_page_damage};
-use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension as _, Row, Transaction, params};
+pub use error::{ADVICE, CopyError, OpenError, describe, describe_journal, is_page_damage};
+use journal_file::{JournalExtent, JournalFile};
+use rusqlite::{Connection, InterruptHandle, OpenFlags, Row, Transaction, params};
 use std::fs::TryLockError;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -26,9 +29,7 @@ use std::time::Duration;
 /// An open state file.
 pub struct File {
     connection: Connection,
-    /// Sequence numbers of the first and the last journal entry. If the journal is empty, `first` is `last` + 1.
-    first: i64,
-    last: i64,
+    journal: JournalFile,
     /// True if the write-ahead log keeps its length when SQLite resets it: the last value given to
     /// [`File::set_keep_wal`].
     keeps_wal: bool,
@@ -51,6 +52,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 /// Size of each connection's page cache, in KiB. The number is negative, because SQLite's `cache_size` takes a negative
 /// number as KiB.
 const CACHE_KIB: i64 = -16_384;
+
+/// Number of attempts to copy the file while a Weir process folds its journal.
+const COPY_ATTEMPTS: usize = 5;
 
 /// Octets to which the write-ahead log is truncated when SQLite resets it under load.
 const WAL_KEPT_OCTETS: i64 = 64 << 20;
@@ -77,9 +81,7 @@ impl File {
         schema::identify(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
         configure(&connection, options.durability).map_err(sqlite)?;
         schema::create_or_migrate(&mut connection).map_err(|unfit| OpenError::of(path, unfit))?;
-        let ends = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM journal";
-        let (first, last) = connection.query_row(ends, [], |row| row.try_into()).map_err(sqlite)?;
-        Ok(Self { connection, first, last, keeps_wal: true, _lock: Some(lock) })
+        Self::with_journal(path, connection, options.durability, Some(lock))
     }
 
     /// Opens the file for reading. Another connection or process can write to the file at the same time.
@@ -107,65 +109,47 @@ impl File {
             DatabaseKind::Weir { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
             DatabaseKind::Empty => return Err(OpenError::Empty(path.to_owned())),
         }
-        Ok(Self { connection, first: 1, last: 0, keeps_wal: true, _lock: None })
+        Self::with_journal(path, connection, Durability::Process, None)
     }
 
-    /// Replays the journal. Returns the resulting budgets, the sequence numbers of damaged entries, and the octets of
-    /// all entries.
-    pub fn replay(&self) -> rusqlite::Result<(Replayed, Vec<i64>, usize)> {
-        let mut statement = self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq")?;
-        let mut rows = statement.query([])?;
-        let (mut replayed, mut damaged, mut octets) = (Replayed::default(), Vec::new(), 0);
-        while let Some(row) = rows.next()? {
-            let (seq, bytes) = (row.get(0)?, row.get_ref(1)?.as_blob()?);
-            octets += bytes.len();
-            if replayed.apply(bytes, |hashed_key| self.load(hashed_key).ok().flatten()).is_err() {
-                damaged.push(seq);
-            }
-        }
-        Ok((replayed, damaged, octets))
+    fn with_journal(
+        path: &Path,
+        connection: Connection,
+        durability: Durability,
+        lock: Option<std::fs::File>,
+    ) -> Result<Self, OpenError> {
+        let id = connection.query_row("SELECT id FROM journal_id", [], |row| row.get(0));
+        let id = id.map_err(|error| OpenError::Sqlite(path.to_owned(), error))?;
+        let journal = JournalFile::new(path, id, durability);
+        let journal = journal.map_err(|error| OpenError::Io(path.to_owned(), error))?;
+        Ok(Self { connection, journal, keeps_wal: true, _lock: lock })
     }
 
-    /// Appends an entry to the journal and writes budgets to the table, in one transaction. On return, the entry and
-    /// the budgets are as durable as configured.
-    pub fn append(&mut self, entry: &[u8], rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
-        let seq = self.last + 1;
-        let insert = |connection: &Connection| {
-            let mut statement = connection.prepare_cached("INSERT INTO journal (seq, entry) VALUES (?1, ?2)")?;
-            statement.execute(params![seq, entry])
-        };
-        if rows.is_empty() {
-            insert(&self.connection)?;
-        } else {
-            let transaction = self.connection.transaction()?;
-            insert(&transaction)?;
-            upsert(&transaction, rows)?;
-            // Does the same as `Transaction::commit`, which prepares the statement each time.
-            transaction.prepare_cached("COMMIT")?.execute([])?;
-        }
-        self.last = seq;
-        Ok(())
+    /// Replays the journal. Returns the resulting budgets, the places of damaged entries, and the octets of all entries.
+    pub fn replay(&self) -> std::io::Result<(Replayed, Vec<String>, usize)> {
+        replay(&self.journal, &self.connection)
     }
 
-    /// Returns the sequence number of the last journal entry.
-    pub fn last_entry(&self) -> i64 {
-        self.last
+    /// Appends an entry to the journal. On return, the entry is as durable as configured.
+    pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
+        self.journal.append(entry)
+    }
+
+    /// Ends the part of the journal that a fold pass makes unnecessary. Returns the number of this part.
+    pub fn end_journal_part(&mut self) -> u64 {
+        self.journal.end_file()
     }
 
     /// Writes budgets to the table, in one transaction.
     pub fn fold(&mut self, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        upsert(&transaction, rows)?;
+        budget_rows::upsert(&transaction, rows)?;
         transaction.commit()
     }
 
-    /// Deletes journal entries up to and including `upto`, but at most `at_most` entries. The budgets of these entries
-    /// are already in the table. Returns true if some of these entries are left.
-    pub fn discard(&mut self, upto: i64, at_most: i64) -> rusqlite::Result<bool> {
-        let end = upto.min(self.first + at_most - 1);
-        self.connection.prepare_cached("DELETE FROM journal WHERE seq <= ?1")?.execute([end])?;
-        self.first = end + 1;
-        Ok(end < upto)
+    /// Deletes the journal up to and including this part. The budgets of its entries are already in the table.
+    pub fn discard(&mut self, part: u64) -> std::io::Result<()> {
+        self.journal.discard(part)
     }
 
     /// Deletes each of these budgets, unless its row has changed since the given time.
@@ -182,10 +166,7 @@ impl File {
 
     /// Reads a budget from the table.
     pub fn load(&self, hashed_key: &HashedKey) -> rusqlite::Result<Option<Budget>> {
-        let mut statement =
-            self.connection.prepare_cached("SELECT at, level, seen, times FROM budget WHERE hash = ?1 AND key = ?2")?;
-        let row = statement.query_row(params![hashed_key.order, hashed_key.key.as_str()], |row| budget(row, 0));
-        row.optional()
+        budget_rows::load(&self.connection, hashed_key)
     }
 
     /// Begins a read transaction: all reads in this transaction see the file at the same moment.
@@ -225,20 +206,37 @@ impl File {
         Ok(())
     }
 
-    /// Returns the octets of the file, the octets of its unused pages, the number of journal entries, and the octets of
-    /// these entries.
-    pub fn sizes(&self) -> rusqlite::Result<(i64, i64, i64, i64)> {
+    /// Returns the octets of the file, and the octets of its unused pages.
+    pub fn sizes(&self) -> rusqlite::Result<(i64, i64)> {
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let page = number("page_size")?;
-        let journal = "SELECT count(*), coalesce(sum(length(entry)), 0) FROM journal";
-        let (entries, octets) = self.connection.query_row(journal, [], |row| row.try_into())?;
-        Ok((page * number("page_count")?, page * number("freelist_count")?, entries, octets))
+        Ok((page * number("page_count")?, page * number("freelist_count")?))
     }
 
-    /// Writes a copy of the file, in its state at one moment, into the empty file at `path`.
-    pub fn copy_to(&self, path: &Path) -> rusqlite::Result<()> {
-        let path = path.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(path.to_owned()))?;
-        self.connection.execute("VACUUM INTO ?1", [path]).map(|_| ())
+    /// Returns the number of journal entries and their octets.
+    pub fn journal_extent(&self) -> std::io::Result<JournalExtent> {
+        self.journal.read(|_, _| ())
+    }
+
+    /// Writes a copy of the file and of its journal, in their state at one moment, into the empty file at `path`.
+    pub fn copy_to(&self, path: &Path) -> Result<(), CopyError> {
+        let name = path.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(path.to_owned()))?;
+        for _ in 0..COPY_ATTEMPTS {
+            let journal = self.journal.again()?;
+            self.connection.execute("VACUUM INTO ?1", [name])?;
+            let mut copy = Connection::open(path)?;
+            let (replayed, _, _) = replay(&journal, &copy)?;
+            // Budgets that were folded after the table was copied are in neither of the two.
+            if journal.is_complete() {
+                let transaction = copy.transaction()?;
+                budget_rows::upsert(&transaction, &replayed.0.into_iter().collect::<Vec<_>>())?;
+                renew_journal_id(&transaction)?;
+                return Ok(transaction.commit()?);
+            }
+            drop(copy);
+            std::fs::OpenOptions::new().write(true).truncate(true).open(path)?;
+        }
+        Err(CopyError::Busy)
     }
 
     /// Returns the recorded kinds of limits (see [`WriterJob::RecordKinds`](super::commit_queue::WriterJob)), each with
@@ -309,12 +307,25 @@ pub fn wal_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn hashed_key(row: &Row<'_>) -> rusqlite::Result<HashedKey> {
-    Ok(HashedKey { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) })
+/// Replays a journal over the table of budgets. Returns the resulting budgets, the places of damaged entries, and the
+/// octets of all entries.
+fn replay(journal: &JournalFile, table: &Connection) -> std::io::Result<(Replayed, Vec<String>, usize)> {
+    let (mut replayed, mut damaged) = (Replayed::default(), Vec::new());
+    let extent = journal.read(|entry, place| {
+        if replayed.apply(entry, |hashed_key| budget_rows::load(table, hashed_key).ok().flatten()).is_err() {
+            damaged.push(place());
+        }
+    })?;
+    Ok((replayed, damaged, extent.octets))
 }
 
-fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<State> {
-    Ok(State { at: Timestamp::from_micros(row.get(first)?), level: row.get(first + 1)? })
+/// Gives the state file another journal. The entries of its present journal no longer belong to it.
+fn renew_journal_id(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute("UPDATE journal_id SET id = random()", []).map(|_| ())
+}
+
+fn hashed_key(row: &Row<'_>) -> rusqlite::Result<HashedKey> {
+    Ok(HashedKey { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) })
 }
 
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
@@ -329,28 +340,6 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", WAL_KEPT_OCTETS)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)
-}
-
-/// Reads a budget from the columns `at`, `level`, `seen` and `times`, of which the first has this index.
-fn budget(row: &Row<'_>, at: usize) -> rusqlite::Result<Budget> {
-    let seen = row.get_ref(at + 2)?.as_blob_or_null()?.and_then(journal::unseal_seen);
-    let times = row.get_ref(at + 3)?.as_blob_or_null()?.and_then(journal::read_times);
-    Ok(Budget { state: state(row, at)?, seen, times })
-}
-
-/// Writes budgets to the table. The budgets replace the rows of the same keys.
-pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
-    // Because the table has no other index, SQLite finds and replaces a row with one search. With ON CONFLICT, SQLite
-    // would search twice.
-    let mut statement = transaction.prepare_cached(
-        "INSERT OR REPLACE INTO budget (hash, key, at, level, seen, times) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )?;
-    rows.iter().try_for_each(|(hashed_key, Budget { state, seen, times })| {
-        let seen = seen.as_deref().map(journal::seal_seen);
-        let times = times.as_deref().map(journal::times_bytes);
-        let row = params![hashed_key.order, hashed_key.key.as_str(), state.at.micros(), state.level, seen, times];
-        statement.execute(row).map(|_| ())
-    })
 }
 
 /// Creates a file, unless it exists. No other user is permitted to read or lock the file, because the state shows how

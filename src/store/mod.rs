@@ -7,6 +7,7 @@
 //! checkpoints and checks the file. The module [`health`] keeps the present errors of the file.
 
 pub mod audit;
+mod budget_rows;
 mod cache;
 mod commit_queue;
 mod core;

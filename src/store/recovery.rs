@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::file::{self, File, OpenError};
+use super::journal;
 
 impl Core {
     /// Opens the file, loads its exceptions, and inserts the budgets of its journal into the cache. The journal
@@ -10,13 +11,9 @@ impl Core {
         let file = File::open(&self.options)?;
         let sqlite = |error| OpenError::Sqlite(self.options.path.clone(), error);
         let known = file.kinds().map_err(sqlite)?;
-        let (replayed, damaged, octets) = file.replay().map_err(sqlite)?;
-        for seq in damaged {
-            tracing::error!(
-                entry = seq,
-                "an entry of the state file's journal is damaged: some of its charges are lost"
-            );
-        }
+        let replayed = file.replay().map_err(|error| OpenError::Io(self.options.path.clone(), error));
+        let (replayed, damaged, octets) = replayed?;
+        damaged.iter().for_each(|entry| journal::warn_damaged(entry));
         let (epoch, policy) = (self.queue.epoch(), self.policy());
         for (hashed_key, budget) in replayed.0 {
             let key = hashed_key.key.clone();

@@ -1,7 +1,8 @@
 //! Schema of the state file: creation, identification, migration.
 
+use super::budget_rows;
 use super::hashed_key::HashedKey;
-use super::journal;
+use super::journal::{self, Replayed};
 use crate::policy::budgets::Key;
 use rusqlite::{Connection, Row, Transaction, params};
 
@@ -9,14 +10,14 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// Version of the schema. A change of the schema must increment the version and add a migration.
-pub const VERSION: i64 = 8;
+pub const VERSION: i64 = 9;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
-    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7, to_version_8];
+    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7, to_version_8, fold_journal];
 
 /// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
@@ -78,6 +79,7 @@ fn add_seen(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget RENAME TO former; ALTER TABLE journal RENAME TO former_journal")?;
     transaction.execute_batch(SCHEMA)?;
+    transaction.execute_batch("CREATE TABLE journal (seq INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT")?;
     let mut insert =
         transaction.prepare("INSERT INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     for_each(transaction, "SELECT key, at, level, seen FROM former", |row| {
@@ -121,6 +123,21 @@ fn to_version_8(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     add_locks(transaction)?;
     add_times(transaction)?;
     add_queue_ids(transaction)
+}
+
+/// Migrates to version 9, in which the journal has its own files: folds the entries of the former table of the journal.
+fn fold_journal(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)?;
+    let mut replayed = Replayed::default();
+    for_each(transaction, "SELECT entry, seq FROM journal ORDER BY seq", |row| {
+        let base = |hashed_key: &HashedKey| budget_rows::load(transaction, hashed_key).ok().flatten();
+        if replayed.apply(row.get_ref(0)?.as_blob()?, base).is_err() {
+            journal::warn_damaged(&row.get::<_, i64>(1)?.to_string());
+        }
+        Ok(0)
+    })?;
+    budget_rows::upsert(transaction, &replayed.0.into_iter().collect::<Vec<_>>())?;
+    transaction.execute_batch("DROP TABLE journal")
 }
 
 /// Adds the queue ids of messages.

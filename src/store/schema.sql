@@ -1,4 +1,4 @@
--- The state file, version 8. Weir's writer is its only writer; open it read-only to read it by hand.
+-- The state file, version 9. Weir's writer is its only writer; open it read-only to read it by hand.
 
 -- The last state of each budget, without the changes in the journal.
 CREATE TABLE IF NOT EXISTS budget (
@@ -11,11 +11,11 @@ CREATE TABLE IF NOT EXISTS budget (
     PRIMARY KEY (hash, key)
 ) STRICT, WITHOUT ROWID;
 
--- Commits that are not folded into the budgets yet: each the changed budgets of many decisions, encoded by journal.rs.
-CREATE TABLE IF NOT EXISTS journal (
-    seq   INTEGER PRIMARY KEY,
-    entry BLOB NOT NULL
+-- Number that marks the files of this file's journal: see file/journal_file.rs.
+CREATE TABLE IF NOT EXISTS journal_id (
+    id INTEGER NOT NULL
 ) STRICT;
+INSERT INTO journal_id SELECT random() WHERE NOT EXISTS (SELECT 1 FROM journal_id);
 
 -- The limits that budgets belong to, and when each was last in force: its budgets are deleted some time after that.
 CREATE TABLE IF NOT EXISTS kind (

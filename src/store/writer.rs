@@ -10,7 +10,6 @@ mod pass;
 mod queue_ids;
 mod refusals;
 
-use super::commit_queue::Work;
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
@@ -90,6 +89,9 @@ const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
 /// A fold pass begins when the writer has had no work for this time.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
+/// Maximum octets of an entry whose commit is short.
+const SHORT_OCTETS: usize = 256 << 10;
+
 /// Maximum octets of the journal. A longer journal gets no more entries, because folding fails or is not fast enough.
 const MAX_JOURNAL_OCTETS: usize = 256 << 20;
 
@@ -98,14 +100,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Writer {
     /// Starts the writer, in the current async runtime, and the watcher thread. `file` contains the open file and the
-    /// octets of its journal. If `file`
-    /// is `None`, the writer opens the file as soon as that is possible.
+    /// octets of its journal. If `file` is `None`, the writer opens the file as soon as that is possible.
     pub fn start(core: Arc<Core>, file: Option<(File, usize)>) -> std::io::Result<Self> {
-        let (file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
+        let (mut file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
         let failed = file.is_none().then(|| (Attempt::Open, Instant::now())).into_iter().collect();
         // First fold the journal that the previous process has left.
-        let left = file.as_ref().filter(|_| journal > 0);
-        let pass = left.map(|file| Pass::new(file.last_entry(), journal, None));
+        let left = file.as_mut().filter(|_| journal > 0);
+        let pass = left.map(|file| Pass::new(file.end_journal_part(), journal, None));
         let mut task = Task {
             core: core.clone(),
             file,
@@ -177,13 +178,19 @@ impl Task {
                 self.failed.clear();
             }
             records = work.entry.records();
-            let is_short = slice.is_empty() && work.jobs.is_empty() && self.are_commits_short();
-            match is_short {
-                true => self.write(&mut work, slice),
-                false => blocking(|| self.write(&mut work, slice)),
+            if records > 0 || self.is_probe_due(work.idle) {
+                match self.is_commit_short(&work.entry) {
+                    true => self.commit(&mut work.entry),
+                    false => blocking(|| self.commit(&mut work.entry)),
+                }
             }
             spare = work.entry;
             spare.clear();
+            if work.idle || self.pass.is_some() || !work.jobs.is_empty() || !self.failed.is_empty() {
+                blocking(|| self.write(&slice, work.idle, work.jobs));
+            } else {
+                self.advance(work.idle);
+            }
             let has_failed = self.failed.contains_key(&Attempt::Open) || self.failed.contains_key(&Attempt::Append);
             if !has_failed && !self.is_slow && self.journal_octets <= MAX_JOURNAL_OCTETS {
                 // This also clears an error that a transaction recorded when its wait timed out.
@@ -196,25 +203,24 @@ impl Task {
         blocking(|| self.finish());
     }
 
-    /// Returns whether a commit of changes alone takes only microseconds, if the disk does not hang.
-    fn are_commits_short(&self) -> bool {
-        self.core.options.durability == Durability::Process && self.failed.is_empty() && self.pass.is_none()
+    /// Returns whether a commit takes only microseconds, if the disk does not hang.
+    fn is_commit_short(&self, entry: &Entry) -> bool {
+        self.core.options.durability == Durability::Process
+            && entry.octets() <= SHORT_OCTETS
+            && self.failed.is_empty()
+            && self.file.is_some()
     }
 
-    /// Commits the changes, folds the slice, and does the other work.
-    fn write(&mut self, work: &mut Work, mut slice: Vec<(HashedKey, Budget)>) {
+    /// Folds the slice and does the other work.
+    fn write(&mut self, slice: &[(HashedKey, Budget)], idle: bool, jobs: Vec<WriterJob>) {
         if let Some(file) = &mut self.file {
-            // Do this before folding. After a load, the log is then truncated by a commit that only folds, and no
-            // transaction waits for the truncation.
+            // Do this before folding. After a load, the log is then truncated by a commit that only folds.
             file.set_keep_wal(self.core.keep_wal.load(Ordering::Relaxed));
         }
-        if work.entry.records() > 0 || self.is_probe_due(work.idle) {
-            self.commit(&mut work.entry, &mut slice);
-        }
-        self.fold(&slice);
-        self.advance(work.idle);
+        self.fold(slice);
+        self.advance(idle);
         self.write_exceptions();
-        self.run_jobs(std::mem::take(&mut work.jobs));
+        self.run_jobs(jobs);
     }
 
     /// Records that changes in memory are missing in the journal.
@@ -242,9 +248,9 @@ impl Task {
         self.core.health.record(attempt, outcome);
     }
 
-    /// Writes the taken changes as one journal entry, and in the same transaction the rows of the slice. If this fails,
-    /// the waiting transactions continue, and the health is degraded. The slice is emptied if its rows were written.
-    fn commit(&mut self, entry: &mut Entry, slice: &mut Vec<(HashedKey, Budget)>) {
+    /// Appends the taken changes to the journal, as one entry. If this fails, the waiting transactions continue, and the
+    /// health is degraded.
+    fn commit(&mut self, entry: &mut Entry) {
         if !self.may_retry(Attempt::Append) || !self.open() {
             return self.core.queue.discard();
         }
@@ -254,7 +260,7 @@ impl Task {
             return self.core.queue.discard();
         }
         let began = Instant::now();
-        let outcome = self.append(entry, slice);
+        let outcome = self.append(entry);
         let time = began.elapsed();
         self.is_slow = time >= COMMIT_TIMEOUT;
         let is_durable = outcome.is_ok();
@@ -276,22 +282,12 @@ impl Task {
         }
     }
 
-    fn append(&mut self, entry: &mut Entry, slice: &mut Vec<(HashedKey, Budget)>) -> Result<(), String> {
+    fn append(&mut self, entry: &mut Entry) -> Result<(), String> {
         let Some(file) = &mut self.file else { return Err("the state file is not open".to_owned()) };
         let entry = entry.seal();
-        match file.append(entry, slice) {
-            Ok(()) => {
-                self.core.cache.end_fold(slice, Some(self.core.queue.epoch()));
-                self.core.wal_written.fetch_add(slice.len() * PAGE_OCTETS, Ordering::Relaxed);
-                slice.clear();
-            }
-            // Perhaps the error concerns only the rows of the slice: write the entry without them.
-            Err(_) if !slice.is_empty() => file.append(entry, &[]).map_err(|error| file::describe(&error))?,
-            Err(error) => return Err(file::describe(&error)),
-        }
+        file.append(entry).map_err(|error| file::describe_journal(&error))?;
         self.journal_octets += entry.len();
         self.core.metrics.state.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
-        self.core.wal_written.fetch_add(entry.len() + PAGE_OCTETS, Ordering::Relaxed);
         Ok(())
     }
 

@@ -54,6 +54,38 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
+/// Error of copying the state file.
+#[derive(Debug)]
+pub enum CopyError {
+    Sqlite(rusqlite::Error),
+    /// The journal cannot be read.
+    Journal(std::io::Error),
+    /// A Weir process folded the journal during each attempt.
+    Busy,
+}
+
+impl From<rusqlite::Error> for CopyError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<std::io::Error> for CopyError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Journal(error)
+    }
+}
+
+impl fmt::Display for CopyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(error) => f.write_str(&describe(error)),
+            Self::Journal(error) => write!(f, "its journal: {error}"),
+            Self::Busy => f.write_str("it changes too fast to be copied; try again"),
+        }
+    }
+}
+
 impl OpenError {
     pub fn of(path: &Path, unfit: SchemaError) -> Self {
         let path = path.to_owned();
@@ -77,6 +109,14 @@ pub fn describe(error: &rusqlite::Error) -> String {
             format!("{error}; {ADVICE}")
         }
         _ => error.to_string(),
+    }
+}
+
+/// Returns the message of an error of the journal.
+pub fn describe_journal(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull => "the journal: the disk is full".to_owned(),
+        _ => format!("the journal: {error}"),
     }
 }
 

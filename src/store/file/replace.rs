@@ -1,10 +1,11 @@
 //! Writes the contents of a dump into the state file.
 
-use super::{File, exceptions, logins, refusals, upsert};
+use super::{File, exceptions, logins, refusals, renew_journal_id};
+use crate::store::budget_rows::upsert;
 use crate::store::jsonl::Line;
 
 impl File {
-    /// Writes the lines into the tables and empties the journal, in one transaction. A line replaces the budget,
+    /// Writes the lines into the tables and begins an empty journal, in one transaction. A line replaces the budget,
     /// exception or login of the same key. If `rows` returns an error, nothing is changed.
     pub fn write_all<E: From<rusqlite::Error>>(
         &mut self,
@@ -21,9 +22,11 @@ impl File {
                 Line::Login(key, row) => logins::put_login(&transaction, &key, &row)?,
             }
         }
-        transaction.execute("DELETE FROM journal", [])?;
+        renew_journal_id(&transaction)?;
         transaction.commit()?;
-        self.first = self.last + 1;
+        // Files that cannot be deleted now are not replayed any more.
+        let last = self.journal.end_file();
+        let _ = self.journal.discard(last);
         Ok(())
     }
 }

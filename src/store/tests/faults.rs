@@ -160,6 +160,11 @@ async fn charges_made_while_another_program_holds_the_file_are_written_later() {
     let other = rusqlite::Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 60);
+    // The charge is in the journal, which no program locks.
+    let crashed = tempfile::tempdir().unwrap();
+    copy(folder.path(), crashed.path());
+    assert_eq!(level(&open(&crashed.path().join("state.db")).unwrap(), &asked("alice", 1)).await, 60.0);
+    until(&store, false).await;
     assert!(matches!(store.health(), Health::Degraded(why) if why.contains("locked")));
     other.execute_batch("ROLLBACK").unwrap();
     until(&store, true).await;
@@ -184,13 +189,6 @@ async fn charges_made_while_the_file_is_unreadable_are_written_later() {
         passed(&open(&path).unwrap().admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()),
         40
     );
-}
-
-/// Copies the state file and its write-ahead log, as a crash of the process at this moment would leave them.
-fn copy(from: &Path, to: &Path) {
-    for name in ["state.db", "state.db-wal"] {
-        std::fs::copy(from.join(name), to.join(name)).unwrap();
-    }
 }
 
 /// Returns a policy with two limits: `l` counts all recipients, `new` counts new recipients.

@@ -45,11 +45,12 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
         assert!(Instant::now() < deadline, "{} octets of journal are left", metrics.state.journal_octets.get());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // The commits of folding may have truncated the log; otherwise the next few commits do.
+    // The commits of folding may have truncated the log; otherwise the next few commits do. Each writes a new grant.
+    let mut numbers = 0..;
     let deadline = Instant::now() + Duration::from_secs(20);
     while length() > wal_checkpoint::CHECKPOINT_AT_OCTETS as u64 {
         assert!(Instant::now() < deadline, "a log of {} octets is not cut", length());
-        store.admit(at(0), &asked("user0", 1), &mut SessionCounters::default()).await.unwrap();
+        store.grant(super::exceptions::grant("dave", "5 / 1d", numbers.next().unwrap(), 1_000_000)).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     store.close().await;

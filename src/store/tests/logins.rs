@@ -163,7 +163,7 @@ async fn a_file_of_version_4_is_migrated() {
     let path = folder.path().join("state.db");
     open(&path).unwrap().close().await;
     let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch("DROP TABLE login; PRAGMA user_version = 4").unwrap();
+    old.execute_batch(&format!("DROP TABLE login; {JOURNAL_BEFORE_9}; PRAGMA user_version = 4")).unwrap();
     drop(old);
     let store = open(&path).unwrap();
     record(&store, 0, &login("alice", "192.0.2.7", "a"));

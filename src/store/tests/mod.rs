@@ -3,6 +3,7 @@ mod crash;
 mod exceptions;
 mod faults;
 mod forgetting;
+mod journal_files;
 mod log;
 mod logins;
 mod memories;
@@ -121,6 +122,21 @@ async fn charges_outlive_the_store_that_made_them() {
     assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap()), 60);
 }
 
+/// SQL for the table that contained the journal before version 9.
+const JOURNAL_BEFORE_9: &str = "CREATE TABLE journal (seq INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT";
+
+/// Copies the state file, its write-ahead log and its journal, as a crash of the process at this moment would leave them.
+fn copy(from: &Path, to: &Path) {
+    for name in files(from).into_iter().filter(|name| !name.ends_with("-lock") && !name.ends_with("-shm")) {
+        std::fs::copy(from.join(&name), to.join(name)).unwrap();
+    }
+}
+
+/// Returns the names of the files in a folder.
+fn files(folder: &Path) -> Vec<String> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
 #[tokio::test]
 async fn an_unfolded_journal_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,9 +145,7 @@ async fn an_unfolded_journal_is_replayed() {
     store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
     // A copy of the files is what a crash of the process would leave.
     let crashed = tempfile::tempdir().unwrap();
-    for name in ["state.db", "state.db-wal"] {
-        std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
-    }
+    copy(folder.path(), crashed.path());
     let store = open(&crashed.path().join("state.db")).unwrap();
     assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 40);
 }
@@ -239,9 +253,7 @@ async fn seen_values_outlive_the_store_that_saw_them() {
     assert_eq!(passed(&store.admit(at(0), &asked("carol", 8), &mut SessionCounters::default()).await.unwrap()), 8);
     // Carol's filter is in the journal: opening a copy of the files has to replay it.
     let crashed = tempfile::tempdir().unwrap();
-    for name in ["state.db", "state.db-wal"] {
-        std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
-    }
+    copy(folder.path(), crashed.path());
     drop(store);
     let store = open(crashed.path());
     assert_eq!(passed(&store.admit(at(0), &asked("carol", 20), &mut SessionCounters::default()).await.unwrap()), 10);

@@ -34,7 +34,8 @@ async fn a_file_of_version_6_is_migrated() {
     let path = folder.path().join("state.db");
     open(&path).unwrap().close().await;
     let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch("DROP TABLE notice; DROP TABLE episode; PRAGMA user_version = 6;").unwrap();
+    old.execute_batch(&format!("DROP TABLE notice; DROP TABLE episode; {JOURNAL_BEFORE_9}; PRAGMA user_version = 6;"))
+        .unwrap();
     drop(old);
     assert_eq!(open(&path).unwrap().stored_notices().await, Ok(StoredNotices::default()));
 }

@@ -103,7 +103,10 @@ async fn a_file_of_version_5_is_migrated() {
     store.close().await;
     // Version 6 only added a table, which version 7 changed.
     let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch("DROP TABLE refusal; DROP TABLE refusal_sum; PRAGMA user_version = 5;").unwrap();
+    old.execute_batch(&format!(
+        "DROP TABLE refusal; DROP TABLE refusal_sum; {JOURNAL_BEFORE_9}; PRAGMA user_version = 5;"
+    ))
+    .unwrap();
     drop(old);
     let store = open(&path).unwrap();
     let tag = crate::reference::Tag::new("l", "rcpt", crate::reference::Refusee::User("alice"));
@@ -128,6 +131,7 @@ async fn a_file_of_version_6_is_migrated() {
     let path = folder.path().join("state.db");
     open(&path).unwrap().close().await;
     let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(JOURNAL_BEFORE_9).unwrap();
     old.execute_batch(
         "DROP TABLE refusal; DROP TABLE refusal_sum;
          CREATE TABLE refusal (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, tag TEXT NOT NULL, number INTEGER,
@@ -159,6 +163,7 @@ async fn a_suspension_of_version_6_is_strict() {
     store.grant(exceptions::grant("alice", "200 / 1d", 0, 100)).await;
     store.close().await;
     let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(JOURNAL_BEFORE_9).unwrap();
     old.execute_batch(
         "ALTER TABLE exception DROP COLUMN lenient; ALTER TABLE exception DROP COLUMN password; \
          ALTER TABLE exception DROP COLUMN known_to; \
@@ -172,4 +177,26 @@ async fn a_suspension_of_version_6_is_strict() {
     assert_eq!(policy.exceptions.grants().count(), 1);
     let suspension = policy.exceptions.suspensions().next().unwrap();
     assert!(suspension.is_strict && !suspension.ends_on_new_password());
+}
+
+#[tokio::test]
+async fn the_journal_of_version_8_is_folded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 20);
+    store.close().await;
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(&format!("DROP TABLE journal_id; {JOURNAL_BEFORE_9}; PRAGMA user_version = 8")).unwrap();
+    let stored: String = old.query_row("SELECT key FROM budget", [], |row| row.get(0)).unwrap();
+    for (seq, level) in [(1, 30.0), (2, 70.0)] {
+        let mut entry = journal::Entry::default();
+        let budget = policy::budgets::Budget::new(crate::engine::State { at: at(0), level });
+        entry.push(Key::from_stored(&stored).borrowed(), &budget, journal::Seen::Whole);
+        old.execute("INSERT INTO journal VALUES (?1, ?2)", rusqlite::params![seq, entry.seal()]).unwrap();
+    }
+    // An entry that is damaged does not prevent the migration.
+    old.execute("INSERT INTO journal VALUES (3, x'0011223344')", []).unwrap();
+    drop(old);
+    assert_eq!(level(&open(&path).unwrap(), &asked("alice", 1)).await, 70.0);
 }

@@ -1,5 +1,5 @@
 //! Folding: the writer writes the changed budgets into the table, a slice of the budgets at a time. It then deletes the
-//! journal entries that are no longer needed.
+//! part of the journal that is no longer needed.
 
 use super::pass::Pass;
 use super::{FOLD_AT_OCTETS, MAX_SLICE_ROWS, PAGE_OCTETS, Task};
@@ -17,9 +17,6 @@ const ROW_OVERHEAD: usize = 18;
 
 /// Approximate maximum octets that are folded in one transaction. The number is limited because filters can be large.
 const SLICE_OCTETS: usize = 512 << 10;
-
-/// Maximum number of journal entries that one transaction deletes.
-const DISCARD_AT_ONCE: i64 = 64;
 
 /// Time after the end of a fold pass at which the next pass begins, even if the journal is short.
 const FOLD_AFTER: Duration = Duration::from_secs(60);
@@ -85,7 +82,8 @@ impl Task {
                 || (idle || self.last_fold.elapsed() > FOLD_AFTER)
                     && (self.journal_octets > 0 || self.core.cache.has_changed());
             if is_due && is_allowed {
-                self.pass = Some(Pass::new(file.last_entry(), self.journal_octets, self.behind.then_some(self.epoch)));
+                self.pass =
+                    Some(Pass::new(file.end_journal_part(), self.journal_octets, self.behind.then_some(self.epoch)));
             }
             return;
         };
@@ -96,10 +94,9 @@ impl Task {
             let hashed_keys = std::mem::take(&mut pass.damaged);
             return self.keep_in_journal(&hashed_keys);
         }
-        match file.discard(pass.last_entry, DISCARD_AT_ONCE) {
-            Ok(true) => {}
-            Ok(false) => self.end_pass(),
-            Err(error) => self.abort_pass(file::describe(&error)),
+        match file.discard(pass.part) {
+            Ok(()) => self.end_pass(),
+            Err(error) => self.abort_pass(file::describe_journal(&error)),
         }
     }
 
@@ -116,9 +113,9 @@ impl Task {
             }
         }
         let Some(file) = &mut self.file else { return };
-        match file.append(entry.seal(), &[]) {
+        match file.append(entry.seal()) {
             Ok(()) => self.journal_octets += entry.octets(),
-            Err(error) => self.abort_pass(file::describe(&error)),
+            Err(error) => self.abort_pass(file::describe_journal(&error)),
         }
     }
 

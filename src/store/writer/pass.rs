@@ -4,15 +4,15 @@ use crate::store::cache::SHARDS;
 use crate::store::core::Core;
 use crate::store::hashed_key::HashedKey;
 
-/// A fold pass. The writer writes all changed budgets to the table, and then deletes the journal entries that are older
-/// than the pass.
+/// A fold pass. The writer writes all changed budgets to the table, and then deletes the part of the journal that
+/// is older than the pass.
 pub struct Pass {
     /// Changed budgets of the current cache shard that are still to be folded, in reverse order.
     pub hashed_keys: Vec<HashedKey>,
     /// Index of the next cache shard.
     pub shard: usize,
-    /// Sequence number of the last journal entry when the pass began.
-    pub last_entry: i64,
+    /// Number of the part of the journal that ended when the pass began.
+    pub part: u64,
     /// Octets of the journal when the pass began.
     pub octets: usize,
     /// Epoch of the queue when the pass began, if changes were missing in the journal at that time; otherwise `None`.
@@ -26,17 +26,8 @@ pub struct Pass {
 }
 
 impl Pass {
-    pub fn new(last_entry: i64, octets: usize, behind: Option<u64>) -> Self {
-        Self {
-            hashed_keys: Vec::new(),
-            shard: 0,
-            last_entry,
-            octets,
-            behind,
-            written: 0,
-            damaged: Vec::new(),
-            fault: None,
-        }
+    pub fn new(part: u64, octets: usize, behind: Option<u64>) -> Self {
+        Self { hashed_keys: Vec::new(), shard: 0, part, octets, behind, written: 0, damaged: Vec::new(), fault: None }
     }
 
     pub fn next(&mut self, core: &Core) -> Option<HashedKey> {

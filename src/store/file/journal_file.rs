@@ -1,0 +1,239 @@
+//! The journal: files beside the state file, to which the entries of commits are appended.
+//!
+//! The files have the name of the state file with `-charges-` and a number. A file begins with [`MAGIC`] and the id (i64,
+//! little-endian) that the state file has for its journal, so that files of another state file, or of an earlier content
+//! of this one, are not replayed. Each entry follows the number of its octets (u32). When a fold pass begins, the next
+//! entry begins a new file. When the pass ends, the earlier files are deleted.
+//!
+//! An append is one write to the kernel's page cache, which outlives the process. In SQLite's write-ahead log, a commit
+//! of a small entry takes several locks and writes whole pages.
+
+use super::create_private;
+use crate::store::options::Durability;
+use std::io::{BufReader, ErrorKind, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// Journal of a state file.
+pub struct JournalFile {
+    /// Path of the state file.
+    state: PathBuf,
+    id: i64,
+    durability: Durability,
+    /// Numbers of the files of this journal, in ascending order.
+    numbers: Vec<u64>,
+    /// Number of the next file.
+    next: u64,
+    /// File to which entries are appended; `None` if the next entry begins a new file.
+    current: Option<Current>,
+}
+
+struct Current {
+    file: std::fs::File,
+    /// Octets of the complete entries, and of the head.
+    octets: u64,
+}
+
+/// Contents of a journal, without its entries.
+#[derive(Debug, Default)]
+pub struct JournalExtent {
+    pub entries: usize,
+    /// Octets of all entries.
+    pub octets: usize,
+}
+
+const MAGIC: [u8; 8] = *b"WeirChrg";
+const HEAD_OCTETS: usize = MAGIC.len() + size_of::<i64>();
+
+/// Number of attempts to open all files of a journal that another process appends to and shortens meanwhile.
+const ATTEMPTS: usize = 100;
+
+impl JournalFile {
+    /// Returns the journal of the state file at `state`, which has this id for its journal.
+    pub fn new(state: &Path, id: i64, durability: Durability) -> std::io::Result<Self> {
+        let found = list(state)?;
+        // Never append to a file of an earlier process: it perhaps ends within an entry.
+        let next = found.last().map_or(1, |last| last + 1);
+        let mut numbers = Vec::new();
+        for number in found {
+            let mut file = match std::fs::File::open(path(state, number)) {
+                // Another process has deleted it since.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            match head(&mut file)? {
+                Some(of) if of != id => warn_foreign(&path(state, number)),
+                _ => numbers.push(number),
+            }
+        }
+        Ok(Self { state: state.to_owned(), id, durability, numbers, next, current: None })
+    }
+
+    /// Returns the journal with the files that it has now.
+    pub fn again(&self) -> std::io::Result<Self> {
+        Self::new(&self.state, self.id, self.durability)
+    }
+
+    /// Appends an entry. On return, the entry is as durable as configured. If this fails, nothing is appended.
+    pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
+        let mut record = Vec::with_capacity(size_of::<u32>() + entry.len());
+        // The length fits into a u32, because the queue of changes is bounded.
+        record.extend_from_slice(&(entry.len() as u32).to_le_bytes());
+        record.extend_from_slice(entry);
+        let mut current = match self.current.take() {
+            Some(current) => current,
+            None => self.begin()?,
+        };
+        let written = current.file.write_all_at(&record, current.octets);
+        let written = written.and_then(|()| match self.durability {
+            Durability::Process => Ok(()),
+            Durability::Power => current.file.sync_data(),
+        });
+        match written {
+            Ok(()) => current.octets += record.len() as u64,
+            // Remove a part of the entry. If that fails, too, the next entry begins a new file.
+            Err(_) if current.file.set_len(current.octets).is_err() => return written,
+            Err(_) => {}
+        }
+        self.current = Some(current);
+        written
+    }
+
+    /// Begins a new file.
+    fn begin(&mut self) -> std::io::Result<Current> {
+        let path = path(&self.state, self.next);
+        let file = create_private(&path)?;
+        self.write_head(&file).inspect_err(|_| _ = std::fs::remove_file(&path))?;
+        self.numbers.push(self.next);
+        self.next += 1;
+        Ok(Current { file, octets: HEAD_OCTETS as u64 })
+    }
+
+    fn write_head(&self, file: &std::fs::File) -> std::io::Result<()> {
+        let mut head = [0; HEAD_OCTETS];
+        head[..MAGIC.len()].copy_from_slice(&MAGIC);
+        head[MAGIC.len()..].copy_from_slice(&self.id.to_le_bytes());
+        file.write_all_at(&head, 0)?;
+        if self.durability == Durability::Power {
+            file.sync_all()?;
+            std::fs::File::open(folder(&self.state))?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the next entry begin a new file. Returns the number of the last file before it.
+    pub fn end_file(&mut self) -> u64 {
+        self.current = None;
+        self.next - 1
+    }
+
+    /// Deletes the files up to and including this number, the oldest first.
+    pub fn discard(&mut self, upto: u64) -> std::io::Result<()> {
+        while let Some(&number) = self.numbers.first().filter(|number| **number <= upto) {
+            match std::fs::remove_file(path(&self.state, number)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => _ = self.numbers.remove(0),
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `take` with each entry, in the order in which the entries were appended, and with the place of the entry.
+    /// Another process may append to the journal, and delete files that it has folded, at the same time.
+    pub fn read(&self, mut take: impl FnMut(&[u8], &dyn Fn() -> String)) -> std::io::Result<JournalExtent> {
+        let mut extent = JournalExtent::default();
+        for (path, file) in open_all(&self.state)? {
+            let mut left = file.metadata()?.len();
+            let mut file = BufReader::new(file);
+            if head(&mut file)? != Some(self.id) {
+                continue;
+            }
+            left = left.saturating_sub(HEAD_OCTETS as u64);
+            let (mut length, mut entry) = ([0; size_of::<u32>()], Vec::new());
+            while left >= length.len() as u64 {
+                let place = || format!("at octet {} from the end of {}", left, path.display());
+                file.read_exact(&mut length)?;
+                let octets = u32::from_le_bytes(length);
+                let after = left - length.len() as u64;
+                // A process that was killed while it appended an entry, or is appending it now, has told nobody that the
+                // entry is durable.
+                let Some(rest) = after.checked_sub(u64::from(octets)) else { break };
+                entry.resize(octets as usize, 0);
+                file.read_exact(&mut entry)?;
+                take(&entry, &place);
+                left = rest;
+                extent.entries += 1;
+                extent.octets += entry.len();
+            }
+        }
+        Ok(extent)
+    }
+
+    /// Returns whether all files of this journal that existed when it was opened still exist.
+    pub fn is_complete(&self) -> bool {
+        self.numbers.iter().all(|number| path(&self.state, *number).exists())
+    }
+}
+
+/// Opens all files, so that each can be read even if it is deleted meanwhile.
+fn open_all(state: &Path) -> std::io::Result<Vec<(PathBuf, std::fs::File)>> {
+    let open = |number| {
+        let path = path(state, number);
+        std::fs::File::open(&path).map(|file| (path, file))
+    };
+    for _ in 1..ATTEMPTS {
+        // If a file was deleted after it was listed, an earlier one was perhaps opened already. Without the later one, its
+        // entries would be older than the table.
+        match list(state)?.into_iter().map(open).collect() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+    }
+    list(state)?.into_iter().map(open).collect()
+}
+
+/// Returns the numbers of the files of the journals of the state file at `state`, in ascending order.
+fn list(state: &Path) -> std::io::Result<Vec<u64>> {
+    let mut prefix = state.file_name().unwrap_or_default().to_owned();
+    prefix.push(SUFFIX);
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir(folder(state))? {
+        let name = entry?.file_name();
+        let number = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
+        numbers.extend(number.and_then(|number| str::from_utf8(number).ok()?.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+const SUFFIX: &str = "-charges-";
+
+fn path(state: &Path, number: u64) -> PathBuf {
+    let mut name = state.as_os_str().to_owned();
+    name.push(format!("{SUFFIX}{number}"));
+    name.into()
+}
+
+fn folder(state: &Path) -> &Path {
+    state.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Reads the head of a file. Returns the id of its journal; `None` if the file has no complete head, because the process
+/// was killed when it began the file.
+fn head(file: &mut impl std::io::Read) -> std::io::Result<Option<i64>> {
+    let mut head = [0; HEAD_OCTETS];
+    match file.read_exact(&mut head) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let (magic, id) = head.split_at(MAGIC.len());
+    // Another program's file belongs to no journal.
+    Ok(Some(id.try_into().map(i64::from_le_bytes).ok().filter(|_| magic == MAGIC).unwrap_or(0)))
+}
+
+fn warn_foreign(path: &Path) {
+    tracing::warn!(
+        path = %path.display(),
+        "this file belongs to another state file, or to an earlier content of this one: it is not used, and can be deleted"
+    );
+}
