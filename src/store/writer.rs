@@ -77,8 +77,7 @@ const MIN_SLICE_ROWS: usize = 64;
 /// Maximum number of rows that are folded in one commit.
 const MAX_SLICE_ROWS: usize = 2_000;
 
-/// Maximum octets that a folded row, or a commit, adds to the write-ahead log. Filters and journal entries are not
-/// included.
+/// Maximum octets that a folded row adds to the write-ahead log, without its filter.
 const PAGE_OCTETS: usize = 4096;
 
 /// Bounds for the length of the journal at which a fold pass begins. Within these bounds, a pass begins when the

@@ -44,7 +44,9 @@ impl Task {
     pub(super) fn fold(&mut self, slice: &[(HashedKey, Budget)]) {
         let Some(file) = self.file.as_mut().filter(|_| !slice.is_empty()) else { return };
         let outcome = file.fold(slice);
-        self.core.wal_written.fetch_add(slice.len() * PAGE_OCTETS, Ordering::Relaxed);
+        let octets = |budget: &Budget| PAGE_OCTETS + budget.seen.as_ref().map_or(0, |seen| seen.octets());
+        let written = slice.iter().map(|(_, budget)| octets(budget)).sum();
+        self.core.wal_written.fetch_add(written, Ordering::Relaxed);
         let Err(error) = outcome else { return self.core.cache.end_fold(slice, Some(self.core.queue.epoch())) };
         if file::is_page_damage(&error) && slice.len() > 1 {
             // Perhaps only some of the pages are damaged: fold each half of the slice.
