@@ -2,8 +2,8 @@
 //! `-- throughput`, `-- large`, `-- crash`, `-- week`.
 //!
 //! * throughput: 64 tasks make durable decisions on a million budgets: on each budget once, then on random budgets,
-//!   first uniformly and then by Zipf's law. Then one task decides 100 times a second. For comparison, measures the
-//!   time to wake a thread that writes one page.
+//!   first uniformly and then by Zipf's law. 4 and 20 tasks do the last, too. Then one task decides 100 times a second.
+//!   For comparison, measures the time to wake a thread that writes one page.
 //! * large: ten million budgets in the file; one budget in a hundred is used. Measures the time until the first
 //!   decision, and the memory.
 //! * crash: a store is aborted under load, when its journal is long. Measures the time and memory of the next start.
@@ -121,10 +121,10 @@ fn report(what: &str, mut times: Vec<Duration>, before: &Used) {
     );
 }
 
-async fn hammer(store: &Arc<Store>, keys: Keys) {
+async fn hammer(store: &Arc<Store>, task_count: u64, keys: Keys) {
     let stop = Arc::new(AtomicBool::new(false));
     let before = Used::now();
-    let tasks: Vec<_> = (0..TASKS)
+    let tasks: Vec<_> = (0..task_count)
         .map(|task| {
             let (store, stop) = (store.clone(), stop.clone());
             tokio::spawn(async move {
@@ -151,7 +151,7 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
     for task in tasks {
         times.extend(task.await.unwrap());
     }
-    report(&format!("{TASKS} tasks, {KEYS} keys, {keys:?}"), times, &before);
+    report(&format!("{task_count} tasks, {KEYS} keys, {keys:?}"), times, &before);
 }
 
 /// Reports the cost of generating requests and measuring times. The reported costs of decisions include this cost.
@@ -235,7 +235,10 @@ async fn throughput(folder: &Path) {
     let metrics = Arc::new(Metrics::new().unwrap());
     let store = open_with(&folder.join("state.db"), policy(), metrics.clone());
     for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
-        hammer(&store, keys).await;
+        hammer(&store, TASKS, keys).await;
+    }
+    for tasks in [4, 20] {
+        hammer(&store, tasks, Keys::Zipf).await;
     }
     // Wait until the journal of the earlier load is written ("folded") into the table of budgets. That work is not part
     // of the load of 100 decisions a second.
@@ -272,7 +275,7 @@ fn fill(path: &Path) {
     order.sort_unstable();
     let mut file = rusqlite::Connection::open(path).unwrap();
     let transaction = file.transaction().unwrap();
-    let mut insert = transaction.prepare("INSERT INTO budget VALUES (?1, ?2, ?3, ?4, NULL)").unwrap();
+    let mut insert = transaction.prepare("INSERT INTO budget (hash, key, at, level) VALUES (?1, ?2, ?3, ?4)").unwrap();
     let now = weir::clock::now().micros();
     for (hash, n) in order {
         insert.execute(rusqlite::params![hash, key(n.into()), now, 50_000.0]).unwrap();
@@ -357,7 +360,7 @@ async fn abort(path: &Path) {
         std::process::abort();
     });
     for keys in [Keys::New, Keys::Uniform, Keys::Uniform, Keys::Uniform] {
-        hammer(&store, keys).await;
+        hammer(&store, TASKS, keys).await;
     }
 }
 
