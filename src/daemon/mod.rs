@@ -56,8 +56,8 @@ pub fn run(mut config: Config) -> Result<(), StartError> {
     served
 }
 
-/// Creates the async runtime of a server. Its threads are as many as the processors, but at least two: if the disk hangs,
-/// one thread hangs in a commit to the state file, and another must serve all sessions.
+/// Creates the async runtime of a server. Its threads are as many as the processors, but at least two: if the disk
+/// hangs, one thread hangs in a commit to the state file, and another must serve all sessions.
 pub fn runtime() -> std::io::Result<Runtime> {
     let threads = std::thread::available_parallelism().map_or(2, |processors| processors.get().max(2));
     Builder::new_multi_thread().worker_threads(threads).enable_all().build()

@@ -265,8 +265,8 @@ impl Connection {
         unused.contains(&b'\n') || unused.len() >= MAX_READ
     }
 
-    /// Waits until the session's charges are durable, sends the session's output, then logs its records. The log also says
-    /// whether the output could be sent.
+    /// Waits until the session's charges are durable, sends the session's output, then logs its records. The log also
+    /// says whether the output could be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
         self.apply_deferred_charges(session).await;
         PendingCommit::done(self.commit.take()).await;

@@ -38,6 +38,10 @@ impl Commit {
     /// written.
     pub const NEVER: Self = Self(None);
 
+    pub fn is_never(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Waits for the commit. Returns true if the changes are durable. Returns false if they are not durable, and
     /// perhaps never will be.
     pub async fn done(self) -> bool {
@@ -155,9 +159,10 @@ impl Queue {
 
     /// Waits for changes and jobs, for at most `patience`, and takes them. `empty` becomes the entry for later changes.
     pub async fn take(&self, patience: Duration, empty: Entry) -> Work {
-        let idle = timeout(patience, self.due()).await.is_err();
-        // First let the sessions run that are ready, so that one commit contains the changes of all of them. They must run
-        // before the commit also because the thread may hang in the commit, and some of its sessions with it.
+        // A timer rounds up to a millisecond, which each slice of a fold pass would wait.
+        let idle = if patience.is_zero() { !self.is_due() } else { timeout(patience, self.due()).await.is_err() };
+        // First let the sessions run that are ready, so that one commit contains the changes of all of them. They must
+        // run before the commit also because the thread may hang in the commit, and some of its sessions with it.
         tokio::task::yield_now().await;
         let inner = &mut *self.lock();
         inner.is_writer_asleep = false;

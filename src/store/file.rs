@@ -125,7 +125,8 @@ impl File {
         Ok(Self { connection, journal, keeps_wal: true, _lock: lock })
     }
 
-    /// Replays the journal. Returns the resulting budgets, the places of damaged entries, and the octets of all entries.
+    /// Replays the journal. Returns the resulting budgets, the places of damaged entries, and the octets of all
+    /// entries.
     pub fn replay(&self) -> std::io::Result<(Replayed, Vec<String>, usize)> {
         replay(&self.journal, &self.connection)
     }

@@ -267,8 +267,9 @@ impl Store {
     /// seconds, even if the disk hangs.
     pub async fn close(self) {
         let Self { core, loader, maintenance, writer } = self;
-        // The writer ends last. The reason is that the loader may still add stored budgets to the counts in memory, and the
-        // writer must write the sums. Waiting for threads blocks, so it must not run on the async runtime's threads.
+        // The writer ends last. The reason is that the loader may still add stored budgets to the counts in memory, and
+        // the writer must write the sums. Waiting for threads blocks, so it must not run on the async runtime's
+        // threads.
         let (maintenance, loader) = (maintenance.stop(), loader.stop());
         let _ = tokio::task::spawn_blocking(move || wait_for(&[maintenance, loader])).await;
         let _ = timeout(SHUTDOWN_TIMEOUT, writer.stop()).await;
@@ -317,6 +318,10 @@ impl Store {
                 Transacted::Refused => return Err(Unavailable),
                 // While the file cannot be written, do not wait for the commit.
                 Transacted::Changed(answer, _) if health.is_write_failing() && !has_to_be_durable => {
+                    return Ok((answer, None));
+                }
+                // The change will not become durable. The session still waits for its earlier charges.
+                Transacted::Changed(answer, commit) if commit.is_never() && !has_to_be_durable => {
                     return Ok((answer, None));
                 }
                 Transacted::Changed(answer, commit) => {

@@ -3,8 +3,8 @@
 use super::commit_queue::Commit;
 use crate::metrics::{GaugeGuard, StateMetrics};
 
-/// Handle with which a caller waits until its charges are durable. The writer commits charges in their order, so a caller
-/// that has several handles need only wait for the last one.
+/// Handle with which a caller waits until its charges are durable. The writer commits charges in their order, so a
+/// caller that has several handles need only wait for the last one.
 #[derive(Debug)]
 #[must_use]
 pub struct PendingCommit {

@@ -1,8 +1,8 @@
 //! The writer, the only task that writes the state file. It appends the changes of many transactions to the journal
 //! in one commit. Later it writes ("folds") the changed budgets into the table, a slice of the budgets at a time.
 //!
-//! The writer is a task of the async runtime, because waking another thread for each commit costs more than the commit. A
-//! short commit blocks the runtime's thread for some microseconds. Everything longer is done in [`blocking`].
+//! The writer is a task of the async runtime, because waking another thread for each commit costs more than the commit.
+//! A short commit blocks the runtime's thread for some microseconds. Everything longer is done in [`blocking`].
 
 mod folding;
 mod notices;
@@ -120,8 +120,9 @@ impl Writer {
             failed_jobs: BTreeMap::new(),
             stored_queue_ids: None,
         };
-        let watched = core.clone();
-        std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(move || watch_for_stalls(&watched))?;
+        let (watched, runtime) = (core.clone(), Handle::current());
+        let watch = move || watch_for_stalls(&watched, &runtime);
+        std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(watch)?;
         let task = tokio::spawn(async move {
             let _ending = EndGuard(task.core.clone());
             task.run().await;
@@ -147,8 +148,11 @@ fn blocking<R>(work: impl FnOnce() -> R) -> R {
 
 /// Runs the watcher thread: ends the waiting of transactions that have waited for [`COMMIT_TIMEOUT`], because the
 /// writer hangs in an access to the disk.
-fn watch_for_stalls(core: &Core) {
+fn watch_for_stalls(core: &Core, runtime: &Handle) {
     while let Some(hanging) = core.queue.wait_for_stall(COMMIT_TIMEOUT) {
+        // The thread that hangs perhaps was the one that waits for I/O and for timers. No other thread takes its place
+        // before it is woken, and perhaps none of the transactions below still waits.
+        runtime.spawn(async {});
         // Set the health before the transactions continue. Log it afterwards, because the log may be on the same disk
         // and hang, too.
         let change = core.health.update(Attempt::Append, Err(slow_disk("no commit")));
@@ -207,6 +211,8 @@ impl Task {
         self.core.options.durability == Durability::Process
             && entry.octets() <= SHORT_OCTETS
             && self.failed.is_empty()
+            && !self.is_slow
+            && !self.core.health.is_write_failing()
             && self.file.is_some()
     }
 
@@ -247,8 +253,8 @@ impl Task {
         self.core.health.record(attempt, outcome);
     }
 
-    /// Appends the taken changes to the journal, as one entry. If this fails, the waiting transactions continue, and the
-    /// health is degraded.
+    /// Appends the taken changes to the journal, as one entry. If this fails, the waiting transactions continue, and
+    /// the health is degraded.
     fn commit(&mut self, entry: &mut Entry) {
         if !self.may_retry(Attempt::Append) || !self.open() {
             return self.core.queue.discard();

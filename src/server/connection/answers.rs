@@ -147,8 +147,8 @@ impl Connection {
         }
     }
 
-    /// Applies the session's deferred charges and refunds, without waiting for the commit of the charges. If the store is unavailable, they are lost, as they are
-    /// after a crash, and nothing is refunded.
+    /// Applies the session's deferred charges and refunds, without waiting for the commit of the charges. If the store
+    /// is unavailable, they are lost, as they are after a crash, and nothing is refunded.
     pub(super) async fn apply_deferred_charges(&mut self, session: &mut Session) {
         let DeferredCharges { events, refunds } = session.take_deferred_charges();
         let has_memories = self.server.store.policy().has_memories();

@@ -1,17 +1,17 @@
 //! The journal: files beside the state file, to which the entries of commits are appended.
 //!
-//! The files have the name of the state file with `-charges-` and a number. A file begins with [`MAGIC`] and the id (i64,
-//! little-endian) that the state file has for its journal, so that files of another state file, or of an earlier content
-//! of this one, are not replayed. Each entry follows the number of its octets (u32). When a fold pass begins, the next
-//! entry begins a new file. When the pass ends, the earlier files are deleted.
+//! The files have the name of the state file with `-charges-` and a number. A file begins with [`MAGIC`] and the id
+//! (i64, little-endian) that the state file has for its journal, so that files of another state file, or of an earlier
+//! content of this one, are not replayed. Each entry follows the number of its octets (u32). When a fold pass begins,
+//! the next entry begins a new file. When the pass ends, the earlier files are deleted.
 //!
 //! An append is one write to the kernel's page cache, which outlives the process. In SQLite's write-ahead log, a commit
 //! of a small entry takes several locks and writes whole pages.
 
 use super::create_private;
 use crate::store::options::Durability;
-use std::io::{BufReader, ErrorKind, Read as _};
-use std::os::unix::fs::FileExt as _;
+use std::io::{BufReader, ErrorKind};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// Journal of a state file.
@@ -56,13 +56,13 @@ impl JournalFile {
         let next = found.last().map_or(1, |last| last + 1);
         let mut numbers = Vec::new();
         for number in found {
-            let mut file = match std::fs::File::open(path(state, number)) {
+            let (path, mut file) = match open(state, number) {
                 // Another process has deleted it since.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 opened => opened?,
             };
             match head(&mut file)? {
-                Some(of) if of != id => warn_foreign(&path(state, number)),
+                Some(of) if of != id => warn_foreign(&path),
                 _ => numbers.push(number),
             }
         }
@@ -77,10 +77,13 @@ impl JournalFile {
     /// Appends an entry. On return, the entry is as durable as configured. If this fails, nothing is appended.
     pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
         let mut record = Vec::with_capacity(size_of::<u32>() + entry.len());
-        // The length fits into a u32, because the queue of changes is bounded.
-        record.extend_from_slice(&(entry.len() as u32).to_le_bytes());
+        record.extend_from_slice(&u32::try_from(entry.len()).map_err(std::io::Error::other)?.to_le_bytes());
         record.extend_from_slice(entry);
         let mut current = match self.current.take() {
+            // The next entry begins a new file, and the changed budgets are written to the table.
+            Some(current) if current.file.metadata()?.nlink() == 0 => {
+                return Err(std::io::Error::other("another program has removed its file"));
+            }
             Some(current) => current,
             None => self.begin()?,
         };
@@ -101,11 +104,15 @@ impl JournalFile {
 
     /// Begins a new file.
     fn begin(&mut self) -> std::io::Result<Current> {
-        let path = path(&self.state, self.next);
+        let (number, path) = (self.next, path(&self.state, self.next));
+        // If this attempt fails, the next one uses the next name.
+        self.next += 1;
+        if path.symlink_metadata().is_ok() {
+            return Err(std::io::Error::other(format!("{} exists already", path.display())));
+        }
         let file = create_private(&path)?;
         self.write_head(&file).inspect_err(|_| _ = std::fs::remove_file(&path))?;
-        self.numbers.push(self.next);
-        self.next += 1;
+        self.numbers.push(number);
         Ok(Current { file, octets: HEAD_OCTETS as u64 })
     }
 
@@ -152,14 +159,23 @@ impl JournalFile {
             let (mut length, mut entry) = ([0; size_of::<u32>()], Vec::new());
             while left >= length.len() as u64 {
                 let place = || format!("at octet {} from the end of {}", left, path.display());
-                file.read_exact(&mut length)?;
+                if !fill(&mut file, &mut length)? {
+                    break;
+                }
                 let octets = u32::from_le_bytes(length);
                 let after = left - length.len() as u64;
-                // A process that was killed while it appended an entry, or is appending it now, has told nobody that the
-                // entry is durable.
+                // A process that was killed while it appended an entry, or is appending it now, has told nobody that
+                // the entry is durable.
                 let Some(rest) = after.checked_sub(u64::from(octets)) else { break };
+                if octets < size_of::<u32>() as u32 {
+                    // Every entry has a checksum. After a power cut, a file can end with octets that are zero.
+                    take(&[], &place);
+                    break;
+                }
                 entry.resize(octets as usize, 0);
-                file.read_exact(&mut entry)?;
+                if !fill(&mut file, &mut entry)? {
+                    break;
+                }
                 take(&entry, &place);
                 left = rest;
                 extent.entries += 1;
@@ -177,19 +193,24 @@ impl JournalFile {
 
 /// Opens all files, so that each can be read even if it is deleted meanwhile.
 fn open_all(state: &Path) -> std::io::Result<Vec<(PathBuf, std::fs::File)>> {
-    let open = |number| {
-        let path = path(state, number);
-        std::fs::File::open(&path).map(|file| (path, file))
-    };
     for _ in 1..ATTEMPTS {
-        // If a file was deleted after it was listed, an earlier one was perhaps opened already. Without the later one, its
-        // entries would be older than the table.
-        match list(state)?.into_iter().map(open).collect() {
+        // If a file was deleted after it was listed, an earlier one was perhaps opened already. Without the later one,
+        // its entries would be older than the table.
+        match list(state)?.into_iter().map(|number| open(state, number)).collect() {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             opened => return opened,
         }
     }
-    list(state)?.into_iter().map(open).collect()
+    list(state)?.into_iter().map(|number| open(state, number)).collect()
+}
+
+/// Opens a file. The error names it.
+fn open(state: &Path, number: u64) -> std::io::Result<(PathBuf, std::fs::File)> {
+    let path = path(state, number);
+    match std::fs::File::open(&path) {
+        Ok(file) => Ok((path, file)),
+        Err(error) => Err(std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+    }
 }
 
 /// Returns the numbers of the files of the journals of the state file at `state`, in ascending order.
@@ -198,9 +219,17 @@ fn list(state: &Path) -> std::io::Result<Vec<u64>> {
     prefix.push(SUFFIX);
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(folder(state))? {
-        let name = entry?.file_name();
+        let entry = entry?;
+        let name = entry.file_name();
         let number = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
-        numbers.extend(number.and_then(|number| str::from_utf8(number).ok()?.parse::<u64>().ok()));
+        let number = number.and_then(|number| str::from_utf8(number).ok()?.parse::<u64>().ok());
+        // Only names that [`path`] makes: "+7" and "07" are numbers, too.
+        let number = number.filter(|number| *number < u64::MAX && path(state, *number).file_name() == Some(&name));
+        if let Some(number) = number
+            && entry.file_type()?.is_file()
+        {
+            numbers.push(number);
+        }
     }
     numbers.sort_unstable();
     Ok(numbers)
@@ -218,13 +247,20 @@ fn folder(state: &Path) -> &Path {
     state.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Reads the head of a file. Returns the id of its journal; `None` if the file has no complete head, because the process
-/// was killed when it began the file.
+/// Fills `bytes` from the file. Returns false if the file ends before.
+fn fill(file: &mut impl std::io::Read, bytes: &mut [u8]) -> std::io::Result<bool> {
+    match file.read_exact(bytes) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    }
+}
+
+/// Reads the head of a file. Returns the id of its journal; `None` if the file has no complete head, because the
+/// process was killed when it began the file.
 fn head(file: &mut impl std::io::Read) -> std::io::Result<Option<i64>> {
     let mut head = [0; HEAD_OCTETS];
-    match file.read_exact(&mut head) {
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-        read => read?,
+    if !fill(file, &mut head)? {
+        return Ok(None);
     }
     let (magic, id) = head.split_at(MAGIC.len());
     // Another program's file belongs to no journal.

@@ -116,3 +116,44 @@ async fn folded_files_are_deleted() {
     store.close().await;
     assert_eq!(level_in(folder.path()).await, 3.0);
 }
+
+#[tokio::test]
+async fn a_file_that_is_removed_while_weir_runs_loses_no_charge() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("state.db")).unwrap();
+    store.admit(at(0), &asked("alice", 10), &mut SessionCounters::default()).await.unwrap();
+    journal_files(folder.path()).into_iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
+    assert!(matches!(store.health(), Health::Degraded(why) if why.contains("has removed its file")));
+    super::faults::until(&store, true).await;
+    let crashed = tempfile::tempdir().unwrap();
+    copy(folder.path(), crashed.path());
+    assert_eq!(level_in(crashed.path()).await, 30.0);
+}
+
+#[tokio::test]
+async fn names_that_are_like_those_of_the_journal_do_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = |end: &str| folder.path().join(format!("state.db-charges-{end}"));
+    for end in ["+5", "07", "18446744073709551615", ""] {
+        std::fs::write(name(end), "").unwrap();
+    }
+    std::fs::create_dir(name("3")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", name("1")).unwrap();
+    let store = open(&folder.path().join("state.db")).unwrap();
+    // The first name is taken, so the first charge cannot be written at once.
+    store.admit(at(0), &asked("alice", 10), &mut SessionCounters::default()).await.unwrap();
+    super::faults::until(&store, true).await;
+    store.close().await;
+    assert_eq!(level_in(folder.path()).await, 10.0);
+}
+
+#[tokio::test]
+async fn zeros_at_the_end_of_a_file_are_one_damaged_entry() {
+    let (folder, journal) = crashed().await;
+    let file = std::fs::OpenOptions::new().write(true).open(&journal).unwrap();
+    file.set_len(file.metadata().unwrap().len() + 100_000).unwrap();
+    let (_, damaged, _) = file::File::open_to_read(&folder.path().join("state.db")).unwrap().replay().unwrap();
+    assert_eq!(damaged.len(), 1, "{damaged:?}");
+    assert_eq!(level_in(folder.path()).await, 30.0);
+}

@@ -125,7 +125,8 @@ async fn charges_outlive_the_store_that_made_them() {
 /// SQL for the table that contained the journal before version 9.
 const JOURNAL_BEFORE_9: &str = "CREATE TABLE journal (seq INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT";
 
-/// Copies the state file, its write-ahead log and its journal, as a crash of the process at this moment would leave them.
+/// Copies the state file, its write-ahead log and its journal, as a crash of the process at this moment would leave
+/// them.
 fn copy(from: &Path, to: &Path) {
     for name in files(from).into_iter().filter(|name| !name.ends_with("-lock") && !name.ends_with("-shm")) {
         std::fs::copy(from.join(&name), to.join(name)).unwrap();
