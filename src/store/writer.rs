@@ -168,7 +168,7 @@ impl Task {
         let (mut records, mut spare) = (0, Entry::default());
         loop {
             // First take the budgets that are to be folded, and then take the changes. In this order, every state in
-            // the slice is written to the journal before it is written to the table, or by the same commit.
+            // the slice is written to the journal before it is written to the table.
             let slice = self.next_slice(records.clamp(MIN_SLICE_ROWS, MAX_SLICE_ROWS));
             let patience = if self.pass.is_some() { Duration::ZERO } else { IDLE_AFTER };
             let mut work = self.core.queue.take(patience, std::mem::take(&mut spare)).await;
