@@ -18,6 +18,7 @@ mod file_reads;
 mod hashed_key;
 mod health;
 mod journal;
+mod journal_damage;
 pub mod jsonl;
 mod loader;
 mod login_expiry;

@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::file::{self, File, OpenError};
-use super::journal;
+use super::journal_damage::warn_damaged;
 
 impl Core {
     /// Opens the file, loads its exceptions, and inserts the budgets of its journal into the cache. The journal
@@ -13,7 +13,7 @@ impl Core {
         let known = file.kinds().map_err(sqlite)?;
         let replayed = file.replay().map_err(|error| OpenError::Io(self.options.path.clone(), error));
         let (replayed, damaged, octets) = replayed?;
-        damaged.iter().for_each(|entry| journal::warn_damaged(entry));
+        damaged.iter().for_each(|entry| warn_damaged(entry));
         let (epoch, policy) = (self.queue.epoch(), self.policy());
         for (hashed_key, budget) in replayed.0 {
             let key = hashed_key.key.clone();

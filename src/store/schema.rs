@@ -3,6 +3,7 @@
 use super::budget_rows;
 use super::hashed_key::HashedKey;
 use super::journal::{self, Replayed};
+use super::journal_damage::warn_damaged;
 use crate::policy::budgets::Key;
 use rusqlite::{Connection, Row, Transaction, params};
 
@@ -132,7 +133,7 @@ fn fold_journal(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     for_each(transaction, "SELECT entry, seq FROM journal ORDER BY seq", |row| {
         let base = |hashed_key: &HashedKey| budget_rows::load(transaction, hashed_key).ok().flatten();
         if replayed.apply(row.get_ref(0)?.as_blob()?, base).is_err() {
-            journal::warn_damaged(&row.get::<_, i64>(1)?.to_string());
+            warn_damaged(&row.get::<_, i64>(1)?.to_string());
         }
         Ok(0)
     })?;
