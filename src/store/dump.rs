@@ -335,8 +335,7 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
     let (journal, damaged, _) = replayed?;
     if let Some(place) = damaged.first() {
         // When a server starts, it logs the loss of this entry. Here, the administrator would not notice the loss.
-        let reason = format!("the entry of its journal {place}");
-        return Err(DumpError::Damaged { path: path.to_owned(), reason });
+        return Err(damaged_entry(path, place));
     }
     let lines = Lines { input, number: 0 };
     let mut loaded = Loaded::default();
@@ -401,7 +400,13 @@ impl From<rusqlite::Error> for LoadError {
     }
 }
 
-/// Copies a state file to a new file. Works also while a Weir process is using the state file.
+/// Returns the error for a damaged entry of the journal.
+fn damaged_entry(path: &Path, place: &str) -> DumpError {
+    DumpError::Damaged { path: path.to_owned(), reason: format!("the entry of its journal {place}") }
+}
+
+/// Copies a state file to a new file. If entries of its journal are damaged, the copy is made without them, and an error
+/// says so. Works also while a Weir process is using the state file.
 pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
     let file = File::open_to_read(path)?;
     let wrong = |error| DumpError::Target(target.to_owned(), error);
@@ -414,15 +419,16 @@ pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
     let half = PathBuf::from(half);
     let _ = std::fs::remove_file(&half);
     file::create_private(&half).map_err(wrong)?;
-    if let Err(error) = file.copy_to(&half) {
+    let damaged = file.copy_to(&half).map_err(|error| {
         let _ = std::fs::remove_file(&half);
         // The state file is only read: a full disk is that of the copy.
-        return Err(match error {
+        match error {
             CopyError::Sqlite(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
                 wrong(std::io::ErrorKind::StorageFull.into())
             }
             error => DumpError::Copy(path.to_owned(), error),
-        });
-    }
-    std::fs::rename(&half, target).map_err(wrong)
+        }
+    })?;
+    std::fs::rename(&half, target).map_err(wrong)?;
+    damaged.first().map_or(Ok(()), |place| Err(damaged_entry(path, place)))
 }

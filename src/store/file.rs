@@ -220,19 +220,21 @@ impl File {
     }
 
     /// Writes a copy of the file and of its journal, in their state at one moment, into the empty file at `path`.
-    pub fn copy_to(&self, path: &Path) -> Result<(), CopyError> {
+    /// Returns the places of damaged entries of the journal, which the copy lacks.
+    pub fn copy_to(&self, path: &Path) -> Result<Vec<String>, CopyError> {
         let name = path.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(path.to_owned()))?;
         for _ in 0..COPY_ATTEMPTS {
             let journal = self.journal.again()?;
             self.connection.execute("VACUUM INTO ?1", [name])?;
             let mut copy = Connection::open(path)?;
-            let (replayed, _, _) = replay(&journal, &copy)?;
+            let (replayed, damaged, _) = replay(&journal, &copy)?;
             // Budgets that were folded after the table was copied are in neither of the two.
             if journal.is_complete() {
                 let transaction = copy.transaction()?;
                 budget_rows::upsert(&transaction, &replayed.0.into_iter().collect::<Vec<_>>())?;
                 renew_journal_id(&transaction)?;
-                return Ok(transaction.commit()?);
+                transaction.commit()?;
+                return Ok(damaged);
             }
             drop(copy);
             std::fs::OpenOptions::new().write(true).truncate(true).open(path)?;

@@ -1,4 +1,4 @@
-//! Tests of the journal's files: torn, damaged, foreign and older ones, and those of a file system without room.
+//! Tests of the journal's files: torn, damaged, foreign, removed and copied ones.
 
 use super::*;
 use std::os::unix::fs::FileExt as _;
@@ -62,6 +62,9 @@ async fn a_damaged_entry_is_reported_and_the_others_count() {
     file.write_all_at(b"!", 16 + 8 + 4).unwrap();
     let error = dump::dump(&folder.path().join("state.db"), &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("damaged") && error.contains("state.db-charges-1"), "{error}");
+    let copied = folder.path().join("copy.db");
+    let error = dump::backup(&folder.path().join("state.db"), &copied).unwrap_err().to_string();
+    assert!(error.contains("damaged") && copied.exists(), "{error}");
     assert_eq!(level_in(folder.path()).await, 30.0, "the second entry contains the sum");
 }
 
