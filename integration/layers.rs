@@ -40,7 +40,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
         ],
         Kind::Pure,
     ),
-    ("store", &["policy", "engine", "reference", "time", "metrics", "log", "bounded_map"], Kind::Free),
+    ("store", &["policy", "engine", "reference", "time", "metrics", "log", "back_off", "bounded_map"], Kind::Free),
     ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
     ("relay", &["smtp", "time", "clock", "metrics", "log", "back_off", "bounded_map", "certificate_pin"], Kind::Free),
     (

@@ -219,6 +219,7 @@ fn open_with(path: &Path, policy: Policy, metrics: Arc<Metrics>) -> Arc<Store> {
         path: path.to_owned(),
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

@@ -97,6 +97,7 @@ impl World {
             path,
             durability: Durability::Process,
             on_failure: OnFailure::Allow,
+            shared: None,
             refusals: store::RefusalOptions::default(),
             outcomes: None,
         };

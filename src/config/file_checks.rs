@@ -230,6 +230,12 @@ impl Config {
             let help = "make it, for the user that Weir runs as alone; \"path\" of [state] names another";
             found.push(problem(Severity::Error, &self.places.state, message, Some(help)));
         }
+        if let Some(shared) = &self.state.shared {
+            let read = [shared.secret().map(drop), shared.password().map(drop)];
+            for why in read.into_iter().filter_map(Result::err) {
+                found.push(problem(Severity::Error, &self.places.state, why, None));
+            }
+        }
     }
 
     /// Returns the folder of the state file; `None` for the working directory.
@@ -255,7 +261,8 @@ impl Config {
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
         let tokens = self.admin.tokens.as_ref().filter(|path| path.exists()).map(|path| (path, &self.places.tokens));
         let webhooks = self.places.notify_files.secrets.iter().map(|file| (&file.value, &file.span));
-        keys.chain(users).chain(secrets).chain(shown).chain(tokens).chain(webhooks).collect()
+        let of_state = self.places.state_secrets.iter().map(|file| (&file.value, &file.span));
+        keys.chain(users).chain(secrets).chain(shown).chain(tokens).chain(webhooks).chain(of_state).collect()
     }
 
     /// Returns the other files that Weir reads, with the positions of their names in the configuration. The position is

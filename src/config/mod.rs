@@ -29,6 +29,7 @@ mod refusal_history;
 mod section;
 mod senders;
 mod service_user;
+mod shared_state;
 mod source;
 mod suspensions;
 mod suspicion;
@@ -105,6 +106,8 @@ struct Places {
     state: Range<usize>,
     /// Position of the key `path` of `[state]`.
     state_path: Range<usize>,
+    /// Files with secrets of `[state]`.
+    state_secrets: Vec<Placed<PathBuf>>,
     /// Position of the key `socket` of `[admin]`. If this key is missing, the position of `[state]`, because the
     /// control socket is then in the folder of the state file.
     socket: Range<usize>,
@@ -385,10 +388,11 @@ impl Reader {
         let MaxNewBudgets(most) = MaxNewBudgets::default();
         let max_new_budgets = s.value("max-new-budgets", &most.to_string(), count(1..=100_000_000));
         let refusals = refusal_history::read(&mut s);
+        let shared = shared_state::read(&mut s, &self.folder, &mut places.state_secrets);
         s.finish();
         let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
         let path = self.folder.join(path);
-        (store::Options { path, durability, on_failure, refusals, outcomes: None }, max_new_budgets)
+        (store::Options { path, durability, on_failure, shared, refusals, outcomes: None }, max_new_budgets)
     }
 }
 

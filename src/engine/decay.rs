@@ -48,6 +48,12 @@ impl Rule {
         State { at: now, level: (self.level(state, now) + points).min(self.most) }
     }
 
+    /// Returns the time after which nothing is left of the most points. It can be longer than necessary.
+    pub fn lasts(&self) -> Duration {
+        let half_lives = (self.most / LEAST).max(1.0).log2() + 1.0;
+        Duration::try_from_secs_f64(half_lives * self.half_life).unwrap_or(Duration::MAX)
+    }
+
     /// Returns whether nothing is left of the points, so that a store can delete the state.
     pub fn has_forgotten(&self, state: State, now: Timestamp) -> bool {
         self.level(Some(state), now) == 0.0

@@ -152,6 +152,15 @@ impl Rule {
         }
     }
 
+    /// Returns the time after which a filter knows no value any more, if it learns nothing meanwhile. The time is at most
+    /// two seconds longer than necessary.
+    pub fn lasts(&self) -> Duration {
+        match self.lasts {
+            Lasts::Period(period) => Duration::try_from_secs_f64(period + 2.0).unwrap_or(Duration::MAX),
+            Lasts::Remembered(time) | Lasts::Bounded(time) => time.saturating_mul(2),
+        }
+    }
+
     /// Returns the size of a generation's bits in octets. For a remembering filter, this is the minimum.
     pub fn octets(&self) -> usize {
         self.size

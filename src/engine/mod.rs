@@ -129,6 +129,17 @@ impl Rule {
         }
     }
 
+    /// Returns a time in seconds after which a budget with this level decides like an unused budget. It can be longer
+    /// than necessary.
+    pub fn forgets_after(&self, level: f64) -> f64 {
+        // An event counts at least 1. After ln(r) + 2 periods, at most e⁻² of an event of 1 is left of a moving average
+        // r, and the step counts a new event of 1 as 1: see `ewma`. One second more covers the rounding.
+        match self {
+            Self::Ewma(rule) => rule.period() * (level.max(1.0).ln() + 2.0) + 1.0,
+            Self::Bucket(rule) => level / rule.rate() + 1.0,
+        }
+    }
+
     /// Returns the burst: the amount that an unused budget admits at once, in units of what the limit counts. The level
     /// of a bucket can reach the burst. The level of a moving average must stay below the burst.
     pub fn burst(&self) -> f64 {

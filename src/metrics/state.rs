@@ -20,6 +20,10 @@ pub struct StateMetrics {
     pub task_failures: IntCounterVec,
     /// Records of refusals that were dropped, because too many waited to be written.
     pub refusals_dropped: IntCounter,
+    /// Decisions that ran again, because another node had changed their budgets in Redis.
+    pub conflicts: IntCounter,
+    /// Decisions that were given up with a temporary error, because other nodes changed their budgets all the time.
+    pub conflicts_given_up: IntCounter,
     /// Octets of changes in the state file's journal that are not yet in its table of budgets.
     pub journal_octets: IntGauge,
     /// Octets of the state file's write-ahead log.
@@ -57,6 +61,14 @@ impl StateMetrics {
             refusals_dropped: build.counter(
                 "weir_state_refusals_dropped_total",
                 "Records of refusals that were dropped, because too many waited to be written",
+            )?,
+            conflicts: build.counter(
+                "weir_state_conflicts_total",
+                "Groups of decisions that ran again, because another node had changed their budgets in Redis",
+            )?,
+            conflicts_given_up: build.counter(
+                "weir_state_conflicts_given_up_total",
+                "Decisions given up with a temporary error, because other nodes changed their budgets all the time",
             )?,
             journal_octets: build.gauge(
                 "weir_state_journal_bytes",

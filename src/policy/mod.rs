@@ -45,10 +45,12 @@ pub use name_search::{NameSearch, has_part};
 pub use plan::{ConditionalCheck, NewBudget, Plan};
 pub use record_filter::{ClientFilter, UserFilter};
 pub use sign::{Sign, SignPoints, SuspicionScore};
-pub use stored_kind::StoredKind;
+pub use stored_kind::{Lifetime, StoredKind};
 pub use suspicion::{Suspect, SuspicionClass, SuspicionRules};
 
-use crate::engine::State;
+use crate::engine::regularity::Times;
+use crate::engine::{Receipt, State};
+use crate::time::Timestamp;
 use address::AddressNormalizer;
 use budgets::{Budget, Key};
 use exception::{Exceptions, SuspensionRules};
@@ -235,13 +237,52 @@ impl Policy {
         self.limits.iter().flat_map(of_limit).chain(of_memories).chain(of_signs)
     }
 
+    /// Returns the kind of a key's budget; `None` if the policy has no such budgets.
+    pub fn stored_kind(&self, key: &Key) -> Option<StoredKind<'_>> {
+        let name = key.kind();
+        self.stored_kinds().find(|(kind, _)| *kind == name).map(|(_, kind)| kind)
+    }
+
+    /// Refunds a charge of a budget, if the limit has a rule by which charges can be refunded: see [`Rule::refund`].
+    ///
+    /// [`Rule::refund`]: crate::engine::Rule::refund
+    pub fn refund(&self, key: &Key, mut budget: Budget, receipt: &Receipt) -> Budget {
+        if let Some(StoredKind::Limit(limit)) = self.stored_kind(key)
+            && let Some(rule) = limit.rule()
+        {
+            // A budget with level 0 is equivalent to a budget that was never charged.
+            let nothing = State { level: 0.0, ..budget.state };
+            budget.state = rule.refund(budget.state, receipt).unwrap_or(nothing);
+        }
+        budget
+    }
+
+    /// Returns what a budget has counted since it was `base`, as a budget that began at 0. [`Policy::merge`] adds the
+    /// result to another state of the same budget.
+    pub fn counted_since(&self, key: &Key, base: &Budget, budget: Budget) -> Budget {
+        let (then, State { at, level }) = (base.state, budget.state);
+        let level = match self.stored_kind(key) {
+            Some(StoredKind::Memory(_)) => 0.0,
+            Some(StoredKind::Sign(sign)) => (level - sign.rule.level(Some(then), at)).max(0.0),
+            Some(StoredKind::Limit(limit)) => match limit.rule() {
+                Some(rule) => (level - rule.step(Some(then), at, 0.0).1.level).max(0.0),
+                // The sum of a likelihood ratio does not decay, and can fall.
+                None => level - then.level,
+            },
+            None => level,
+        };
+        let known = base.times.as_deref();
+        let is_new = |time: &Timestamp| known.is_none_or(|known| known.iter().all(|other| other < *time));
+        let times = budget.times.map(|times| Arc::new(Times::new(times.iter().filter(is_new).collect())));
+        Budget { state: State { at, level }, seen: budget.seen, times }
+    }
+
     /// Merges two budgets of one key. `counted` began at 0 while `stored` could not be read.
     pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
-        let name = key.kind();
-        match self.stored_kinds().find(|(kind, _)| *kind == name) {
-            Some((_, StoredKind::Memory(_))) => Memory::merged(stored, counted),
-            Some((_, StoredKind::Sign(sign))) => sign.merged(stored, counted),
-            Some((_, StoredKind::Limit(limit))) => match limit.rule() {
+        match self.stored_kind(key) {
+            Some(StoredKind::Memory(_)) => Memory::merged(stored, counted),
+            Some(StoredKind::Sign(sign)) => sign.merged(stored, counted),
+            Some(StoredKind::Limit(limit)) => match limit.rule() {
                 Some(rule) => stored.merged(counted, rule),
                 None if matches!(limit.quota, limit::Quota::Likelihood(_)) => {
                     let level = stored.state.level + counted.state.level;

@@ -3,6 +3,7 @@
 mod eviction;
 mod folding;
 mod unread;
+mod volatile;
 
 use super::commit_queue::{Commit, NEVER_WRITTEN, Queue};
 use super::hashed_key::{HashedKey, HashedKeyRef};

@@ -3,6 +3,7 @@
 use super::audit::AuditRecord;
 use super::cache::BudgetCache;
 use super::commit_queue::Queue;
+use super::file::OpenError;
 use super::health::{Attempt, HealthMonitor};
 use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
@@ -11,6 +12,7 @@ use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
 use super::queue_ids::QueueIdMemory;
 use super::refusals::RefusalMemory;
+use super::shared::SharedBudgets;
 use super::writer_job::WriterJob;
 use crate::metrics::Metrics;
 use crate::policy::Policy;
@@ -27,6 +29,8 @@ pub struct Core {
     pub options: Options,
     pub policy: RwLock<Arc<Policy>>,
     pub cache: BudgetCache,
+    /// Budgets that other nodes share; `None` if the budgets are in the state file.
+    pub shared: Option<SharedBudgets>,
     pub queue: Queue,
     pub pending_exceptions: PendingExceptions,
     pub new_budgets: NewBudgets,
@@ -95,10 +99,12 @@ pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
 
 impl Core {
-    /// Creates the shared state, with no budgets in memory. The file is not opened yet.
-    pub fn new(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Self {
-        Self {
+    /// Creates the state, with no budgets in memory. The file is not opened yet.
+    pub fn new(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
+        let shared = options.shared.as_ref().map(|shared| SharedBudgets::new(shared, &policy)).transpose()?;
+        Ok(Self {
             options: options.clone(),
+            shared,
             policy: RwLock::new(Arc::new(policy)),
             cache: BudgetCache::default(),
             queue: Queue::default(),
@@ -120,7 +126,7 @@ impl Core {
             catch_up_lock: Mutex::default(),
             clock_doubt: AtomicI64::new(i64::MIN),
             is_loader_stuck: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Drops budgets from memory if they take too much memory. Degrades the health if changes are lost.
@@ -182,6 +188,7 @@ impl Core {
         let policy = Arc::new(policy);
         let former = std::mem::replace(&mut *slot, policy.clone());
         drop(slot);
+        self.shared.iter().for_each(|shared| shared.set_policy(&policy));
         let kinds: Vec<String> = former.stored_kinds().map(|(kind, _)| kind).collect();
         // If the clock may be wrong, the present time is not recorded as the time when these kinds of limits were last
         // in force. If that time were too early, the budgets of these limits would be deleted too early.

@@ -326,6 +326,7 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
         path: path.to_owned(),
         durability: Durability::Power,
         on_failure: OnFailure::Allow,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

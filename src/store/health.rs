@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     Good,
-    /// The state file has an error. Limits are still enforced, but their counts may not be durable.
+    /// The state file, or Redis, has an error. Limits are still enforced, but their counts may not be durable.
     Degraded(String),
 }
 
@@ -29,6 +29,8 @@ pub enum Attempt {
     Checkpoint,
     /// Reading the whole file.
     Check,
+    /// Sharing budgets with other nodes.
+    Share,
     /// Holding all budgets in memory.
     HoldInMemory,
 }

@@ -11,6 +11,7 @@ mod budget_rows;
 mod cache;
 mod commit_queue;
 mod core;
+mod decision;
 pub mod dump;
 mod exceptions;
 mod file;
@@ -40,7 +41,9 @@ mod refusals;
 mod scan;
 mod schema;
 mod session_slots;
+mod shared;
 mod suspicion;
+mod transaction;
 mod wal_checkpoint;
 mod writer;
 mod writer_job;
@@ -62,6 +65,7 @@ pub use refusals::{
 };
 pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
+pub use shared::{SharedOptions, Topology, check_url};
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use crate::metrics::Metrics;
@@ -72,10 +76,12 @@ use crate::policy::verdict::Verdict;
 use crate::policy::{self, Learnt, Lessons, Plan, Policy};
 use crate::time::Timestamp;
 use cache::Transacted;
+use decision::Decision;
 use hashed_key::{HashedKey, HashedKeyRef};
 use health::Attempt;
 use loader::Loader;
 use maintenance::MaintenanceThread;
+use shared::Sender;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -83,6 +89,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 use tokio::time::timeout;
+use transaction::Transaction;
 use writer::Writer;
 
 /// Store of the budgets of all limits.
@@ -91,6 +98,8 @@ pub struct Store {
     loader: Loader,
     writer: Writer,
     maintenance: MaintenanceThread,
+    /// Task that sends the changes of shared budgets.
+    sender: Option<Sender>,
 }
 
 /// Decisions about a list of events.
@@ -116,7 +125,7 @@ impl Store {
     /// memory, and the writer tries to open the file again. An error is returned only if another Weir process is using
     /// the file.
     pub fn open(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
-        let core = Arc::new(Core::new(options, policy, metrics));
+        let core = Arc::new(Core::new(options, policy, metrics)?);
         let file = match core.open() {
             Ok(opened) => Some(opened),
             Err(error @ OpenError::InUse(_)) => return Err(error),
@@ -128,7 +137,8 @@ impl Store {
         let writer = Writer::start(core.clone(), file).map_err(OpenError::Thread)?;
         let loader = Loader::start(core.clone()).map_err(OpenError::Thread)?;
         let maintenance = MaintenanceThread::start(core.clone()).map_err(OpenError::Thread)?;
-        Ok(Self { core, loader, writer, maintenance })
+        let sender = core.shared.is_some().then(|| Sender::start(core.clone()));
+        Ok(Self { core, loader, writer, maintenance, sender })
     }
 
     /// Decides on a list of events at `now`, and charges the budgets: [`Self::decide`]. On return the charges are
@@ -158,23 +168,15 @@ impl Store {
     ) -> Result<Decided, Unavailable> {
         let policy = self.core.policy();
         let mut shared = HashSet::new();
-        // The closure must not own the slots, because dropping slots takes locks that are held while the closure runs.
-        let mut slots = SessionSlots::none(&self.core);
-        let (verdicts, commit) = loop {
+        let (verdicts, slots, commit) = loop {
             let plan = Plan::with_shared(&policy, asked, now, Some(&shared));
             if plan.keys().len() == 0 {
-                break (policy::decide(&policy, now, asked, &plan, &mut Loaded::default(), counters), None);
+                let verdicts = policy::decide(&policy, now, asked, &plan, &mut Loaded::default(), counters);
+                break (verdicts, SessionSlots::none(&self.core), None);
             }
-            let decide = |now, loaded: &mut Loaded| {
-                let unknown = plan.new_budgets(&policy, loaded);
-                self.core.new_budgets.reserve(&unknown, policy.max_new_budgets, now)?;
-                let mut verdicts = policy::decide(&policy, now, asked, &plan, loaded, counters);
-                self.core.new_budgets.give_back(unknown.iter().filter(|unknown| !loaded.has(unknown.index)));
-                slots.own(verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)));
-                Ok(verdicts)
-            };
-            match self.change(now, plan.keys(), decide).await? {
-                (Ok(verdicts), commit) => break (verdicts, commit),
+            let mut decision = Decision::new(&self.core, &policy, asked, &plan, counters);
+            match self.change(now, plan.keys(), &mut decision).await? {
+                (Ok(verdicts), commit) => break (verdicts, decision.slots, commit),
                 (Err(excess), _) => shared.extend(self.core.share(excess, &policy)),
             }
         };
@@ -221,6 +223,9 @@ impl Store {
     /// Returns copies of these budgets in their present state, without changing or caching anything. Returns an error
     /// with the reason if a budget could not be read.
     pub async fn look(&self, keys: &[Key]) -> Result<Vec<Option<Budget>>, String> {
+        if let Some(shared) = &self.core.shared {
+            return Ok(shared.look(&self.core, keys).await);
+        }
         let hashed_keys: Vec<HashedKeyRef<'_>> = keys.iter().map(|key| HashedKey::of(key.borrowed())).collect();
         let mut found: Vec<Option<Option<Budget>>> =
             hashed_keys.iter().map(|hashed_key| self.core.cache.peek(*hashed_key)).collect();
@@ -267,7 +272,10 @@ impl Store {
     /// Commits the remaining changes, folds the journal into the table and closes the file. This takes at most some
     /// seconds, even if the disk hangs.
     pub async fn close(self) {
-        let Self { core, loader, maintenance, writer } = self;
+        let Self { core, loader, maintenance, writer, sender } = self;
+        if let Some(sender) = sender {
+            let _ = timeout(SHUTDOWN_TIMEOUT, sender.stop()).await;
+        }
         // The writer ends last. The reason is that the loader may still add stored budgets to the counts in memory, and
         // the writer must write the sums. Waiting for threads blocks, so it must not run on the async runtime's
         // threads.
@@ -285,24 +293,28 @@ impl Store {
         &self,
         now: Timestamp,
         keys: impl Iterator<Item = KeyRef<'_>>,
-        act: impl FnMut(Timestamp, &mut Loaded) -> R,
+        mut act: impl FnMut(Timestamp, &mut Loaded) -> R,
     ) -> Result<R, Unavailable> {
-        let (answer, commit) = self.change(now, keys, act).await?;
+        let (answer, commit) = self.change(now, keys, &mut act).await?;
         PendingCommit::done(commit).await;
         Ok(answer)
     }
 
-    /// Reads the budgets that are not in memory, and runs `act` on all these budgets. Also returns the commit of the
-    /// changes. Waits for the commit if the configuration defers mail whose charges cannot be written, because the
+    /// Reads the budgets that are not in memory, and runs a transaction on all these budgets. Also returns the commit of
+    /// the changes. Waits for the commit if the configuration defers mail whose charges cannot be written, because the
     /// answer then depends on the commit's success.
-    async fn change<R>(
+    async fn change<T: Transaction>(
         &self,
         now: Timestamp,
         keys: impl Iterator<Item = KeyRef<'_>>,
-        mut act: impl FnMut(Timestamp, &mut Loaded) -> R,
-    ) -> Result<(R, Option<PendingCommit>), Unavailable> {
+        transaction: &mut T,
+    ) -> Result<(T::Answer, Option<PendingCommit>), Unavailable> {
         let hashed_keys: Vec<HashedKeyRef<'_>> = keys.map(HashedKey::of).collect();
+        if let Some(shared) = &self.core.shared {
+            return Ok((shared.transact(&self.core, now, &hashed_keys, transaction).await?, None));
+        }
         let Core { cache, queue, health, options, .. } = &*self.core;
+        let mut act = |now, loaded: &mut Loaded| transaction.run(now, loaded);
         let has_to_be_durable = options.on_failure == OnFailure::Defer;
         let began = Instant::now();
         loop {

@@ -2,6 +2,7 @@
 
 use super::queue_ids::OutcomeOptions;
 use super::refusals::RefusalOptions;
+use super::shared::SharedOptions;
 use std::path::PathBuf;
 
 /// Options of the store: the `[state]` and `[outcomes]` sections of the configuration.
@@ -10,6 +11,8 @@ pub struct Options {
     pub path: PathBuf,
     pub durability: Durability,
     pub on_failure: OnFailure,
+    /// `None`: the budgets are in the state file, and no other node shares them.
+    pub shared: Option<SharedOptions>,
     pub refusals: RefusalOptions,
     /// `None`: no queue ids are stored.
     pub outcomes: Option<OutcomeOptions>,

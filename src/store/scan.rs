@@ -25,9 +25,12 @@ const FILE_TIMEOUT: Duration = Duration::from_secs(2);
 const CHECKED_EVERY: usize = 1_000;
 
 impl Store {
-    /// Calls `take` with each budget in memory. The budgets are read one part after the other, so they are not all of
+    /// Calls `take` with each budget in memory. Of shared budgets, these are the budgets that this node has used. The budgets are read one part after the other, so they are not all of
     /// the same moment.
     pub async fn scan_budgets(&self, mut take: impl FnMut(KeyRef<'_>, State)) {
+        if let Some(shared) = &self.core.shared {
+            shared.for_each(&mut take);
+        }
         for index in 0..SHARDS {
             self.core.cache.for_each_in_shard(index, &mut take);
             tokio::task::yield_now().await;
@@ -79,7 +82,8 @@ impl Store {
 
     /// Returns the state of a budget, if it is in memory.
     pub fn state_in_memory(&self, key: &Key) -> Option<State> {
-        self.core.cache.peek(HashedKey::of(key.borrowed())).flatten().map(|budget| budget.state)
+        let shared = self.core.shared.as_ref().and_then(|shared| shared.state_in_memory(key));
+        shared.or_else(|| self.core.cache.peek(HashedKey::of(key.borrowed())).flatten().map(|budget| budget.state))
     }
 }
 

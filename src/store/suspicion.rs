@@ -51,6 +51,7 @@ fn count(core: &Core, now: Timestamp) {
         }
     };
     if !policy.signs().is_empty() {
+        core.shared.iter().for_each(|shared| shared.for_each(&mut add));
         (0..SHARDS).for_each(|index| core.cache.for_each_in_shard(index, &mut add));
     }
     let classes: Vec<SuspicionClass> = scores.into_values().filter_map(|score| policy.suspicion.class(score)).collect();

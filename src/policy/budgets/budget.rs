@@ -41,6 +41,19 @@ pub struct Change {
     pub turned: bool,
 }
 
+impl Change {
+    /// Adds a later change of the same budget.
+    pub fn extend(&mut self, later: Self) {
+        self.learnt.extend(later.learnt);
+        self.turned |= later.turned;
+    }
+
+    /// Returns whether the filter has changed.
+    pub fn is_of_filter(&self) -> bool {
+        self.turned || !self.learnt.is_empty()
+    }
+}
+
 impl Budget {
     /// Returns a budget without a filter and without times.
     pub fn new(state: State) -> Self {
@@ -80,10 +93,27 @@ impl Loaded {
         self.0.iter().map(Slot::state)
     }
 
+    /// Returns the budgets, in the order of the keys.
+    pub fn budgets(&self) -> impl Iterator<Item = Option<&Budget>> {
+        self.0.iter().map(|slot| slot.budget.as_ref())
+    }
+
     /// Marks the budget at this index as unreadable.
     pub fn set_unread(&mut self, index: usize) {
         if let Some(slot) = self.0.get_mut(index) {
             slot.is_unread = true;
+        }
+    }
+
+    /// Takes the budget at this index out, with its change; puts an unchanged budget that was never charged in its place.
+    pub fn take(&mut self, index: usize) -> Slot {
+        self.0.get_mut(index).map_or(Slot::from(None), |slot| std::mem::replace(slot, Slot::from(None)))
+    }
+
+    /// Puts a budget with its change at this index.
+    pub fn put(&mut self, index: usize, slot: Slot) {
+        if let Some(former) = self.0.get_mut(index) {
+            *former = slot;
         }
     }
 
@@ -116,6 +146,11 @@ impl Loaded {
             Some(std::mem::replace(&mut budget.state, State { at: now, level: 0.0 }))
         };
         self.0.iter_mut().map(reset).collect()
+    }
+
+    /// Builds the list from budgets with their changes.
+    pub fn from_slots(slots: impl Iterator<Item = Slot>) -> Self {
+        Self(slots.collect())
     }
 
     /// Returns all budgets and their changes, in the order of the keys.

@@ -159,6 +159,19 @@ impl<'a> KeyRef<'a> {
         Key(text)
     }
 
+    /// Returns the text of the key, for as long as the key borrows it.
+    pub fn text(self) -> &'a str {
+        self.0
+    }
+
+    /// Returns the part of the owner that decides with which other budgets this budget is stored: the user, or else the
+    /// first field, or else the whole key.
+    pub fn neighbourhood(self) -> &'a str {
+        let mut owners = self.0.split(SEPARATOR).skip(MEANING);
+        let first = owners.clone().next();
+        owners.find(|part| part.starts_with("user=")).or(first).unwrap_or(self.0)
+    }
+
     /// Returns a copy that owns its text.
     pub fn owned(self) -> Key {
         Key(self.0.into())

@@ -5,10 +5,9 @@ mod key;
 mod refund;
 mod session_counters;
 
-pub use budget::{Budget, Change, Loaded};
+pub use budget::{Budget, Change, Loaded, Slot};
 pub use key::{Key, KeyRef, NEW, Owner};
 pub use refund::{RefundWhen, RefundableCharge};
 pub use session_counters::SessionCounters;
 
-pub(super) use budget::Slot;
 pub(super) use key::{AT_ONCE, Keys, SEPARATOR, TOTAL};

@@ -32,6 +32,7 @@ pub(super) use template::Words;
 use super::Memory;
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::{Event, Stage};
+use super::stored_kind::Lifetime;
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State, regularity};
 use crate::time::Timestamp;
@@ -288,6 +289,18 @@ impl Limit {
             || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(self.count, &quota)));
         let knows = epoch.is_some_and(|epoch| filters().flatten().any(|filter| !filter.is_over(epoch, now)));
         !knows && level(Some(state)) == level(None)
+    }
+
+    /// Returns the lifetime of the limit's budgets.
+    pub(in crate::policy) fn lifetime(&self) -> Lifetime {
+        let has_times = |quota: Quota| matches!(quota, Quota::Regularity(_) | Quota::Likelihood(_));
+        if self.quotas().any(has_times) {
+            return Lifetime::UNKNOWN;
+        }
+        let filters = self.distinct.iter().flat_map(|distinct| {
+            self.quotas().filter_map(|quota| distinct.filter(self.count, &quota)).map(|filter| filter.lasts())
+        });
+        Lifetime::new(self.slowest(), filters.max().unwrap_or(Duration::ZERO))
     }
 
     /// Returns the limit's quota, and the quotas of all overrides.

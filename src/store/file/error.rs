@@ -26,6 +26,8 @@ pub enum OpenError {
     },
     Sqlite(PathBuf, rusqlite::Error),
     Thread(std::io::Error),
+    /// The secret for budgets that nodes share cannot be read; the reason names the file.
+    Secret(String),
 }
 
 impl fmt::Display for OpenError {
@@ -48,6 +50,7 @@ impl fmt::Display for OpenError {
             ),
             Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), describe(error)),
             Self::Thread(error) => write!(f, "cannot start a thread for the state: {error}"),
+            Self::Secret(why) => write!(f, "secret-file of [state]: {why}"),
         }
     }
 }

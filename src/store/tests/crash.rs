@@ -40,6 +40,7 @@ fn open(folder: &Path) -> Store {
         path,
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

@@ -179,6 +179,7 @@ async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
         path: path.clone(),
         durability: Durability::Process,
         on_failure: OnFailure::Defer,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

@@ -100,6 +100,7 @@ async fn with_on_failure_defer_an_unusable_file_defers_mail() {
         path: path.clone(),
         durability: Durability::Process,
         on_failure: OnFailure::Defer,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };
@@ -203,6 +204,7 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
         path: path.to_owned(),
         durability: Durability::Process,
         on_failure,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

@@ -13,6 +13,7 @@ mod parallel;
 mod queue;
 mod refusals;
 mod session_slots;
+mod shared;
 mod suspicion;
 mod versions;
 
@@ -85,6 +86,7 @@ fn options(path: &Path) -> Options {
         path: path.to_owned(),
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     }
@@ -240,6 +242,7 @@ async fn seen_values_outlive_the_store_that_saw_them() {
             path,
             durability: Durability::Process,
             on_failure: OnFailure::Allow,
+            shared: None,
             refusals: RefusalOptions::default(),
             outcomes: None,
         };

@@ -66,6 +66,7 @@ fn open_with_refusals(path: &Path, refusals: RefusalOptions) -> Store {
         path: path.to_owned(),
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
+        shared: None,
         refusals,
         outcomes: None,
     };

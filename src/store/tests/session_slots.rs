@@ -57,6 +57,7 @@ async fn play(ops: Vec<Op>) {
         path,
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
+        shared: None,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

@@ -1,0 +1,160 @@
+//! Batches of groups on their way to Redis.
+
+use super::{Cell, Cells, Confirmed, Inner};
+use crate::policy::budgets::{Budget, Change, Key};
+use crate::store::journal;
+use crate::store::shared::names::Names;
+use crate::store::shared::value::{FilterExtent, Stored};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Groups that are sent to Redis together.
+pub struct Batch {
+    /// The parts of each group.
+    pub groups: Vec<Vec<Part>>,
+    pub sent_at: Instant,
+}
+
+/// Budgets of one group that Redis changes in one step.
+pub struct Part(pub Vec<SentCell>);
+
+/// Budget that is on its way to Redis.
+pub struct SentCell {
+    pub key: Key,
+    pub names: Arc<Names>,
+    /// Version that Redis must have; 0 if it must have no such budget.
+    pub expected: u64,
+    /// Change of the budget; `None` if only its version is compared.
+    pub write: Option<Write>,
+    /// Change in this node's terms, to be kept if Redis cannot be reached.
+    pub(super) change: Option<Change>,
+    /// State that Redis has afterwards.
+    pub(super) after: Confirmed,
+    /// True if the write contains what this node owed.
+    pub(super) pays: bool,
+}
+
+/// Change of a budget in Redis.
+pub struct Write {
+    /// Encoded state.
+    pub state: Vec<u8>,
+    /// Time after which Redis forgets the budget.
+    pub lifetime: Duration,
+    pub filter: FilterWrite,
+}
+
+/// Change of a budget's filter in Redis.
+pub enum FilterWrite {
+    /// The budget has no filter, and had none.
+    None,
+    /// The budget has no filter any more.
+    Remove,
+    /// The filter has not changed.
+    Keep,
+    /// The whole filter.
+    Whole(Vec<u8>),
+    /// Values that the filter has learnt, to be added to its log.
+    Append(Vec<u8>),
+}
+
+/// Outcome of a group, for the transactions that wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Redis has the changes, and what the transaction has seen was right.
+    Valid,
+    /// Another node was faster: the transaction must run again.
+    Again,
+    /// Redis cannot be reached. The changes are in the memory of this node only.
+    InMemory,
+}
+
+/// Reply of Redis to a part.
+pub enum Reply {
+    Done,
+    /// Some budgets have another version. The octets are the states that the budgets have now, in the order of the part.
+    Conflict(Vec<Option<Vec<u8>>>),
+}
+
+/// Octets of a filter's log from which on the whole filter is written instead, unless the filter is larger.
+const MAX_LOG_OCTETS: usize = 2_048;
+
+impl Cells {
+    /// Takes the batch that was collected. While a batch is on its way, no other is taken. `by_tag`: each part has
+    /// budgets of one tag only, as a Cluster demands.
+    pub fn take_batch(&self, by_tag: bool) -> Option<Batch> {
+        let inner = &mut *self.lock();
+        if !inner.flying.is_empty() || inner.collecting.is_empty() {
+            return None;
+        }
+        // Mark the cells first: a group's index is its place in the list.
+        inner.flying = std::mem::take(&mut inner.collecting);
+        let groups = (0..inner.flying.len()).map(|index| inner.send(index, by_tag)).collect();
+        Some(Batch { groups, sent_at: Instant::now() })
+    }
+}
+
+impl Inner {
+    fn send(&mut self, index: usize, by_tag: bool) -> Vec<Part> {
+        let mut parts: BTreeMap<u64, Vec<SentCell>> = BTreeMap::new();
+        for key in &self.flying[index].cells {
+            let Some(cell) = self.cells.get_mut(key) else { continue };
+            (cell.group, cell.flight) = (None, Some(index));
+            let tag = if by_tag { cell.names.tag } else { 0 };
+            parts.entry(tag).or_default().push(cell.send(key));
+        }
+        parts.into_values().map(Part).collect()
+    }
+}
+
+impl Cell {
+    fn send(&mut self, key: &Key) -> SentCell {
+        let change = self.change.take();
+        let (write, after) = match (&change, &self.working) {
+            (Some(change), Some(budget)) => {
+                let version = match self.confirmed.version {
+                    0 => budget.state.at.micros().max(1).cast_unsigned(),
+                    version => version.wrapping_add(1).max(1),
+                };
+                let (filter, extent) = self.filter_write(version, budget, change);
+                let stored = Stored { version, state: budget.state, filter: extent, times: budget.times.clone() };
+                let lifetime = self.lifetime.of(budget.state.level);
+                let write = Write { state: stored.encode(&self.names.text), lifetime, filter };
+                (Some(write), Confirmed::of(Some(stored)))
+            }
+            _ => (None, self.confirmed.clone()),
+        };
+        SentCell {
+            key: key.clone(),
+            names: self.names.clone(),
+            expected: self.confirmed.version,
+            pays: write.is_some() && self.owes(),
+            write,
+            change,
+            after,
+        }
+    }
+
+    /// Returns how the filter changes in Redis, and the extent of the filter afterwards.
+    fn filter_write(&self, version: u64, budget: &Budget, change: &Change) -> (FilterWrite, Option<FilterExtent>) {
+        let before = self.confirmed.filter;
+        let Some(filter) = &budget.seen else {
+            return (if before.is_some() { FilterWrite::Remove } else { FilterWrite::None }, None);
+        };
+        let values: Vec<u8> = change.learnt.iter().flat_map(|value| value.to_bytes()).collect();
+        match before {
+            Some(extent) if !change.is_of_filter() => (FilterWrite::Keep, Some(extent)),
+            Some(FilterExtent { base, log })
+                if !change.turned && log as usize + values.len() <= MAX_LOG_OCTETS.max(filter.octets()) =>
+            {
+                // The sum is at most some megabytes.
+                let log = log + values.len() as u32;
+                (FilterWrite::Append(values), Some(FilterExtent { base, log }))
+            }
+            _ => {
+                let whole = [&version.to_le_bytes()[..], &journal::seal_seen(filter)].concat();
+                (FilterWrite::Whole(whole), Some(FilterExtent { base: version, log: 0 }))
+            }
+        }
+    }
+}

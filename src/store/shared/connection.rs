@@ -1,0 +1,103 @@
+//! Connection to Redis or Valkey: one server, the master that sentinels name, or a Cluster.
+
+use super::options::{SharedOptions, Topology};
+use futures_util::future::join_all;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    RedisConnectionInfo, RedisResult, TlsMode, Value,
+};
+
+/// Connection that many tasks use at the same time.
+#[derive(Clone)]
+pub enum Connection {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Connection {
+    /// Connects, and logs in.
+    pub async fn open(options: &SharedOptions) -> Result<Self, String> {
+        let password = options.password()?;
+        Self::connect(options, password.as_deref()).await.map_err(|error| error.to_string())
+    }
+
+    async fn connect(options: &SharedOptions, password: Option<&str>) -> RedisResult<Self> {
+        let login = |info| with_login(info, options.user.as_deref(), password);
+        // The deadline of the caller ends a command that gets no reply, so this library sets none.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        match &options.topology {
+            Topology::Single => {
+                let server = options.servers.first().map_or("", |server| server);
+                let info = server.into_connection_info()?;
+                let settings = login(info.redis_settings().clone());
+                let client = Client::open(info.set_redis_settings(settings))?;
+                Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
+            }
+            Topology::Sentinel(master) => {
+                let sentinels: Vec<ConnectionInfo> = options
+                    .servers
+                    .iter()
+                    .map(|server| server.as_str().into_connection_info())
+                    .collect::<Result<_, _>>()?;
+                let is_tls = sentinels.iter().any(|one| matches!(one.addr(), ConnectionAddr::TcpTls { .. }));
+                let node = SentinelNodeConnectionInfo::default()
+                    .set_redis_connection_info(login(RedisConnectionInfo::default()));
+                let node = if is_tls { node.set_tls_mode(TlsMode::Secure) } else { node };
+                let mut client =
+                    SentinelClient::build(sentinels, master.clone(), Some(node), SentinelServerType::Master)?;
+                Ok(Self::Single(client.get_async_connection_with_config(&config).await?))
+            }
+            Topology::Cluster => {
+                let mut builder = ClusterClient::builder(options.servers.iter().map(String::as_str))
+                    .connection_timeout(options.deadline)
+                    .response_timeout(options.deadline);
+                if let Some(user) = &options.user {
+                    builder = builder.username(user);
+                }
+                if let Some(password) = password {
+                    builder = builder.password(password);
+                }
+                Ok(Self::Cluster(builder.build()?.get_async_connection().await?))
+            }
+        }
+    }
+
+    /// Returns whether the budgets of one command must be in one slot.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Sends commands, and returns the replies in their order. One server gets them as one pipeline.
+    pub async fn send(&self, commands: Vec<Cmd>) -> RedisResult<Vec<RedisResult<Value>>> {
+        match self {
+            Self::Single(connection) => {
+                let mut pipeline = Pipeline::with_capacity(commands.len());
+                let count = commands.len();
+                commands.into_iter().for_each(|command| _ = pipeline.add_command(command));
+                let replies = connection.clone().send_packed_commands(&pipeline, 0, count).await?;
+                Ok(replies.into_iter().map(Value::extract_error).collect())
+            }
+            Self::Cluster(connection) => {
+                let send = |command: Cmd| {
+                    let mut connection = connection.clone();
+                    async move { connection.req_packed_command(&command).await.and_then(Value::extract_error) }
+                };
+                Ok(join_all(commands.into_iter().map(send)).await)
+            }
+        }
+    }
+}
+
+fn with_login(mut info: RedisConnectionInfo, user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
+    if let Some(user) = user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = password {
+        info = info.set_password(password);
+    }
+    info
+}

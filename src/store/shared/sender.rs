@@ -1,0 +1,175 @@
+//! Task that keeps the connection to Redis, and sends the changes of all transactions.
+
+use super::cells::{Batch, Reply};
+use super::connection::Connection;
+use super::{SharedBudgets, load, record, script};
+use crate::back_off::BackOff;
+use crate::store::core::Core;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Handle on the task.
+pub struct Sender {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+/// Pause before a new attempt to connect.
+const BACK_OFF: BackOff = BackOff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
+
+/// Maximum time for an attempt to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time without changes after which the sender checks that Redis still replies.
+const PING_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Number of budgets that are read together to add what this node owes.
+const OWED_AT_ONCE: usize = 500;
+
+/// Reason for degraded health while the charges made without Redis are not in Redis.
+const CATCHING_UP: &str = "what was counted meanwhile is still to be added";
+
+/// End of the use of a connection.
+enum Ended {
+    Stopped,
+    Failed,
+}
+
+impl Sender {
+    pub fn start(core: Arc<Core>) -> Self {
+        let (stop, mut stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            if let Some(shared) = &core.shared {
+                run(&core, shared, &mut stopped).await;
+            }
+        });
+        Self { stop, task }
+    }
+
+    /// Ends the task, after it has sent the changes that are waiting.
+    pub async fn stop(self) {
+        drop(self.stop);
+        // An error means that the task has panicked, and there is nothing to wait for.
+        let _ = self.task.await;
+    }
+}
+
+async fn run(core: &Arc<Core>, shared: &SharedBudgets, stopped: &mut oneshot::Receiver<()>) {
+    let mut failures = 0;
+    loop {
+        let opened = timeout(CONNECT_TIMEOUT, Connection::open(&shared.options)).await;
+        match opened {
+            Ok(Ok(connection)) => {
+                failures = 0;
+                if let Ended::Stopped = serve(core, shared, connection, stopped).await {
+                    return;
+                }
+            }
+            Ok(Err(reason)) => record(core, Err(reason)),
+            Err(_) => record(core, Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))),
+        }
+        shared.has_tried.send_replace(true);
+        failures += 1;
+        tokio::select! {
+            _ = &mut *stopped => return,
+            () = tokio::time::sleep(BACK_OFF.after(failures)) => {}
+        }
+    }
+}
+
+/// Sends changes over a connection, until it fails.
+async fn serve(
+    core: &Arc<Core>,
+    shared: &SharedBudgets,
+    connection: Connection,
+    stopped: &mut oneshot::Receiver<()>,
+) -> Ended {
+    let _ = shared.take_failure();
+    shared.set_connection(Some(connection.clone()));
+    let owing = shared.cells.set_back(&core.policy());
+    let mut is_owing = !owing.is_empty();
+    record(core, if is_owing { Err(CATCHING_UP.to_owned()) } else { Ok(()) });
+    shared.has_tried.send_replace(true);
+    if is_owing {
+        let core = core.clone();
+        tokio::spawn(async move {
+            for keys in owing.chunks(OWED_AT_ONCE) {
+                load(core.clone(), keys.to_vec()).await;
+            }
+        });
+    }
+    let mut is_stopping = false;
+    loop {
+        while let Some(batch) = shared.cells.take_batch(connection.is_cluster()) {
+            let sending = timeout(shared.options.deadline, send(&connection, &batch));
+            let sent = tokio::select! {
+                sent = sending => sent.unwrap_or_else(|_| Err(shared.is_slow())),
+                reason = shared.failure() => Err(reason),
+            };
+            match sent {
+                Ok(replies) => {
+                    let settled = shared.cells.settle(batch, replies, &core.policy());
+                    core.metrics.state.conflicts.inc_by(settled.conflicts as u64);
+                    if !settled.to_load.is_empty() {
+                        tokio::spawn(load(core.clone(), settled.to_load));
+                    }
+                }
+                Err(reason) => return leave(core, shared, Some(batch), reason),
+            }
+        }
+        if is_owing && !shared.cells.owes() {
+            is_owing = false;
+            record(core, Ok(()));
+        }
+        if is_stopping {
+            return Ended::Stopped;
+        }
+        tokio::select! {
+            () = shared.cells.work.notified() => {}
+            // A server that is gone is noticed without traffic, too.
+            () = tokio::time::sleep(PING_INTERVAL) => {
+                if let Err(reason) = ping(shared, &connection).await {
+                    return leave(core, shared, None, reason);
+                }
+            }
+            reason = shared.failure() => return leave(core, shared, None, reason),
+            _ = &mut *stopped => is_stopping = true,
+        }
+    }
+}
+
+async fn ping(shared: &SharedBudgets, connection: &Connection) -> Result<(), String> {
+    let sent = timeout(shared.options.deadline, connection.send(vec![redis::cmd("PING")])).await;
+    match sent.map_err(|_| shared.is_slow())?.map_err(|error| error.to_string())?.pop() {
+        Some(Err(error)) => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// Makes transactions go on without Redis. Records the reason first, so that no transaction goes on before.
+fn leave(core: &Core, shared: &SharedBudgets, batch: Option<Batch>, reason: String) -> Ended {
+    record(core, Err(reason));
+    shared.set_connection(None);
+    shared.cells.set_away(batch, &core.policy());
+    Ended::Failed
+}
+
+/// Sends a batch, and returns the replies to the parts of each group. Returns an error with the reason if Redis has not
+/// done all of it.
+async fn send(connection: &Connection, batch: &Batch) -> Result<Vec<Vec<Reply>>, String> {
+    let parts: Vec<_> = batch.groups.iter().flatten().collect();
+    let commands = parts.iter().map(|part| script::command(part, true)).collect();
+    let mut replies = connection.send(commands).await.map_err(|error| error.to_string())?;
+    let unknown: Vec<usize> = (0..replies.len()).filter(|index| script::is_unknown(&replies[*index])).collect();
+    if !unknown.is_empty() {
+        let commands = unknown.iter().map(|index| script::command(parts[*index], false)).collect();
+        let again = connection.send(commands).await.map_err(|error| error.to_string())?;
+        unknown.into_iter().zip(again).for_each(|(index, reply)| replies[index] = reply);
+    }
+    let mut replies = replies.into_iter().map(script::reply);
+    let of_group = |parts: &Vec<_>| replies.by_ref().take(parts.len()).collect();
+    batch.groups.iter().map(of_group).collect()
+}
