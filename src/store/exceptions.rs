@@ -6,7 +6,8 @@ use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, Health};
-use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
+use super::pending_exceptions::{Batch, ExceptionKey, Kept, warn_inert_grants};
+use super::shared::FoundExceptions;
 use super::writer_job::WriterJob;
 use super::{Store, Unavailable};
 use crate::engine::State;
@@ -48,10 +49,12 @@ impl Core {
         let (sender, written) = channel();
         batch.waiting.push(sender);
         self.pending_exceptions.is_pending.store(true, Ordering::Release);
+        let unshared = std::mem::take(&mut batch.unshared);
         drop(batch);
         self.count_in_force(exceptions, |_| true);
         *slot = Arc::new(policy);
         drop(slot);
+        self.shared.iter().for_each(|shared| shared.exceptions.send(unshared.clone()));
         self.queue.send_job(WriterJob::WriteExceptions);
         done.iter().for_each(AuditRecord::log);
         // If sending fails, nobody reads.
@@ -114,6 +117,54 @@ impl Core {
         let policy = Arc::new(policy);
         *slot = policy.clone();
         drop((batch, slot));
+        warn_inert_grants(&policy);
+    }
+
+    /// Takes exceptions that other nodes have changed, and removes those that other nodes have ended. The other nodes have
+    /// the audit records.
+    pub fn adopt_exceptions(&self, found: FoundExceptions, gone: Vec<ExceptionKey>) {
+        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let mut policy = Policy::clone(&slot);
+        let exceptions = Arc::make_mut(&mut policy.exceptions);
+        let mut batch = self.pending_exceptions.batch();
+        let mut adopted = 0;
+        for grant in found.grants {
+            let (limit, owner) = (grant.limit.clone(), grant.owner.clone());
+            if exceptions.grant_of(&limit, &owner).is_none_or(|former| **former != grant) {
+                exceptions.grant(grant);
+                batch.changed.insert((Some(limit), owner));
+                adopted += 1;
+            }
+        }
+        for suspension in found.suspensions {
+            let owner = suspension.owner.clone();
+            if exceptions.suspension_of(&owner).is_none_or(|former| **former != suspension) {
+                exceptions.suspend(Arc::new(suspension));
+                batch.changed.insert((None, owner));
+                adopted += 1;
+            }
+        }
+        for (limit, owner) in gone {
+            let is_removed = match &limit {
+                Some(limit) => exceptions.revoke(limit, &owner).is_some(),
+                None => exceptions.release(&owner).is_some(),
+            };
+            if is_removed {
+                batch.changed.insert((limit, owner));
+                adopted += 1;
+            }
+        }
+        if adopted == 0 {
+            return;
+        }
+        batch.limit_size(exceptions);
+        self.pending_exceptions.is_pending.store(true, Ordering::Release);
+        self.count_in_force(exceptions, |_| true);
+        let policy = Arc::new(policy);
+        *slot = policy.clone();
+        drop((batch, slot));
+        self.queue.send_job(WriterJob::WriteExceptions);
+        tracing::info!(adopted, "grants and suspensions taken over from other nodes");
         warn_inert_grants(&policy);
     }
 

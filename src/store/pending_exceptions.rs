@@ -28,13 +28,17 @@ pub struct PendingExceptions {
 /// Changed exceptions, and audit records, to be written to the file in one transaction.
 #[derive(Default)]
 pub struct Batch {
-    /// Keys of the changed exceptions: limit and owner of a grant, `None` and the owner of a suspension. Each exception
-    /// is written in the state that it has when the batch is written.
-    pub changed: HashSet<(Option<Arc<str>>, Owner)>,
+    /// Keys of the changed exceptions. Each exception is written in the state that it has when the batch is written.
+    pub changed: HashSet<ExceptionKey>,
+    /// Keys of the exceptions that this node has changed, for the other nodes.
+    pub unshared: Vec<ExceptionKey>,
     pub records: VecDeque<AuditRecord>,
     /// Channels of the commands that wait until the batch is written.
     pub waiting: Vec<Sender<()>>,
 }
+
+/// Key of an exception: limit and owner of a grant, `None` and the owner of a suspension.
+pub type ExceptionKey = (Option<Arc<str>>, Owner);
 
 /// Place where a change is kept: in the file, or only in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,11 +111,16 @@ impl Batch {
     }
 
     pub fn add_grant(&mut self, grant: &Grant) {
-        self.changed.insert((Some(grant.limit.clone()), grant.owner.clone()));
+        self.add((Some(grant.limit.clone()), grant.owner.clone()));
     }
 
     pub fn add_suspension(&mut self, suspension: &Suspension) {
-        self.changed.insert((None, suspension.owner.clone()));
+        self.add((None, suspension.owner.clone()));
+    }
+
+    fn add(&mut self, key: ExceptionKey) {
+        self.unshared.push(key.clone());
+        self.changed.insert(key);
     }
 
     /// Ends the exceptions that have expired. If the clock may be wrong (`doubt`), exceptions whose end is uncertain

@@ -7,6 +7,7 @@
 
 mod cells;
 mod connection;
+mod exceptions;
 mod names;
 mod options;
 mod reader;
@@ -14,6 +15,7 @@ mod script;
 mod sender;
 mod value;
 
+pub use exceptions::FoundExceptions;
 pub use options::{SharedOptions, Topology, check_url};
 
 use super::Unavailable;
@@ -29,6 +31,7 @@ use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, Slot};
 use crate::time::{Timestamp, format_duration};
 use cells::{Cells, Outcome, Ran};
 use connection::Connection;
+use exceptions::SharedExceptions;
 use names::Namer;
 pub use sender::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +42,9 @@ use tokio::time::timeout;
 /// Budgets that nodes share.
 pub struct SharedBudgets {
     options: SharedOptions,
+    namer: Namer,
     cells: Cells,
+    pub(super) exceptions: SharedExceptions,
     /// Connection to Redis; `None` while there is none. The lock is held only while the connection is taken or replaced.
     connection: Mutex<Option<Connection>>,
     /// Reason why Redis cannot be used, from a task that found it. The lock is held only while it is set or taken.
@@ -54,9 +59,12 @@ impl SharedBudgets {
     /// Reads the secret of the site. The task that connects is not started yet.
     pub fn new(options: &SharedOptions, policy: &Policy) -> Result<Self, OpenError> {
         let secret = options.secret().map_err(OpenError::Secret)?;
+        let namer = Namer::new(&options.prefix, secret.as_deref());
         Ok(Self {
             options: options.clone(),
-            cells: Cells::new(Namer::new(&options.prefix, secret.as_deref()), options.max_age, policy),
+            cells: Cells::new(namer.clone(), options.max_age, policy),
+            namer,
+            exceptions: SharedExceptions::default(),
             connection: Mutex::default(),
             failure: Mutex::default(),
             failing: Notify::new(),

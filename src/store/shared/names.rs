@@ -16,19 +16,22 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use ring::hmac;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use std::hash::Hasher as _;
+use std::sync::Arc;
 
 /// Version of the names and values. Nodes of different versions share nothing.
 const FORMAT: u32 = 1;
 
 /// Names all budgets of a site.
+#[derive(Clone)]
 pub struct Namer {
     prefix: String,
     secrets: Option<Secrets>,
 }
 
+#[derive(Clone)]
 struct Secrets {
     hash_key: [u8; 16],
-    seal_key: LessSafeKey,
+    seal_key: Arc<LessSafeKey>,
 }
 
 /// Names of one budget in Redis.
@@ -75,7 +78,23 @@ impl Namer {
         }
     }
 
-    /// Returns the text of a key that [`Namer::names`] has sealed; `None` if it was sealed with another secret.
+    /// Seals a text, unless names are in clear text.
+    pub fn seal(&self, text: &str) -> Vec<u8> {
+        match &self.secrets {
+            Some(secrets) => secrets.seal(text, secrets.hash(text)),
+            None => text.as_bytes().to_vec(),
+        }
+    }
+
+    /// Hashes a text, unless names are in clear text.
+    pub fn field(&self, text: &str) -> String {
+        match &self.secrets {
+            Some(secrets) => encode(&secrets.hash(text).to_le_bytes()),
+            None => text.to_owned(),
+        }
+    }
+
+    /// Returns a text that was sealed; `None` if it was sealed with another secret.
     pub fn open(&self, text: &[u8]) -> Option<String> {
         let text = match &self.secrets {
             Some(secrets) => secrets.open(text)?,
@@ -108,7 +127,7 @@ impl Secrets {
         hash_key.copy_from_slice(&derived("weir: names of budgets").as_ref()[..16]);
         // The key has the length that the algorithm demands, so this cannot fail.
         let seal_key = UnboundKey::new(&CHACHA20_POLY1305, derived("weir: texts of keys").as_ref());
-        Self { hash_key, seal_key: LessSafeKey::new(seal_key.expect("HMAC-SHA256 has 32 octets")) }
+        Self { hash_key, seal_key: Arc::new(LessSafeKey::new(seal_key.expect("HMAC-SHA256 has 32 octets"))) }
     }
 
     fn hash(&self, text: &str) -> u128 {

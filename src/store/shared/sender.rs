@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, timeout};
 
 /// Handle on the task.
 pub struct Sender {
@@ -23,8 +23,9 @@ const BACK_OFF: BackOff = BackOff { first: Duration::from_millis(100), max: Dura
 /// Maximum time for an attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time without changes after which the sender checks that Redis still replies.
-const PING_INTERVAL: Duration = Duration::from_millis(500);
+/// Time after which this node looks for exceptions that other nodes have changed. A server that is gone is noticed after
+/// this time, too, if there is no traffic.
+const EXCHANGE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Number of budgets that are read together to add what this node owes.
 const OWED_AT_ONCE: usize = 500;
@@ -101,9 +102,11 @@ async fn serve(
             }
         });
     }
-    let mut is_stopping = false;
+    let (mut is_stopping, mut is_due) = (false, true);
+    let mut exchanges = tokio::time::interval(EXCHANGE_INTERVAL);
+    exchanges.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        while let Some(batch) = shared.cells.take_batch(connection.is_cluster()) {
+        if let Some(batch) = shared.cells.take_batch(connection.is_cluster()) {
             let sending = timeout(shared.options.deadline, send(&connection, &batch));
             let sent = tokio::select! {
                 sent = sending => sent.unwrap_or_else(|_| Err(shared.is_slow())),
@@ -124,29 +127,29 @@ async fn serve(
             is_owing = false;
             record(core, Ok(()));
         }
+        if is_due {
+            is_due = false;
+            if let Err(reason) = exchange(core, shared, &connection).await {
+                return leave(core, shared, None, reason);
+            }
+        }
         if is_stopping {
             return Ended::Stopped;
         }
         tokio::select! {
             () = shared.cells.work.notified() => {}
-            // A server that is gone is noticed without traffic, too.
-            () = tokio::time::sleep(PING_INTERVAL) => {
-                if let Err(reason) = ping(shared, &connection).await {
-                    return leave(core, shared, None, reason);
-                }
-            }
+            () = shared.exceptions.work.notified() => is_due = true,
+            _ = exchanges.tick() => is_due = true,
             reason = shared.failure() => return leave(core, shared, None, reason),
             _ = &mut *stopped => is_stopping = true,
         }
     }
 }
 
-async fn ping(shared: &SharedBudgets, connection: &Connection) -> Result<(), String> {
-    let sent = timeout(shared.options.deadline, connection.send(vec![redis::cmd("PING")])).await;
-    match sent.map_err(|_| shared.is_slow())?.map_err(|error| error.to_string())?.pop() {
-        Some(Err(error)) => Err(error.to_string()),
-        _ => Ok(()),
-    }
+/// Exchanges exceptions with other nodes. Also shows whether Redis replies.
+async fn exchange(core: &Core, shared: &SharedBudgets, connection: &Connection) -> Result<(), String> {
+    let exchange = shared.exceptions.exchange(core, &shared.namer, connection);
+    timeout(shared.options.deadline, exchange).await.unwrap_or_else(|_| Err(shared.is_slow()))
 }
 
 /// Makes transactions go on without Redis. Records the reason first, so that no transaction goes on before.

@@ -1,10 +1,12 @@
 //! Tests of budgets that several nodes share through a real Redis.
 
+mod exceptions;
 mod outages;
 mod parallel;
 mod sharing;
 
 use super::*;
+use crate::policy::budgets::Owner;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -116,6 +118,19 @@ async fn until_good(store: &Store) {
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", store.health());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Waits until a condition holds.
+async fn until(mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(10), "it never holds");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn owner(user: &str) -> Owner {
+    Owner::from_stored(&format!("user={user}"))
 }
 
 async fn close(nodes: Vec<Store>) {

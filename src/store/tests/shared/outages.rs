@@ -95,7 +95,3 @@ async fn charges_outlive_a_node() {
     assert_eq!(admit(&nodes[0], "alice", 51, at(0)).await, 50);
     close(nodes).await;
 }
-
-fn owner(user: &str) -> crate::policy::budgets::Owner {
-    crate::policy::budgets::Owner::from_stored(&format!("user={user}"))
-}
