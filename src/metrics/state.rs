@@ -5,7 +5,7 @@ use prometheus::{Error, Histogram, IntCounter, IntCounterVec, IntGauge};
 
 /// Metrics of the state file.
 pub struct StateMetrics {
-    /// 1 while the state file has a problem, otherwise 0.
+    /// 1 while the state file or Redis has a problem, otherwise 0.
     pub degraded: IntGauge,
     /// Seconds from the begin of a transaction (a decision with charges, or a refund) until its changes were durable, or
     /// until the session stopped waiting. Includes the time to load budgets from the file.
@@ -38,7 +38,7 @@ const SECONDS: [f64; 10] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 
 impl StateMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         Ok(Self {
-            degraded: build.gauge("weir_state_degraded", "1 while the state file has a problem")?,
+            degraded: build.gauge("weir_state_degraded", "1 while the state file or Redis has a problem")?,
             transaction_seconds: build.histogram(
                 "weir_state_transaction_seconds",
                 "Time until a charge or refund was durable, or until Weir stopped waiting for that",

@@ -26,6 +26,7 @@ use super::health::Attempt;
 use super::options::OnFailure;
 use super::transaction::Transaction;
 use crate::engine::State;
+use crate::metrics::{GaugeGuard, StateMetrics};
 use crate::policy::Policy;
 use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, Slot};
 use crate::time::{Timestamp, format_duration};
@@ -88,11 +89,12 @@ impl SharedBudgets {
                 return Err(Unavailable);
             }
             match self.run(core, (now, began), keys, transaction) {
-                Ran::Done(answer, outcomes) => match self.outcome(outcomes, began).await {
+                Ran::Done(answer, outcomes) => match self.outcome(&core.metrics.state, outcomes, began).await {
                     Outcome::Valid => return Ok(answer),
                     Outcome::InMemory if has_to_be_durable => return Err(Unavailable),
                     Outcome::InMemory => return Ok(answer),
-                    Outcome::Again if began.elapsed() > self.options.deadline => {
+                    // A further run must have time left, so that it does not take other nodes for a slow Redis.
+                    Outcome::Again if began.elapsed() > self.options.deadline / 2 => {
                         transaction.undo();
                         core.metrics.state.conflicts_given_up.inc();
                         return Err(Unavailable);
@@ -198,15 +200,26 @@ impl SharedBudgets {
         format!("no reply within {}", format_duration(self.options.deadline))
     }
 
+    /// Waits until the sender has tried to connect once, but not longer than the deadline.
     async fn wait_for_first_attempt(&self) {
         if !*self.has_tried.borrow() {
-            // This cannot fail, because the sender of the channel lives as long as `self`.
-            let _ = self.has_tried.subscribe().wait_for(|has_tried| *has_tried).await;
+            let mut has_tried = self.has_tried.subscribe();
+            // An error means that the deadline is over: the transaction goes on without Redis.
+            let _ = timeout(self.options.deadline, has_tried.wait_for(|has_tried| *has_tried)).await;
         }
     }
 
-    /// Waits for all outcomes.
-    async fn outcome(&self, outcomes: Vec<oneshot::Receiver<Outcome>>, began: Instant) -> Outcome {
+    /// Waits for all outcomes of a transaction.
+    async fn outcome(
+        &self,
+        metrics: &StateMetrics,
+        outcomes: Vec<oneshot::Receiver<Outcome>>,
+        began: Instant,
+    ) -> Outcome {
+        if outcomes.is_empty() {
+            return Outcome::Valid;
+        }
+        let _waiting = GaugeGuard::new(&metrics.transactions_waiting);
         let mut all = Outcome::Valid;
         for outcome in outcomes {
             match self.until_deadline(outcome, began).await {
@@ -214,6 +227,9 @@ impl SharedBudgets {
                 Some(Outcome::Again) => all = Outcome::Again,
                 Some(Outcome::InMemory) | None => return Outcome::InMemory,
             }
+        }
+        if all == Outcome::Valid {
+            metrics.transaction_seconds.observe(began.elapsed().as_secs_f64());
         }
         all
     }
