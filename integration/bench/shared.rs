@@ -1,0 +1,244 @@
+//! Benchmark of budgets that nodes share through Redis. `cargo bench --bench shared` starts Debian's redis-server on a
+//! Unix socket, and two processes with a node each. All share the machine's cores.
+//!
+//! * throughput: 64 tasks of each node decide on random budgets of 100,000 users, by Zipf's law. The goals are 40,000
+//!   decisions a second of both nodes, and at most 25 µs of Redis' CPU time for each.
+//! * contention: the same tasks on 10 users.
+//! * latency: one task decides 100 times a second on ever other users. The goal is 0.2 ms for half of the decisions.
+//! * memory: octets that Redis takes for each budget.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir::metrics::Metrics;
+use weir::policy::Policy;
+use weir::policy::address::AddressNormalizer;
+use weir::policy::budgets::SessionCounters;
+use weir::policy::limit::{Algorithm, Count, Limit, Quota};
+use weir::policy::matching::{Field, Zone};
+use weir::policy::request::{Event, Facts, PolicyRequest};
+use weir::store::{Durability, Health, OnFailure, Options, RefusalOptions, SharedOptions, Store, Topology};
+use weir::time::{Units, parse_rate};
+
+/// The allocator of the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const TASKS: u64 = 64;
+const LASTS: Duration = Duration::from_secs(5);
+
+/// Number of budgets for the measurement of Redis' memory.
+const BUDGETS: u64 = 200_000;
+
+/// Redis server in a temporary folder. It ends when this value is dropped.
+struct Redis {
+    folder: PathBuf,
+    process: Child,
+}
+
+impl Redis {
+    fn start(folder: &Path) -> Self {
+        let process = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--loglevel", "warning", "--unixsocket"])
+            .arg(folder.join("redis.sock"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server must be installed");
+        while std::os::unix::net::UnixStream::connect(folder.join("redis.sock")).is_err() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self { folder: folder.to_owned(), process }
+    }
+
+    fn query(&self, command: &[&str]) -> String {
+        let output =
+            Command::new("redis-cli").arg("-s").arg(self.folder.join("redis.sock")).args(command).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn used_memory(&self) -> f64 {
+        let info = self.query(&["info", "memory"]);
+        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        line.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Returns the CPU time of a process.
+fn cpu(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let after_name = stat.rsplit_once(") ").unwrap().1;
+    let ticks: u64 = after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second())
+}
+
+fn policy() -> Policy {
+    let quota = Quota::rate(Algorithm::Ewma, parse_rate("1M / 1d", Units::Things).unwrap(), None);
+    let limit = Limit::new("l", Count::Recipients, vec![Field::User], quota);
+    Policy::new(vec![limit], AddressNormalizer::default(), Zone::default())
+}
+
+fn asked(user: u64) -> PolicyRequest {
+    let facts = Facts { user: Some(format!("user{user}@example.org").into()), ..Facts::default() };
+    PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], ..PolicyRequest::default() }
+}
+
+fn open(folder: &Path, node: &str) -> Arc<Store> {
+    let secret = folder.join(format!("secret-{node}"));
+    std::fs::write(&secret, "a secret that all nodes have\n").unwrap();
+    let shared = SharedOptions {
+        servers: vec![format!("unix://{}", folder.join("redis.sock").display())],
+        topology: Topology::Single,
+        user: None,
+        password_file: None,
+        secret_file: Some(secret),
+        prefix: "weir".to_owned(),
+        deadline: Duration::from_secs(1),
+        max_age: Duration::from_secs(1),
+    };
+    let options = Options {
+        path: folder.join(format!("{node}.db")),
+        durability: Durability::Process,
+        on_failure: OnFailure::Allow,
+        shared: Some(shared),
+        refusals: RefusalOptions::default(),
+        outcomes: None,
+    };
+    Arc::new(Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap())
+}
+
+async fn admit(store: &Store, user: u64) {
+    store.admit(weir::clock::now(), &asked(user), &mut SessionCounters::default()).await.unwrap();
+}
+
+/// Decides on random users, by Zipf's law, with many tasks. Returns the number of decisions.
+async fn hammer(store: &Arc<Store>, users: u64) -> u64 {
+    let began = Instant::now();
+    let task = |task: u64| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(task + 1 + u64::from(std::process::id()));
+            let mut decisions = 0;
+            while began.elapsed() < LASTS {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let share = (random >> 11) as f64 / (1u64 << 53) as f64;
+                admit(&store, (users as f64).powf(share) as u64).await;
+                decisions += 1;
+            }
+            decisions
+        })
+    };
+    let tasks: Vec<_> = (0..TASKS).map(task).collect();
+    let mut decisions = 0;
+    for task in tasks {
+        decisions += task.await.unwrap();
+    }
+    assert_eq!(store.health(), Health::Good);
+    decisions
+}
+
+/// Runs two nodes in processes of their own.
+fn two_nodes(redis: &Redis, users: u64) {
+    let me = std::env::current_exe().unwrap();
+    let before = cpu(redis.process.id());
+    let began = Instant::now();
+    let start = |node: &str| {
+        let mut command = Command::new(&me);
+        command.args(["node", node]).arg(&redis.folder).arg(users.to_string());
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let nodes = ["one", "two"].map(start);
+    let (mut decisions, mut cpu_of_nodes) = (0.0, 0.0);
+    for node in nodes {
+        let output = node.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let numbers: Vec<f64> = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        decisions += numbers[0];
+        cpu_of_nodes += numbers[1];
+    }
+    let of_redis = (cpu(redis.process.id()) - before).as_secs_f64();
+    println!(
+        "two nodes, {TASKS} tasks each, {users} users: {:.0} decisions/s; CPU for each: Redis {:.1} µs, nodes {:.1} µs \
+         ({:.1} s in all)",
+        decisions / LASTS.as_secs_f64(),
+        of_redis * 1e6 / decisions,
+        cpu_of_nodes * 1e6 / decisions,
+        began.elapsed().as_secs_f64()
+    );
+}
+
+async fn node(name: &str, folder: &Path, users: u64) {
+    let store = open(folder, name);
+    let before = cpu(std::process::id());
+    let decisions = hammer(&store, users).await;
+    println!("{decisions} {}", (cpu(std::process::id()) - before).as_secs_f64());
+    Arc::into_inner(store).unwrap().close().await;
+}
+
+async fn latency(folder: &Path) {
+    let store = open(folder, "three");
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    let mut times = Vec::new();
+    for n in 0..1_000 {
+        ticks.tick().await;
+        let began = Instant::now();
+        admit(&store, 1_000_000 + n / 2).await;
+        // The second decision on a user is the usual one: the budget is in memory.
+        if n % 2 == 1 {
+            times.push(began.elapsed());
+        }
+    }
+    times.sort_unstable();
+    println!("100 decisions a second: p50 {:?}, p99 {:?}", times[times.len() / 2], times[times.len() * 99 / 100]);
+    Arc::into_inner(store).unwrap().close().await;
+}
+
+async fn memory(redis: &Redis) {
+    redis.query(&["flushall"]);
+    let (before, store) = (redis.used_memory(), open(&redis.folder, "four"));
+    let fill = |task: u64| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for user in (task..BUDGETS).step_by(TASKS as usize) {
+                admit(&store, user).await;
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..TASKS).map(fill).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let octets = (redis.used_memory() - before) / BUDGETS as f64;
+    println!("{BUDGETS} budgets: {octets:.0} octets of Redis' memory for each");
+    Arc::into_inner(store).unwrap().close().await;
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    match arguments[..] {
+        // `cargo test --benches` only checks that the benchmark starts.
+        ["--test", ..] => return,
+        ["node", name, folder, users] => {
+            return runtime.block_on(node(name, Path::new(folder), users.parse().unwrap()));
+        }
+        _ => {}
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start(folder.path());
+    two_nodes(&redis, 100_000);
+    two_nodes(&redis, 10);
+    runtime.block_on(latency(folder.path()));
+    runtime.block_on(memory(&redis));
+}
