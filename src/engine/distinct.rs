@@ -104,11 +104,18 @@ impl Filter {
         self.newer.add(value);
     }
 
-    /// Adds the values of another filter of the same budget to the newer generation. If a generation of the other
-    /// filter has another size, its bits are ignored.
+    /// Adds the values of another filter of the same budget. If the newer generations of both began at the same time, the
+    /// older values stay in the older generation; otherwise all values are added to the newer one. If a generation of the
+    /// other filter has another size, its bits are ignored.
     pub fn unite(&mut self, other: &Self) {
         self.newer.unite(&other.newer);
-        self.newer.unite(&other.older);
+        if self.epoch != other.epoch {
+            self.newer.unite(&other.older);
+        } else if self.older.size == 0 {
+            self.older = other.older.clone();
+        } else {
+            self.older.unite(&other.older);
+        }
     }
 
     /// Returns the approximate size of the filter in memory, in octets.

@@ -48,6 +48,23 @@ impl Times {
         Self(all.split_off(all.len() - most))
     }
 
+    /// Unites two copies of the times of one budget, which may have times in common. Keeps the newest times, as many as the
+    /// longer list has.
+    pub fn united(&self, copy: &Self) -> Self {
+        let most = self.0.len().max(copy.0.len());
+        let mut rest = self.0.clone();
+        let mut is_new = |time: &Timestamp| match rest.iter().position(|known| known == time) {
+            Some(index) => {
+                rest.swap_remove(index);
+                false
+            }
+            None => true,
+        };
+        let mut all: Vec<Timestamp> = copy.iter().filter(|time| is_new(time)).chain(self.iter()).collect();
+        all.sort_unstable();
+        Self(all.split_off(all.len() - most))
+    }
+
     /// Replaces times after `now`, which a wrong clock gave, by `now`.
     pub fn heal(&mut self, now: Timestamp) {
         self.0.iter_mut().for_each(|time| *time = now.min(*time));
@@ -170,6 +187,14 @@ mod tests {
         let (stored, counted) = (Times::new(vec![at(1.0), at(2.0), at(9.0)]), Times::new(vec![at(5.0), at(12.0)]));
         assert_eq!(stored.merged(&counted), Times::new(vec![at(5.0), at(9.0), at(12.0)]));
         assert_eq!(counted.merged(&Times::default()), counted);
+    }
+
+    #[test]
+    fn united_times_count_common_times_once() {
+        let (one, other) = (Times::new(vec![at(1.0), at(2.0), at(2.0)]), Times::new(vec![at(2.0), at(5.0)]));
+        let united = one.united(&other);
+        assert_eq!(united, Times::new(vec![at(2.0), at(2.0), at(5.0)]));
+        assert_eq!((united.united(&one), united.united(&other)), (united.clone(), united));
     }
 
     #[test]

@@ -295,6 +295,26 @@ impl Policy {
             None => stored,
         }
     }
+
+    /// Returns a budget that is at least as full as each of two copies of one key's budget, and that knows the values that
+    /// both have seen. The copies may have charges in common, which a sum would count twice. If the result and one of the
+    /// copies are united again, nothing changes.
+    pub fn larger(&self, key: &Key, stored: Budget, copy: Budget) -> Budget {
+        let now = stored.state.at.max(copy.state.at);
+        let kind = self.stored_kind(key);
+        let level = |state: State| match &kind {
+            Some(StoredKind::Limit(limit)) => limit.rule().map(|rule| rule.step(Some(state), now, 0.0).1.level),
+            Some(StoredKind::Sign(sign)) => Some(sign.rule.level(Some(state), now)),
+            Some(StoredKind::Memory(_)) | None => None,
+        };
+        let state = match (level(stored.state), level(copy.state)) {
+            (Some(of_stored), Some(of_copy)) if of_copy > of_stored => copy.state,
+            (Some(_), Some(_)) => stored.state,
+            // The level does not decay, or the rule by which it decays is unknown.
+            _ => State { at: now, level: stored.state.level.max(copy.state.level) },
+        };
+        Budget { state, ..stored.larger(copy) }
+    }
 }
 
 /// Returns the memories that these limits name, each once.

@@ -86,6 +86,28 @@ impl Budget {
     }
 }
 
+impl Budget {
+    /// Returns the values and times of two copies of one budget, which may have them in common. The state is that of
+    /// `self`.
+    pub(in crate::policy) fn larger(self, copy: Self) -> Self {
+        let seen = match (self.seen, copy.seen) {
+            (Some(one), Some(other)) if one == other => Some(one),
+            (Some(one), Some(other)) => {
+                // The filter whose newer generation began later forgets its values in time.
+                let (mut latest, other) = if one.parts().0 >= other.parts().0 { (one, other) } else { (other, one) };
+                Arc::make_mut(&mut latest).unite(&other);
+                Some(latest)
+            }
+            (one, other) => one.or(other),
+        };
+        let times = match (self.times, copy.times) {
+            (Some(one), Some(other)) => Some(Arc::new(one.united(&other))),
+            (one, other) => one.or(other),
+        };
+        Self { state: self.state, seen, times }
+    }
+}
+
 impl Loaded {
     /// Returns the current state of each budget, in the order of the keys. The states before and after a decision form
     /// the receipts of its charges.

@@ -189,3 +189,23 @@ fn a_value_takes_no_more_than_its_bits() {
     assert!(filter.octets() <= 32, "{} octets in memory", filter.octets());
     assert!(bytes.len() <= 12 + 3 * 8, "{} octets written", bytes.len());
 }
+
+/// Uniting copies of one filter does not make it remember older values for longer.
+#[test]
+fn values_stay_in_their_generation_if_copies_are_united() {
+    let days = |days: u64| Duration::from_secs(days * DAY as u64);
+    let rule = Rule::new(100.0, days(1), Some(days(20))).unwrap();
+    let mut filter = learnt(rule, None, 0, &[1]);
+    filter = learnt(rule, filter, 25 * DAY, &[2]);
+    let copy = learnt(rule, filter.clone(), 25 * DAY, &[3]).unwrap();
+    let mut united = filter.clone().unwrap();
+    united.unite(&copy);
+    assert_eq!(united, copy);
+    let seen = |n| rule.look(Some(&united), at(25 * DAY), value(n));
+    assert_eq!([seen(1), seen(2), seen(3), seen(4)], [Seen::Before, Seen::Lately, Seen::Lately, Seen::Never]);
+    // A filter whose older generation has no bits yet takes that of the other.
+    let mut young =
+        Filter::from_parts(united.epoch, Generation::few(united.newer.size as usize), Generation::default()).unwrap();
+    young.unite(&united);
+    assert_eq!(rule.look(Some(&young), at(25 * DAY), value(1)), Seen::Before);
+}
