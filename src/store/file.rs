@@ -20,6 +20,7 @@ use crate::policy::budgets::{Budget, Key};
 use crate::time::Timestamp;
 pub use error::{ADVICE, CopyError, OpenError, describe, describe_journal, is_page_damage};
 use journal_file::{JournalExtent, JournalFile};
+pub use replace::TableWriter;
 use rusqlite::{Connection, InterruptHandle, OpenFlags, Row, Transaction, params};
 use std::fs::TryLockError;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -362,7 +363,7 @@ pub fn create_private(path: &Path) -> std::io::Result<std::fs::File> {
 
 /// Locks a file next to the state file, so that only one Weir process writes the state. Two processes would each decide
 /// by the counts in their own memory.
-fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
+pub fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
     let file = create_private(Path::new(&name)).map_err(|error| OpenError::Io(name.clone().into(), error))?;

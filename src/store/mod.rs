@@ -13,6 +13,7 @@ mod commit_queue;
 mod core;
 mod decision;
 pub mod dump;
+mod dump_error;
 mod exceptions;
 mod file;
 mod file_reads;
@@ -42,13 +43,17 @@ mod scan;
 mod schema;
 mod session_slots;
 mod shared;
+mod shared_writer;
 mod suspicion;
 mod transaction;
+pub mod transfer;
 mod wal_checkpoint;
+mod whole_file;
 mod writer;
 mod writer_job;
 
 pub use self::core::{KEEP, Replaced};
+pub use dump_error::DumpError;
 pub use file::OpenError;
 pub use health::Health;
 pub use login_history::{LoginKey, LoginRow};
@@ -65,7 +70,8 @@ pub use refusals::{
 };
 pub use scan::FoundBudgets;
 pub use session_slots::SessionSlots;
-pub use shared::{SharedOptions, Topology, check_url};
+pub use shared::{BulkError, SharedBulk, SharedOptions, Topology, check_url};
+pub use shared_writer::{SharedWriter, Written};
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use crate::metrics::Metrics;

@@ -5,10 +5,11 @@ use futures_util::future::join_all;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    RedisConnectionInfo, RedisResult, TlsMode, Value,
+    RedisConnectionInfo, RedisResult, TlsMode, Value, cmd,
 };
 
 /// Connection that many tasks use at the same time.
@@ -17,6 +18,9 @@ pub enum Connection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
+
+/// Server with entries of its own. In a Cluster, it has this host and port.
+pub struct Master(Option<(String, u16)>);
 
 impl Connection {
     /// Connects, and logs in.
@@ -71,8 +75,39 @@ impl Connection {
         matches!(self, Self::Cluster(_))
     }
 
+    /// Returns all servers that have entries of their own: the masters of a Cluster, or the only server.
+    pub async fn masters(&self) -> RedisResult<Vec<Master>> {
+        let Self::Cluster(connection) = self else { return Ok(vec![Master(None)]) };
+        let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let replies = connection.clone().route_command(cmd("PING"), all).await?;
+        let replies: Vec<(String, Value)> = redis::from_redis_value(replies)?;
+        let address = |address: &str| {
+            let (host, port) = address.rsplit_once(':')?;
+            Some(Master(Some((host.to_owned(), port.parse().ok()?))))
+        };
+        let masters = replies.iter().map(|(name, _)| address(name));
+        let unknown = || (redis::ErrorKind::Client, "a node of the Cluster has no address").into();
+        masters.collect::<Option<_>>().ok_or_else(unknown)
+    }
+
+    /// Sends a command to this server.
+    pub async fn send_to(&self, master: &Master, command: Cmd) -> RedisResult<Value> {
+        match (self, &master.0) {
+            (Self::Cluster(connection), Some((host, port))) => {
+                let address = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
+                connection.clone().route_command(command, RoutingInfo::SingleNode(address)).await
+            }
+            (Self::Cluster(connection), None) => connection.clone().req_packed_command(&command).await,
+            (Self::Single(connection), _) => connection.clone().req_packed_command(&command).await,
+        }?
+        .extract_error()
+    }
+
     /// Sends commands, and returns the replies in their order. One server gets them as one pipeline.
     pub async fn send(&self, commands: Vec<Cmd>) -> RedisResult<Vec<RedisResult<Value>>> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
         match self {
             Self::Single(connection) => {
                 let mut pipeline = Pipeline::with_capacity(commands.len());

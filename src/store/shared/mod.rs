@@ -5,16 +5,19 @@
 //! computes nothing. One task sends the changes of all transactions ([`sender`]). While Redis cannot be used, this node
 //! decides by the states that it last saw, and adds what it has counted when Redis is back.
 
+mod bulk;
 mod cells;
 mod connection;
 mod exceptions;
 mod names;
 mod options;
 mod reader;
+mod scan;
 mod script;
 mod sender;
 mod value;
 
+pub use bulk::{BulkError, PutEffect, SharedBulk};
 pub use exceptions::FoundExceptions;
 pub use options::{SharedOptions, Topology, check_url};
 
@@ -34,6 +37,7 @@ use cells::{Cells, Outcome, Ran};
 use connection::Connection;
 use exceptions::SharedExceptions;
 use names::Namer;
+pub use scan::Skipped;
 pub use sender::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

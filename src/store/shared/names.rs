@@ -108,10 +108,18 @@ impl Namer {
         self.name("common", name)
     }
 
-    /// Returns a pattern for the names of all states.
+    /// Returns a pattern for the names of all entries.
     pub fn pattern(&self) -> String {
         let prefix: String = self.prefix.chars().flat_map(|c| ['\\', c]).collect();
         format!("{prefix}:{FORMAT}:{{*")
+    }
+
+    /// Returns whether the entry of this name, which fits the pattern, may be the state of a budget. If names are in clear
+    /// text, a filter can have the same form of name as a state; its value is then no state of this name.
+    pub fn may_be_state(&self, name: &[u8]) -> bool {
+        let is_common = name.starts_with(&self.common(""));
+        let is_hidden = self.secrets.is_some();
+        !is_common && !(is_hidden && (name.ends_with(b":f") || name.ends_with(b":l")))
     }
 
     fn name(&self, tag: &str, rest: &str) -> Box<[u8]> {
@@ -193,6 +201,18 @@ mod tests {
             assert_eq!(tag("l/recipients/ewma/client=192.0.2.7"), tag("m/bytes/ewma/client=192.0.2.7/sender=b"));
             assert_ne!(tag("l/recipients/ewma/user=a"), tag("l/recipients/ewma/user=b"));
             assert_ne!(tag("l/recipients/ewma"), tag("m/recipients/ewma"));
+        }
+    }
+
+    #[test]
+    fn entries_beside_a_state_are_told_from_it() {
+        let (hidden, clear) = (namer(Some("a secret of this site")), namer(None));
+        let name = names(&hidden, "l/recipients/ewma/user=alice");
+        assert!(hidden.may_be_state(&name.state));
+        assert!(!hidden.may_be_state(&name.filter()) && !hidden.may_be_state(&name.log()));
+        assert!(clear.may_be_state(&names(&clear, "l/recipients/ewma/client=2001:db8::f").state));
+        for namer in [hidden, clear] {
+            assert!(!namer.may_be_state(&namer.common("exceptions")));
         }
     }
 

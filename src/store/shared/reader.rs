@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 3;
 pub async fn read(connection: &Connection, mut wanted: Vec<Wanted>) -> Result<Vec<ReadBudget>, String> {
     let mut read = Vec::with_capacity(wanted.len());
     for attempt in 1..=ATTEMPTS {
-        let states = send(connection, wanted.iter().map(|one| get(&one.names.state)).collect()).await?;
+        let states = states(connection, wanted.iter().map(|one| &*one.names.state)).await?;
         let mut of_filters = Vec::new();
         for (one, state) in wanted.drain(..).zip(states) {
             let confirmed = Confirmed::decode(state.as_deref());
@@ -30,6 +30,14 @@ pub async fn read(connection: &Connection, mut wanted: Vec<Wanted>) -> Result<Ve
         }
     }
     Ok(read)
+}
+
+/// Reads the octets of the states with these names. Returns an error with the reason if one cannot be read.
+pub async fn states<'n>(
+    connection: &Connection,
+    names: impl Iterator<Item = &'n [u8]>,
+) -> Result<Vec<Option<Vec<u8>>>, String> {
+    send(connection, names.map(get).collect()).await
 }
 
 /// Reads filters, and appends the budgets to `read`. Returns the budgets whose filter another node has written since the
@@ -108,9 +116,6 @@ fn range(name: &[u8], from: u32, to: u32) -> Cmd {
 }
 
 async fn send(connection: &Connection, commands: Vec<Cmd>) -> Result<Vec<Option<Vec<u8>>>, String> {
-    if commands.is_empty() {
-        return Ok(Vec::new());
-    }
     let replies = connection.send(commands).await.map_err(|error| error.to_string())?;
     let octets = |reply: Result<Value, redis::RedisError>| match reply.map_err(|error| error.to_string())? {
         Value::Nil => Ok(None),

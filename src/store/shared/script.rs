@@ -2,6 +2,7 @@
 //! step. The script computes nothing: the states come from the engine.
 
 use super::cells::{FilterWrite, Part, Reply, SentCell};
+use super::connection::Connection;
 use redis::{Cmd, RedisResult, Script, ServerErrorKind, Value, cmd};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -42,9 +43,23 @@ return 1
 
 static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
+/// Changes the budgets of these parts, and returns the reply to each part. Returns an error with the reason if Redis has
+/// not done all of it.
+pub async fn send(connection: &Connection, parts: &[&Part]) -> Result<Vec<Result<Reply, String>>, String> {
+    let commands = parts.iter().map(|part| command(part, true)).collect();
+    let mut replies = connection.send(commands).await.map_err(|error| error.to_string())?;
+    let unknown: Vec<usize> = (0..replies.len()).filter(|index| is_unknown(&replies[*index])).collect();
+    if !unknown.is_empty() {
+        let commands = unknown.iter().map(|index| command(parts[*index], false)).collect();
+        let again = connection.send(commands).await.map_err(|error| error.to_string())?;
+        unknown.into_iter().zip(again).for_each(|(index, reply)| replies[index] = reply);
+    }
+    Ok(replies.into_iter().map(reply).collect())
+}
+
 /// Returns the command for a part. `is_known`: the server has the script; if it has not, it replies with an error for
 /// which [`is_unknown`] returns true.
-pub fn command(part: &Part, is_known: bool) -> Cmd {
+fn command(part: &Part, is_known: bool) -> Cmd {
     let mut command = match is_known {
         true => cmd("EVALSHA"),
         false => cmd("EVAL"),
@@ -80,12 +95,12 @@ pub fn command(part: &Part, is_known: bool) -> Cmd {
 }
 
 /// Returns whether a reply says that the server does not have the script.
-pub fn is_unknown(reply: &RedisResult<Value>) -> bool {
+fn is_unknown(reply: &RedisResult<Value>) -> bool {
     reply.as_ref().is_err_and(|error| error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript))
 }
 
 /// Reads the reply to a part. Returns an error with the reason if it is no reply of the script.
-pub fn reply(reply: RedisResult<Value>) -> Result<Reply, String> {
+fn reply(reply: RedisResult<Value>) -> Result<Reply, String> {
     let state = |value| match value {
         Value::Nil => Ok(None),
         Value::BulkString(octets) => Ok(Some(octets)),

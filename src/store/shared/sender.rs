@@ -1,6 +1,6 @@
 //! Task that keeps the connection to Redis, and sends the changes of all transactions.
 
-use super::cells::{Batch, Reply};
+use super::cells::{Batch, Part, Reply};
 use super::connection::Connection;
 use super::{SharedBudgets, load, record, script};
 use crate::back_off::BackOff;
@@ -163,16 +163,8 @@ fn leave(core: &Core, shared: &SharedBudgets, batch: Option<Batch>, reason: Stri
 /// Sends a batch, and returns the replies to the parts of each group. Returns an error with the reason if Redis has not
 /// done all of it.
 async fn send(connection: &Connection, batch: &Batch) -> Result<Vec<Vec<Reply>>, String> {
-    let parts: Vec<_> = batch.groups.iter().flatten().collect();
-    let commands = parts.iter().map(|part| script::command(part, true)).collect();
-    let mut replies = connection.send(commands).await.map_err(|error| error.to_string())?;
-    let unknown: Vec<usize> = (0..replies.len()).filter(|index| script::is_unknown(&replies[*index])).collect();
-    if !unknown.is_empty() {
-        let commands = unknown.iter().map(|index| script::command(parts[*index], false)).collect();
-        let again = connection.send(commands).await.map_err(|error| error.to_string())?;
-        unknown.into_iter().zip(again).for_each(|(index, reply)| replies[index] = reply);
-    }
-    let mut replies = replies.into_iter().map(script::reply);
+    let parts: Vec<&Part> = batch.groups.iter().flatten().collect();
+    let mut replies = script::send(connection, &parts).await?.into_iter();
     let of_group = |parts: &Vec<_>| replies.by_ref().take(parts.len()).collect();
     batch.groups.iter().map(of_group).collect()
 }

@@ -94,7 +94,7 @@ fn acknowledged(folder: &Path) -> HashMap<u64, u64> {
 fn check(folder: &Path, round: u64) -> u64 {
     let (path, counts) = (folder.join("state.db"), acknowledged(folder));
     let mut dump = Vec::new();
-    dump::dump(&path, &mut dump).unwrap();
+    dump::dump(&path, None, &mut dump).unwrap();
     let mut levels = HashMap::new();
     for line in str::from_utf8(&dump).unwrap().lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();

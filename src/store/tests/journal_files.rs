@@ -60,7 +60,7 @@ async fn a_damaged_entry_is_reported_and_the_others_count() {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(&journal).unwrap();
     // An octet of the first entry, after the head, the length and the checksum.
     file.write_all_at(b"!", 16 + 8 + 4).unwrap();
-    let error = dump::dump(&folder.path().join("state.db"), &mut Vec::new()).unwrap_err().to_string();
+    let error = dump::dump(&folder.path().join("state.db"), None, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("damaged") && error.contains("state.db-charges-1"), "{error}");
     let copied = folder.path().join("copy.db");
     let error = dump::backup(&folder.path().join("state.db"), &copied).unwrap_err().to_string();

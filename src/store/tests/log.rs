@@ -118,7 +118,7 @@ async fn a_stalled_dump_does_not_prevent_the_reset_of_the_log() {
     let dumped = path.clone();
     let dump = std::thread::spawn(move || {
         let mut out = Stalled { begun: Some(begun), go_on: goes_on, lines: 0 };
-        dump::dump(&dumped, &mut out).map(|()| out.lines)
+        dump::dump(&dumped, None, &mut out).map(|()| out.lines)
     });
     begins.recv().unwrap();
     assert!(is_reset(&store, &path).await, "a log of {:?} is not reset", file::wal_path(&path).metadata());

@@ -119,10 +119,10 @@ async fn a_dump_carries_the_history() {
     record(&store, 2, &login("alice", "192.0.2.7", "b"));
     store.close().await;
     let mut lines = Vec::new();
-    dump::dump(&path, &mut lines).unwrap();
-    assert_eq!(dump::load(&other, &lines[..]).unwrap().logins, 2_501);
+    dump::dump(&path, None, &mut lines).unwrap();
+    assert_eq!(dump::load(&other, None, &lines[..]).unwrap().logins, 2_501);
     let mut again = Vec::new();
-    dump::dump(&other, &mut again).unwrap();
+    dump::dump(&other, None, &mut again).unwrap();
     assert_eq!(lines, again);
     let line = String::from_utf8(lines).unwrap().lines().next().unwrap().to_owned();
     let first = "{\"first\":\"2023-11-14T22:13:21Z\",\"helo\":[\"b\",\"";
@@ -134,7 +134,7 @@ async fn a_dump_carries_the_history() {
         ("\"alice\"", "\"a\\u001fb\"", "control character"),
         ("\"logins\"", "\"count\"", "\"count\" is not known"),
     ] {
-        let error = dump::load(&other, line.replace(from, to).as_bytes()).unwrap_err().to_string();
+        let error = dump::load(&other, None, line.replace(from, to).as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("line 1 is not a login") && error.contains(words), "{to}: {error}");
     }
 }
@@ -237,6 +237,6 @@ async fn a_damaged_text_of_a_row_is_left_out_and_the_row_is_written_again() {
         assert_eq!(found, [(logins, "phone".to_owned())], "{user}");
     }
     let mut dumped = Vec::new();
-    dump::dump(&path, &mut dumped).unwrap();
+    dump::dump(&path, None, &mut dumped).unwrap();
     assert_eq!(String::from_utf8(dumped).unwrap().matches("\"login\"").count(), 2);
 }

@@ -110,8 +110,8 @@ async fn a_dump_carries_memories_to_another_file() {
     }
     store.close().await;
     let mut text = Vec::new();
-    dump::dump(&old, &mut text).unwrap();
-    dump::load(&new, &text[..]).unwrap();
+    dump::dump(&old, None, &mut text).unwrap();
+    dump::load(&new, None, &text[..]).unwrap();
     let store = open(&new, &policy);
     for (recipient, is_known) in [("r0@example.net", true), ("r99@example.net", true), ("r100@example.net", false)] {
         let asked = attempted("alice", recipient);

@@ -173,11 +173,11 @@ async fn refusals_are_in_the_dump_and_are_loaded_once() {
     let all: Vec<_> = (1..=30).map(|n| record(&store, "alice", 0, n)).collect();
     store.close().await;
     let mut lines = Vec::new();
-    dump::dump(&path, &mut lines).unwrap();
+    dump::dump(&path, None, &mut lines).unwrap();
     for _ in 0..2 {
-        assert_eq!(dump::load(&copy, &lines[..]).unwrap().refusals, 11);
+        assert_eq!(dump::load(&copy, None, &lines[..]).unwrap().refusals, 11);
     }
-    assert_eq!(dump::info(&copy).unwrap().refusals, (11, Some(at(0))));
+    assert_eq!(dump::info(&copy, None).unwrap().refusals, (11, Some(at(0))));
     let store = open(&copy).unwrap();
     for reference in all {
         assert!(store.refusal(reference).await.is_ok());

@@ -1,10 +1,13 @@
 //! Batches of groups on their way to Redis.
 
 use super::{Cell, Cells, Confirmed, Inner};
+use crate::engine::distinct::Filter;
+use crate::policy::Lifetime;
 use crate::policy::budgets::{Budget, Change, Key};
 use crate::store::journal;
 use crate::store::shared::names::Names;
 use crate::store::shared::value::{FilterExtent, Stored};
+use crate::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -112,10 +115,7 @@ impl Cell {
         let change = self.change.take();
         let (write, after) = match (&change, &self.working) {
             (Some(change), Some(budget)) => {
-                let version = match self.confirmed.version {
-                    0 => budget.state.at.micros().max(1).cast_unsigned(),
-                    version => version.wrapping_add(1).max(1),
-                };
+                let version = self.confirmed.next_version(budget.state.at);
                 let (filter, extent) = self.filter_write(version, budget, change);
                 let stored = Stored { version, state: budget.state, filter: extent, times: budget.times.clone() };
                 let lifetime = self.lifetime.of(budget.state.level);
@@ -151,10 +151,47 @@ impl Cell {
                 let log = log + values.len() as u32;
                 (FilterWrite::Append(values), Some(FilterExtent { base, log }))
             }
-            _ => {
-                let whole = [&version.to_le_bytes()[..], &journal::seal_seen(filter)].concat();
-                (FilterWrite::Whole(whole), Some(FilterExtent { base: version, log: 0 }))
-            }
+            _ => FilterWrite::whole(filter, version),
+        }
+    }
+}
+
+impl SentCell {
+    /// Returns a write of a whole budget, in whose place Redis must have what was `read`. `now` is the time of the write.
+    pub fn whole(
+        (key, names): (&Key, Arc<Names>),
+        read: &Confirmed,
+        budget: &Budget,
+        lifetime: Lifetime,
+        now: Timestamp,
+    ) -> Self {
+        let version = read.next_version(now);
+        let (filter, extent) = match &budget.seen {
+            Some(filter) => FilterWrite::whole(filter, version),
+            None if read.filter.is_some() => (FilterWrite::Remove, None),
+            None => (FilterWrite::None, None),
+        };
+        let stored = Stored { version, state: budget.state, filter: extent, times: budget.times.clone() };
+        let write = Write { state: stored.encode(&names.text), lifetime: lifetime.of(budget.state.level), filter };
+        let (write, after) = (Some(write), Confirmed::of(Some(stored)));
+        Self { key: key.clone(), names, expected: read.version, write, change: None, after, pays: false }
+    }
+}
+
+impl FilterWrite {
+    /// Returns a write of a whole filter with the state of this version, and the filter's extent afterwards.
+    fn whole(filter: &Filter, version: u64) -> (Self, Option<FilterExtent>) {
+        let whole = [&version.to_le_bytes()[..], &journal::seal_seen(filter)].concat();
+        (Self::Whole(whole), Some(FilterExtent { base: version, log: 0 }))
+    }
+}
+
+impl Confirmed {
+    /// Returns the version of the next write. `now` is its time, with which the versions of a new budget begin.
+    fn next_version(&self, now: Timestamp) -> u64 {
+        match self.version {
+            0 => now.micros().max(1).cast_unsigned(),
+            version => version.wrapping_add(1).max(1),
         }
     }
 }

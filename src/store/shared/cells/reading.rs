@@ -24,6 +24,17 @@ pub struct ReadBudget {
     pub filter: ReadFilter,
 }
 
+impl ReadBudget {
+    /// Returns the whole budget, if it was read without knowledge of a copy.
+    pub fn stored(&self) -> Option<Budget> {
+        let seen = match &self.filter {
+            ReadFilter::Whole(filter) => Some(filter.clone()),
+            ReadFilter::None | ReadFilter::Learnt(..) => None,
+        };
+        Some(Budget { seen, ..self.confirmed.budget.clone()? })
+    }
+}
+
 /// Filter as it was read.
 pub enum ReadFilter {
     None,

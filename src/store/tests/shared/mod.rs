@@ -1,6 +1,8 @@
 //! Tests of budgets that several nodes share through a real Redis.
 
+mod cluster;
 mod exceptions;
+mod moving;
 mod outages;
 mod parallel;
 mod sharing;

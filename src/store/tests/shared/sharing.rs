@@ -6,7 +6,7 @@ use crate::policy::matching::Widths;
 use proptest::prelude::*;
 
 /// Limits of several algorithms, and one that counts new recipients.
-fn many_limits() -> Policy {
+pub(super) fn many_limits() -> Policy {
     let rate = |text| parse_rate(text, Units::Things).unwrap();
     let bucket = Quota::rate(Algorithm::TokenBucket, rate("20 / 1h"), None);
     let mut distinct = limit("new", Field::User, "12 / 1d");
@@ -24,7 +24,7 @@ fn many_limits() -> Policy {
 }
 
 /// Returns a request of a user for recipients with these numbers.
-fn request(user: u8, recipients: &[u8]) -> PolicyRequest {
+pub(super) fn request(user: u8, recipients: &[u8]) -> PolicyRequest {
     let client = format!("192.0.2.{}", user % 2).parse().ok();
     let facts = Facts { client, user: Some(format!("user{user}").into()), ..Facts::default() };
     let events = recipients.iter().map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
