@@ -17,9 +17,11 @@ enum Kind {
     Redis,
 }
 
-/// Keys that only `store = "redis"` uses.
-const KEYS: [&str; 9] =
-    ["url", "cluster", "sentinel", "user", "password-file", "secret-file", "clear-names", "prefix", "deadline"];
+/// Keys without a default that only `store = "redis"` uses.
+const OPTIONAL_KEYS: [&str; 5] = ["url", "sentinel", "user", "password-file", "secret-file"];
+
+const DEFAULT_PREFIX: &str = "weir";
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Reads the options; `None` if the budgets are in the state file. Adds the files with secrets to `secrets`.
 pub fn read(s: &mut Section<'_>, folder: &Path, secrets: &mut Vec<Placed<PathBuf>>) -> Option<SharedOptions> {
@@ -38,7 +40,15 @@ pub fn read(s: &mut Section<'_>, folder: &Path, secrets: &mut Vec<Placed<PathBuf
     let prefix = s.value("prefix", "\"weir\"", |value| prefix(text(value)?));
     let deadline = s.value("deadline", "\"1s\"", timeout);
     if kind == Kind::Sqlite {
-        let unused: Vec<&str> = KEYS.into_iter().filter(|key| s.has(key)).collect();
+        let others = [
+            ("cluster", cluster.value),
+            ("clear-names", clear_names.value),
+            ("prefix", prefix != DEFAULT_PREFIX),
+            ("deadline", deadline != DEFAULT_DEADLINE),
+        ];
+        // `weir check --print` prints all defaults: they are no reason for a warning.
+        let others = others.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key);
+        let unused: Vec<&str> = OPTIONAL_KEYS.into_iter().filter(|key| s.has(key)).chain(others).collect();
         if !unused.is_empty() {
             let message = format!("{}: used only with store = \"redis\"", unused.join(", "));
             s.warn(&s.span(), message, Some("add store = \"redis\", or leave them out"));
