@@ -143,8 +143,8 @@ fn is_explained(kind: &str, key: &str) -> bool {
     let mut comments = limits.lines().filter_map(|line| line.split_once("# ")).map(|(_, comment)| comment);
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
     match kind {
-        // The files of these keys do not exist on every machine.
-        "location" | "accounts" | "notify.postmaster" => {
+        // The files of these keys do not exist on every machine, or the keys exclude others.
+        "location" | "accounts" | "notify.postmaster" | "state" => {
             text.lines().any(|line| line.starts_with(&format!("# Example: {key} = ")))
         }
         "limit" => comments.any(|comment| comment.starts_with(&format!("{key} = "))),

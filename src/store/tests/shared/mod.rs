@@ -5,6 +5,7 @@ mod exceptions;
 mod moving;
 mod outages;
 mod parallel;
+mod rights;
 mod sharing;
 
 use super::*;
