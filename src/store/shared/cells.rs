@@ -70,6 +70,8 @@ struct Cell {
     owed: Option<Budget>,
     /// Charge that Redis has, and that is to be refunded: its transaction failed because of another budget.
     refund: Option<Receipt>,
+    /// State right after this node has added or refunded what it owes, before the transactions since.
+    paid: Option<State>,
     recently_used: bool,
 }
 
@@ -341,6 +343,7 @@ impl Cell {
             flight: None,
             owed: None,
             refund: None,
+            paid: None,
             recently_used: true,
         }
     }

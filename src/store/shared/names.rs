@@ -34,6 +34,17 @@ struct Secrets {
     seal_key: Arc<LessSafeKey>,
 }
 
+/// How many transactions share the budgets of a tag; the most shared first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// The budget has no owner: all transactions share it.
+    All,
+    /// Transactions of many users, such as those of one client, can share the budgets.
+    Many,
+    /// Only transactions of one user share the budgets.
+    User,
+}
+
 /// Names of one budget in Redis.
 #[derive(Debug)]
 pub struct Names {
@@ -43,6 +54,7 @@ pub struct Names {
     pub text: Box<[u8]>,
     /// Hash of the tag. Names with the same hash are in the same slot of a Cluster.
     pub tag: u64,
+    pub reach: Reach,
 }
 
 impl Names {
@@ -64,16 +76,22 @@ impl Namer {
     /// Returns the names of a key's budget.
     pub fn names(&self, key: KeyRef<'_>) -> Names {
         let (tag_text, text) = (key.neighbourhood(), key.text());
+        let reach = match tag_text {
+            user if user.starts_with("user=") => Reach::User,
+            whole if whole == text => Reach::All,
+            _ => Reach::Many,
+        };
         match &self.secrets {
             Some(secrets) => {
                 let (tag, hash) = (secrets.hash(tag_text) as u64, secrets.hash(text));
                 let (tag_name, hash_name) = (encode(&tag.to_le_bytes()), encode(&hash.to_le_bytes()));
-                Names { state: self.name(&tag_name, &hash_name), text: secrets.seal(text, hash).into(), tag }
+                Names { state: self.name(&tag_name, &hash_name), text: secrets.seal(text, hash).into(), tag, reach }
             }
             None => {
                 let mut hasher = siphasher::sip::SipHasher13::new();
                 hasher.write(tag_text.as_bytes());
-                Names { state: self.name(tag_text, text), text: text.as_bytes().into(), tag: hasher.finish() }
+                let (state, tag) = (self.name(tag_text, text), hasher.finish());
+                Names { state, text: text.as_bytes().into(), tag, reach }
             }
         }
     }
@@ -201,6 +219,10 @@ mod tests {
             assert_eq!(tag("l/recipients/ewma/client=192.0.2.7"), tag("m/bytes/ewma/client=192.0.2.7/sender=b"));
             assert_ne!(tag("l/recipients/ewma/user=a"), tag("l/recipients/ewma/user=b"));
             assert_ne!(tag("l/recipients/ewma"), tag("m/recipients/ewma"));
+            let reach = |key| names(&namer, key).reach;
+            assert_eq!(reach("m/bytes/ewma/client=192.0.2.7/user=a/grant=5"), Reach::User);
+            assert_eq!(reach("l/recipients/ewma/client=192.0.2.7"), Reach::Many);
+            assert_eq!(reach("l/recipients/ewma"), Reach::All);
         }
     }
 

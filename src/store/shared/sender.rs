@@ -162,9 +162,32 @@ fn leave(core: &Core, shared: &SharedBudgets, batch: Option<Batch>, reason: Stri
 
 /// Sends a batch, and returns the replies to the parts of each group. Returns an error with the reason if Redis has not
 /// done all of it.
+///
+/// Of a group with several parts, the first one is sent first: most conflicts are there, and nothing has to be refunded
+/// then.
 async fn send(connection: &Connection, batch: &Batch) -> Result<Vec<Vec<Reply>>, String> {
-    let parts: Vec<&Part> = batch.groups.iter().flatten().collect();
-    let mut replies = script::send(connection, &parts).await?.into_iter();
-    let of_group = |parts: &Vec<_>| replies.by_ref().take(parts.len()).collect();
-    batch.groups.iter().map(of_group).collect()
+    let first: Vec<&Part> = batch.groups.iter().filter_map(|parts| parts.first()).collect();
+    let mut first = send_parts(connection, &first).await?.into_iter();
+    // A group that was merged into another one has no parts.
+    let of_first = |parts: &Vec<Part>| parts.first().and_then(|_| first.next()).into_iter().collect();
+    let mut replies: Vec<Vec<Reply>> = batch.groups.iter().map(of_first).collect();
+    let is_done = |replies: &[Reply]| matches!(replies, [Reply::Done]);
+    let others = batch.groups.iter().zip(&replies).filter(|(_, replies)| is_done(replies));
+    let others: Vec<&Part> = others.flat_map(|(parts, _)| &parts[1..]).collect();
+    let mut others = send_parts(connection, &others).await?.into_iter();
+    for (parts, replies) in batch.groups.iter().zip(&mut replies) {
+        match is_done(replies) {
+            true => replies.extend(others.by_ref().take(parts.len() - 1)),
+            false => replies.resize_with(parts.len(), || Reply::NotSent),
+        }
+    }
+    Ok(replies)
+}
+
+/// Sends parts, and returns their replies. Returns an error with the reason if Redis has not done all of it.
+async fn send_parts(connection: &Connection, parts: &[&Part]) -> Result<Vec<Reply>, String> {
+    match parts.is_empty() {
+        true => Ok(Vec::new()),
+        false => script::send(connection, parts).await?.into_iter().collect(),
+    }
 }

@@ -3,9 +3,10 @@
 use super::{Cell, Cells, Confirmed, Inner};
 use crate::engine::distinct::Filter;
 use crate::policy::Lifetime;
+use crate::engine::State;
 use crate::policy::budgets::{Budget, Change, Key};
 use crate::store::journal;
-use crate::store::shared::names::Names;
+use crate::store::shared::names::{Names, Reach};
 use crate::store::shared::value::{FilterExtent, Stored};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Groups that are sent to Redis together.
 pub struct Batch {
-    /// The parts of each group.
+    /// The parts of each group. The first one is that which most transactions share.
     pub groups: Vec<Vec<Part>>,
     pub sent_at: Instant,
 }
@@ -34,6 +35,8 @@ pub struct SentCell {
     pub(super) change: Option<Change>,
     /// State that Redis has afterwards.
     pub(super) after: Confirmed,
+    /// State before the transactions of the group: the one that Redis had, with what this node owed.
+    pub(super) before: Option<State>,
     /// True if the write contains what this node owed.
     pub(super) pays: bool,
 }
@@ -77,10 +80,19 @@ pub enum Reply {
     Done,
     /// Some budgets have another version. The octets are the states that the budgets have now, in the order of the part.
     Conflict(Vec<Option<Vec<u8>>>),
+    /// The part was not sent, because of a conflict in the first part of its group.
+    NotSent,
 }
 
 /// Octets of a filter's log from which on the whole filter is written instead, unless the filter is larger.
 const MAX_LOG_OCTETS: usize = 2_048;
+
+/// Returns by how much a version grows with a write. It is random: a master that is killed can lose a write that its
+/// replicas do not have, and the next write must have another version than the lost one, of which nodes have copies.
+fn step() -> u64 {
+    const MAX: u32 = 1 << 20;
+    u64::from(getrandom::u32().unwrap_or_default() % MAX) + 1
+}
 
 impl Cells {
     /// Takes the batch that was collected. While a batch is on its way, no other is taken. `by_tag`: each part has
@@ -99,12 +111,12 @@ impl Cells {
 
 impl Inner {
     fn send(&mut self, index: usize, by_tag: bool) -> Vec<Part> {
-        let mut parts: BTreeMap<u64, Vec<SentCell>> = BTreeMap::new();
+        let mut parts: BTreeMap<(Reach, u64), Vec<SentCell>> = BTreeMap::new();
         for key in &self.flying[index].cells {
             let Some(cell) = self.cells.get_mut(key) else { continue };
             (cell.group, cell.flight) = (None, Some(index));
-            let tag = if by_tag { cell.names.tag } else { 0 };
-            parts.entry(tag).or_default().push(cell.send(key));
+            let part = if by_tag { (cell.names.reach, cell.names.tag) } else { (Reach::All, 0) };
+            parts.entry(part).or_default().push(cell.send(key));
         }
         parts.into_values().map(Part).collect()
     }
@@ -124,11 +136,13 @@ impl Cell {
             }
             _ => (None, self.confirmed.clone()),
         };
+        let pays = write.is_some() && self.owes();
         SentCell {
+            before: if pays { self.paid } else { self.confirmed.budget.as_ref().map(|budget| budget.state) },
             key: key.clone(),
             names: self.names.clone(),
             expected: self.confirmed.version,
-            pays: write.is_some() && self.owes(),
+            pays,
             write,
             change,
             after,
@@ -191,7 +205,7 @@ impl Confirmed {
     fn next_version(&self, now: Timestamp) -> u64 {
         match self.version {
             0 => now.micros().max(1).cast_unsigned(),
-            version => version.wrapping_add(1).max(1),
+            version => version.wrapping_add(step()).max(1),
         }
     }
 }

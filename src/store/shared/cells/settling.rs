@@ -29,6 +29,7 @@ impl Cells {
             }
             for (part, reply) in parts.into_iter().zip(replies) {
                 match reply {
+                    Reply::NotSent => part.0.into_iter().for_each(|sent| inner.take_back(sent)),
                     Reply::Done => part.0.into_iter().for_each(|sent| inner.confirm(sent, is_valid, batch.sent_at)),
                     Reply::Conflict(states) => {
                         let states = part.0.into_iter().zip(states);
@@ -88,7 +89,7 @@ impl Inner {
     /// transactions run again, so that the charges of this part are refunded.
     fn confirm(&mut self, sent: SentCell, is_valid: bool, at: Instant) {
         let Some(cell) = self.cells.get_mut(&sent.key) else { return };
-        let before = std::mem::replace(&mut cell.confirmed, sent.after);
+        cell.confirmed = sent.after;
         (cell.flight, cell.read_at) = (None, Some(at));
         if sent.pays {
             (cell.owed, cell.refund) = (None, None);
@@ -99,10 +100,18 @@ impl Inner {
             && !is_valid
             && sent.write.is_some()
             && !is_of_filter
-            && !sent.pays
+            && sent.before != Some(after.state)
         {
-            cell.refund = Some(Receipt { before: before.budget.map(|budget| budget.state), after: after.state });
+            cell.refund = Some(Receipt { before: sent.before, after: after.state });
         }
+    }
+
+    /// Takes back a change that was not sent, because another node was faster with the first part of the group. This
+    /// node perhaps changes the other parts just now, too, so that they are read again.
+    fn take_back(&mut self, sent: SentCell) {
+        let Some(cell) = self.cells.get_mut(&sent.key) else { return };
+        (cell.flight, cell.read_at) = (None, None);
+        cell.put_back(sent.change);
     }
 
     /// Takes the state that Redis has instead of the expected one.
@@ -155,7 +164,7 @@ impl Cell {
         if self.read_at.is_some() {
             return;
         }
-        self.working = self.confirmed.budget.clone();
+        self.working = self.refunded(key, policy);
         if let Some(owed) = self.owed.take() {
             self.working = Some(match self.working.take() {
                 Some(seen) => policy.merge(key, seen, owed),
@@ -168,10 +177,19 @@ impl Cell {
     /// Notes what this node has counted and Redis does not have.
     fn owe(&mut self, key: &Key, policy: &Policy) {
         let Some(working) = self.working.take().filter(|_| self.change.is_some()) else { return };
-        self.owed = Some(match &self.confirmed.budget {
-            Some(base) => policy.counted_since(key, base, working),
+        self.owed = Some(match self.refunded(key, policy) {
+            Some(base) => policy.counted_since(key, &base, working),
             None => working,
         });
+    }
+
+    /// Returns the confirmed budget without the charge that is to be refunded.
+    fn refunded(&self, key: &Key, policy: &Policy) -> Option<Budget> {
+        let budget = self.confirmed.budget.clone()?;
+        Some(match &self.refund {
+            Some(receipt) => policy.refund(key, budget, receipt),
+            None => budget,
+        })
     }
 
     /// Discards the changes that Redis has not confirmed. If the filter has changed, the budget must be read again.
