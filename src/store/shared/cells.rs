@@ -204,6 +204,11 @@ impl Cells {
         self.lock().is_away
     }
 
+    /// Returns whether changes wait for the next batch.
+    pub fn is_collecting(&self) -> bool {
+        !self.lock().collecting.is_empty()
+    }
+
     /// Returns whether this node has counted something that Redis does not have yet.
     pub fn owes(&self) -> bool {
         self.lock().cells.values().any(|cell| cell.owes() || cell.change.is_some())

@@ -258,7 +258,8 @@ async fn load(core: Arc<Core>, keys: Vec<Key>) {
     let Some(connection) = shared.connection() else { return };
     let since = Instant::now();
     let read = reader::read(&connection, shared.cells.wanted(keys));
-    match timeout(shared.options.deadline, read).await {
+    // The other half of the deadline is for the transactions that wait.
+    match timeout(shared.options.deadline / 2, read).await {
         Ok(Ok(read)) => shared.cells.take_read(read, since, &core.policy()),
         Ok(Err(reason)) => shared.fail(reason),
         Err(_) => shared.fail(shared.is_slow()),

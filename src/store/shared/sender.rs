@@ -5,6 +5,7 @@ use super::connection::Connection;
 use super::{SharedBudgets, load, record, script};
 use crate::back_off::BackOff;
 use crate::store::core::Core;
+use crate::time::format_duration;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -61,7 +62,9 @@ impl Sender {
 async fn run(core: &Arc<Core>, shared: &SharedBudgets, stopped: &mut oneshot::Receiver<()>) {
     let mut failures = 0;
     loop {
-        let opened = timeout(CONNECT_TIMEOUT, Connection::open(&shared.options)).await;
+        // Sessions wait for the end of the first attempt, and after it the state says that Redis is away.
+        let limit = if *shared.has_tried.borrow() { CONNECT_TIMEOUT } else { shared.options.deadline };
+        let opened = timeout(limit, Connection::open(&shared.options)).await;
         match opened {
             Ok(Ok(connection)) => {
                 failures = 0;
@@ -70,7 +73,7 @@ async fn run(core: &Arc<Core>, shared: &SharedBudgets, stopped: &mut oneshot::Re
                 }
             }
             Ok(Err(reason)) => record(core, Err(reason)),
-            Err(_) => record(core, Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))),
+            Err(_) => record(core, Err(format!("no connection within {}", format_duration(limit)))),
         }
         shared.has_tried.send_replace(true);
         failures += 1;
@@ -129,11 +132,16 @@ async fn serve(
         }
         if is_due {
             is_due = false;
-            if let Err(reason) = exchange(core, shared, &connection).await {
+            // Transactions wait meanwhile. If one has waited for too long, it ends the exchange.
+            let exchanged = tokio::select! {
+                exchanged = exchange(core, shared, &connection) => exchanged,
+                reason = shared.failure() => Err(reason),
+            };
+            if let Err(reason) = exchanged {
                 return leave(core, shared, None, reason);
             }
         }
-        if is_stopping {
+        if is_stopping && !shared.cells.is_collecting() {
             return Ended::Stopped;
         }
         tokio::select! {
