@@ -98,6 +98,7 @@ fn open(folder: &Path, node: &str) -> Arc<Store> {
     let shared = SharedOptions {
         servers: vec![format!("unix://{}", folder.join("redis.sock").display())],
         topology: Topology::Single,
+        ca: None,
         user: None,
         password_file: None,
         secret_file: Some(secret),

@@ -18,7 +18,7 @@ enum Kind {
 }
 
 /// Keys without a default that only `store = "redis"` uses.
-const OPTIONAL_KEYS: [&str; 5] = ["url", "sentinel", "user", "password-file", "secret-file"];
+const OPTIONAL_KEYS: [&str; 6] = ["url", "sentinel", "ca", "user", "password-file", "secret-file"];
 
 const DEFAULT_PREFIX: &str = "weir";
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(1);
@@ -34,6 +34,7 @@ pub fn read(s: &mut Section<'_>, folder: &Path, secrets: &mut Vec<Placed<PathBuf
         path if path.is_empty() => Err("it is empty".to_owned()),
         path => Ok(folder.join(path)),
     };
+    let ca = s.optional("ca", file);
     let password_file = s.optional("password-file", file);
     let secret_file = s.optional("secret-file", file);
     let clear_names = s.placed("clear-names", "false", flag);
@@ -74,6 +75,9 @@ pub fn read(s: &mut Section<'_>, folder: &Path, secrets: &mut Vec<Placed<PathBuf
         }
         (false, None) => Topology::Single,
     };
+    if let Some(ca) = ca.as_ref().filter(|_| !urls.0.iter().any(|url| url.starts_with("rediss:"))) {
+        s.error(&ca.span, "ca has an effect only with an address rediss://HOST:PORT", None);
+    }
     if user.is_some() && password_file.is_none() {
         s.error_unless(&["password-file"], &s.span(), "user needs a password-file", None);
     }
@@ -91,6 +95,7 @@ pub fn read(s: &mut Section<'_>, folder: &Path, secrets: &mut Vec<Placed<PathBuf
     Some(SharedOptions {
         servers: urls.0,
         topology,
+        ca: ca.map(|ca| ca.value),
         user,
         password_file: password_file.map(|file| file.value),
         secret_file: secret_file.map(|file| file.value),

@@ -6,10 +6,10 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
-use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    RedisConnectionInfo, RedisResult, TlsMode, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisResult,
+    TlsCertificates, TlsMode, Value, cmd,
 };
 
 /// Connection that many tasks use at the same time.
@@ -23,36 +23,35 @@ pub enum Connection {
 pub struct Master(Option<(String, u16)>);
 
 impl Connection {
-    /// Connects, and logs in.
+    /// Connects, and logs in. The error names the servers.
     pub async fn open(options: &SharedOptions) -> Result<Self, String> {
-        let password = options.password()?;
-        Self::connect(options, password.as_deref()).await.map_err(|error| error.to_string())
+        let (password, ca) = (options.password()?, options.ca()?);
+        let certificates = ca.map(|ca| TlsCertificates { client_tls: None, root_cert: Some(ca) });
+        let connected = Self::connect(options, password.as_deref(), certificates).await;
+        connected.map_err(|error| format!("{}: {error}", options.servers.join(", ")))
     }
 
-    async fn connect(options: &SharedOptions, password: Option<&str>) -> RedisResult<Self> {
-        let login = |info| with_login(info, options.user.as_deref(), password);
+    async fn connect(
+        options: &SharedOptions,
+        password: Option<&str>,
+        certificates: Option<TlsCertificates>,
+    ) -> RedisResult<Self> {
         // The deadline of the caller ends a command that gets no reply, so this library sets none.
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         match &options.topology {
             Topology::Single => {
                 let server = options.servers.first().map_or("", |server| server);
                 let info = server.into_connection_info()?;
-                let settings = login(info.redis_settings().clone());
-                let client = Client::open(info.set_redis_settings(settings))?;
+                let settings = with_login(info.redis_settings().clone(), options.user.as_deref(), password);
+                let info = info.set_redis_settings(settings);
+                let client = match certificates {
+                    Some(certificates) => Client::build_with_tls(info, certificates)?,
+                    None => Client::open(info)?,
+                };
                 Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
             }
             Topology::Sentinel(master) => {
-                let sentinels: Vec<ConnectionInfo> = options
-                    .servers
-                    .iter()
-                    .map(|server| server.as_str().into_connection_info())
-                    .collect::<Result<_, _>>()?;
-                let is_tls = sentinels.iter().any(|one| matches!(one.addr(), ConnectionAddr::TcpTls { .. }));
-                let node = SentinelNodeConnectionInfo::default()
-                    .set_redis_connection_info(login(RedisConnectionInfo::default()));
-                let node = if is_tls { node.set_tls_mode(TlsMode::Secure) } else { node };
-                let mut client =
-                    SentinelClient::build(sentinels, master.clone(), Some(node), SentinelServerType::Master)?;
+                let mut client = sentinel_client(options, master, password, certificates)?;
                 Ok(Self::Single(client.get_async_connection_with_config(&config).await?))
             }
             Topology::Cluster => {
@@ -64,6 +63,9 @@ impl Connection {
                 }
                 if let Some(password) = password {
                     builder = builder.password(password);
+                }
+                if let Some(certificates) = certificates {
+                    builder = builder.certs(certificates);
                 }
                 Ok(Self::Cluster(builder.build()?.get_async_connection().await?))
             }
@@ -125,6 +127,34 @@ impl Connection {
             }
         }
     }
+}
+
+/// Returns a client that asks the sentinels for the address of the master.
+fn sentinel_client(
+    options: &SharedOptions,
+    master: &str,
+    password: Option<&str>,
+    certificates: Option<TlsCertificates>,
+) -> RedisResult<SentinelClient> {
+    let address = |server: &String| Ok(server.as_str().into_connection_info()?.addr().clone());
+    let sentinels: Vec<ConnectionAddr> = options.servers.iter().map(address).collect::<RedisResult<_>>()?;
+    let is_tls = sentinels.iter().any(|one| matches!(one, ConnectionAddr::TcpTls { .. }));
+    let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?;
+    if is_tls {
+        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+    }
+    if let Some(certificates) = certificates {
+        builder = builder
+            .set_client_to_sentinel_certificates(certificates.clone())
+            .set_client_to_redis_certificates(certificates);
+    }
+    if let Some(user) = &options.user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    builder.build()
 }
 
 fn with_login(mut info: RedisConnectionInfo, user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {

@@ -10,6 +10,9 @@ pub struct SharedOptions {
     /// Addresses of the servers, as URLs of the `redis` crate: `redis://`, `rediss://` or `unix://`.
     pub servers: Vec<String>,
     pub topology: Topology,
+    /// PEM file with the certificates from which those of the servers must derive. It is read for each connection. `None`:
+    /// those of the system.
+    pub ca: Option<PathBuf>,
     pub user: Option<String>,
     /// File whose first line is the password. It is read for each connection.
     pub password_file: Option<PathBuf>,
@@ -48,6 +51,13 @@ impl SharedOptions {
             true => Err(format!("{}: the first line has less than {MIN_SECRET} octets", file.display())),
             false => Ok(Some(secret)),
         }
+    }
+
+    /// Reads the certificates from which those of the servers must derive; `None` if they are those of the system. The
+    /// error names the file.
+    pub fn ca(&self) -> Result<Option<Vec<u8>>, String> {
+        let Some(file) = &self.ca else { return Ok(None) };
+        std::fs::read(file).map(Some).map_err(|error| format!("{}: {error}", file.display()))
     }
 
     /// Reads the password; `None` if no password is needed. The error names the file.

@@ -10,6 +10,7 @@ mod sharing;
 
 use super::*;
 use crate::policy::budgets::Owner;
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -61,10 +62,8 @@ impl Redis {
         std::fs::remove_file(self.socket()).unwrap();
     }
 
-    /// Sends a signal to the server, such as "STOP".
-    fn signal(&self, signal: &str) {
-        let id = self.process.as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.process.as_ref().unwrap()), signal).unwrap();
     }
 
     /// Returns the options of a node.
@@ -74,6 +73,7 @@ impl Redis {
         let shared = SharedOptions {
             servers: vec![format!("unix://{}", self.socket().display())],
             topology: Topology::Single,
+            ca: None,
             user: None,
             password_file: None,
             secret_file: Some(secret),
