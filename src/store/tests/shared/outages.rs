@@ -51,13 +51,13 @@ async fn a_redis_that_hangs_delays_nobody_longer_than_the_deadline() {
     let redis = Redis::start().await;
     let nodes = redis.nodes(1, &bucket("100 / 1000d"));
     assert_eq!(admit(&nodes[0], "alice", 20, at(0)).await, 20);
-    redis.signal("STOP");
+    redis.signal(Signal::STOP);
     let began = Instant::now();
     assert_eq!(admit(&nodes[0], "alice", 100, at(0)).await, 80);
     let waited = began.elapsed();
     assert!(waited < Duration::from_millis(1_900), "{waited:?}");
     assert!(matches!(nodes[0].health(), Health::Degraded(reason) if reason.contains("Redis")));
-    redis.signal("CONT");
+    redis.signal(Signal::CONT);
     until_good(&nodes[0]).await;
     // Redis may have got the charges before it was stopped, so they may count twice, and never less than once.
     assert_eq!(admit(&nodes[0], "alice", 1, at(0)).await, 0);
