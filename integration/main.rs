@@ -61,6 +61,7 @@ mod reload;
 mod secrets;
 mod senders;
 mod service;
+mod shared_state;
 mod simulate;
 mod slow_clients;
 mod smuggling;

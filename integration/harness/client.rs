@@ -46,6 +46,12 @@ pub fn client_config(certificate: &Path, identity: Option<&Identity>) -> Arc<Cli
     })
 }
 
+/// Returns the command AUTH PLAIN with this login.
+pub fn auth_plain(user: &str, password: &str) -> String {
+    let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}"));
+    format!("AUTH PLAIN {response}")
+}
+
 impl Client {
     /// Connects and reads the greeting.
     pub fn connect(address: SocketAddr) -> Self {
@@ -143,8 +149,7 @@ impl Client {
 
     /// Sends AUTH PLAIN; returns the reply.
     pub fn try_log_in(&mut self, user: &str, password: &str) -> String {
-        let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}"));
-        self.ask(&format!("AUTH PLAIN {response}"))
+        self.ask(&auth_plain(user, password))
     }
 
     /// Makes the connection end with a TCP reset when the client is dropped.
@@ -170,6 +175,12 @@ impl Client {
     pub fn ask(&mut self, line: &str) -> String {
         self.send(format!("{line}\r\n").as_bytes());
         self.reply()
+    }
+
+    /// Sends a line; returns the whole reply, or an error if the connection has ended.
+    pub fn try_ask(&mut self, line: &str) -> std::io::Result<String> {
+        self.try_send(format!("{line}\r\n").as_bytes())?;
+        self.try_reply()
     }
 
     /// Sends a line and expects a reply with this beginning.

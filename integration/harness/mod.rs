@@ -1,5 +1,5 @@
 //! Test harness: a site, the Weir process, a client, an upstream that fails on request, and real servers: Postfix,
-//! Exim, Dovecot, a name server and Prometheus.
+//! Exim, Dovecot, Redis, a name server and Prometheus.
 
 mod chromium;
 mod client;
@@ -8,30 +8,36 @@ mod disk;
 mod dovecot;
 mod dovecot_auth;
 mod exim;
+mod forwarder;
 pub mod http;
+pub mod load;
 mod mmdb;
 mod name_server;
+pub mod nodes;
 mod postfix;
 mod process;
 mod prometheus;
 mod receiver;
+mod redis;
 mod site;
 mod traces;
 mod upstream;
 
 pub use chromium::Chromium;
-pub use client::{Client, Identity, client_config};
+pub use client::{Client, Identity, auth_plain, client_config};
 pub use command::{Outcome, Running, run, succeed, weir};
 pub use disk::Disk;
 pub use dovecot::RelayingDovecot;
 pub use dovecot_auth::DovecotAuth;
 pub use exim::EximServer;
+pub use forwarder::Forwarder;
 pub use mmdb::{Value, asn, country, mmdb, mmdb_of_lines, text};
 pub use name_server::NameServer;
 pub use postfix::Postfix;
 pub use process::{Process, field, free_port, get};
 pub use prometheus::{Prometheus, promtool};
 pub use receiver::{Behaviour, Received, Receiver};
+pub use redis::{Levels, Redis, RedisCluster, Sentinel};
 pub use site::{PASSWORD, Site, SiteBuilder};
 pub use traces::{files_under, traces};
 pub use upstream::{Fault, Stage, Upstream};

@@ -1,0 +1,7 @@
+//! Tests of nodes that share their budgets: Weir processes, SMTP sessions and Redis servers, all real.
+
+mod admission;
+mod connections;
+mod further_limits;
+mod outages;
+mod sessions;
