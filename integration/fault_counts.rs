@@ -5,7 +5,7 @@ use crate::faults::client::Sent;
 use crate::faults::judge::Judge;
 use crate::faults::message::Message;
 use crate::faults::upstream::Accepted;
-use crate::faults::{Kills, Plan, faults, kill};
+use crate::faults::{Kills, Plan, SharedPlan, faults, kill, shared};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -17,6 +17,11 @@ fn faults_lose_no_message_double_none_and_leak_nothing() {
 #[test]
 fn kills_under_load_lose_no_acknowledged_charge() {
     assert!(kill(Kills { seed: 22, count: 10 }));
+}
+
+#[test]
+fn faults_of_shared_budgets_lose_no_acknowledged_charge_and_exceed_no_limit() {
+    assert!(shared(SharedPlan { seed: 30, time: Duration::from_secs(12) }));
 }
 
 /// Returns the record of a client that sent its whole message; `told` is the reply that the client read after the

@@ -9,7 +9,7 @@ mod faults;
 mod harness;
 
 use clap::Parser as _;
-use faults::{Kills, Plan};
+use faults::{Kills, Plan, SharedPlan};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,16 +29,21 @@ struct Arguments {
     /// Instead: kill Weir this many times under load, and count the acknowledged charges that are lost
     #[arg(long, value_name = "COUNT")]
     kills: Option<u64>,
+    /// Instead: nodes that share budgets, while Redis servers, networks and nodes fail
+    #[arg(long)]
+    shared: bool,
     /// Passed by cargo
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, seconds, faults: most, kills, bench: _ } = Arguments::parse();
+    let Arguments { seed, seconds, faults: most, kills, shared, bench: _ } = Arguments::parse();
+    let time = Duration::from_secs(seconds);
     let is_good = match kills {
+        _ if shared => faults::shared(SharedPlan { seed, time }),
         Some(count) => faults::kill(Kills { seed, count }),
-        None => faults::faults(Plan { seed, time: Duration::from_secs(seconds), faults: most }),
+        None => faults::faults(Plan { seed, time, faults: most }),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -15,6 +15,7 @@ pub mod client;
 pub mod judge;
 mod kills;
 pub mod message;
+mod nodes;
 pub mod random;
 mod site;
 pub mod upstream;
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant};
 use upstream::Upstreams;
 
 pub use kills::{Kills, kill};
+pub use nodes::{SharedPlan, shared};
 
 /// Number of client addresses. Several clients share each address.
 const ADDRESSES: usize = 30;
