@@ -338,7 +338,7 @@ async fn crash(folder: &Path) {
     let path = folder.join("state.db");
     let me = std::env::current_exe().unwrap();
     assert!(!std::process::Command::new(me).arg("abort").arg(&path).status().unwrap().success());
-    let journal = weir::store::dump::info(&path).unwrap().journal;
+    let journal = weir::store::dump::info(&path, None).unwrap().journal;
     let began = Instant::now();
     let store = open(&path, policy());
     println!(
@@ -401,11 +401,11 @@ async fn week(folder: &Path) {
         for task in tasks {
             task.await.unwrap();
         }
-        let info = weir::store::dump::info(&path).unwrap();
+        let info = weir::store::dump::info(&path, None).unwrap();
         (journal, log) = (info.journal.max(journal), info.log.max(log));
     }
     close(store).await;
-    let info = weir::store::dump::info(&path).unwrap();
+    let info = weir::store::dump::info(&path, None).unwrap();
     let budgets: u64 = info.kinds.values().map(|kind| kind.budgets).sum();
     let used = info.octets - info.unused;
     println!(

@@ -101,7 +101,12 @@ pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
 impl Core {
     /// Creates the state, with no budgets in memory. The file is not opened yet.
     pub fn new(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
-        let shared = options.shared.as_ref().map(|shared| SharedBudgets::new(shared, &policy)).transpose()?;
+        let shared = options
+            .shared
+            .as_ref()
+            .map(|shared| SharedBudgets::new(shared, &policy))
+            .transpose()
+            .map_err(OpenError::Secret)?;
         Ok(Self {
             options: options.clone(),
             shared,

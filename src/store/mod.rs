@@ -44,6 +44,7 @@ mod schema;
 mod session_slots;
 mod shared;
 mod shared_writer;
+mod sharing;
 mod suspicion;
 mod transaction;
 pub mod transfer;
@@ -87,7 +88,7 @@ use hashed_key::{HashedKey, HashedKeyRef};
 use health::Attempt;
 use loader::Loader;
 use maintenance::MaintenanceThread;
-use shared::Sender;
+use sharing::Sender;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -230,7 +231,7 @@ impl Store {
     /// with the reason if a budget could not be read.
     pub async fn look(&self, keys: &[Key]) -> Result<Vec<Option<Budget>>, String> {
         if let Some(shared) = &self.core.shared {
-            return Ok(shared.look(&self.core, keys).await);
+            return Ok(sharing::look(&self.core, shared, keys).await);
         }
         let hashed_keys: Vec<HashedKeyRef<'_>> = keys.iter().map(|key| HashedKey::of(key.borrowed())).collect();
         let mut found: Vec<Option<Option<Budget>>> =
@@ -317,7 +318,7 @@ impl Store {
     ) -> Result<(T::Answer, Option<PendingCommit>), Unavailable> {
         let hashed_keys: Vec<HashedKeyRef<'_>> = keys.map(HashedKey::of).collect();
         if let Some(shared) = &self.core.shared {
-            return Ok((shared.transact(&self.core, now, &hashed_keys, transaction).await?, None));
+            return Ok((sharing::transact(&self.core, shared, now, &hashed_keys, transaction).await?, None));
         }
         let Core { cache, queue, health, options, .. } = &*self.core;
         let mut act = |now, loaded: &mut Loaded| transaction.run(now, loaded);

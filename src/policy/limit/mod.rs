@@ -30,9 +30,9 @@ pub(super) use keys::OwnerFields;
 pub(super) use template::Words;
 
 use super::Memory;
+use super::lifetime::Lifetime;
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::{Event, Stage};
-use super::stored_kind::Lifetime;
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State, regularity};
 use crate::time::Timestamp;

@@ -4,9 +4,9 @@
 
 use super::connection::Connection;
 use super::names::Namer;
+use crate::policy::Policy;
 use crate::policy::budgets::Owner;
 use crate::policy::exception::{Exceptions, Grant, Suspension};
-use crate::store::core::Core;
 use crate::store::jsonl::{self, Line};
 use crate::store::pending_exceptions::ExceptionKey;
 use redis::{Cmd, Value, cmd};
@@ -23,6 +23,12 @@ for i = 1, #ARGV, 2 do
 end
 return redis.call('INCR', KEYS[2])
 ";
+
+/// Returns the policy with the present exceptions.
+type Present<'a> = &'a (dyn Fn() -> Arc<Policy> + Sync);
+
+/// Takes exceptions that other nodes have changed, and the keys of those that other nodes have ended.
+type Adopt<'a> = &'a (dyn Fn(FoundExceptions, Vec<ExceptionKey>) + Sync);
 
 /// Exceptions of this node as Redis knows them. The lock is held only while the keys are changed or taken.
 #[derive(Default)]
@@ -56,9 +62,15 @@ impl SharedExceptions {
         self.work.notify_one();
     }
 
-    /// Sends the changes of this node, and takes those of other nodes. Returns an error with the reason if Redis cannot be
+    /// Sends the changes of this node, and takes those of other nodes. `policy` returns the policy with the present
+    /// exceptions, and `adopt` takes what other nodes have changed and ended. Returns an error with the reason if Redis cannot be
     /// used.
-    pub async fn exchange(&self, core: &Core, namer: &Namer, connection: &Connection) -> Result<(), String> {
+    pub async fn exchange(
+        &self,
+        (policy, adopt): (Present<'_>, Adopt<'_>),
+        namer: &Namer,
+        connection: &Connection,
+    ) -> Result<(), String> {
         let (hash, counter) = (namer.common("exceptions"), namer.common("exceptions:changes"));
         let mut changes = cmd("GET");
         changes.arg(&*counter);
@@ -68,21 +80,21 @@ impl SharedExceptions {
             None => {
                 let mut inner = self.lock();
                 (inner.known, inner.changes) = (Some(HashSet::new()), 0);
-                inner.unsent.extend(keys(&core.policy().exceptions));
+                inner.unsent.extend(keys(&policy().exceptions));
                 0
             }
         };
         if changes != self.lock().changes || self.lock().known.is_none() {
             let mut read = cmd("HVALS");
             read.arg(&*hash);
-            self.take(core, found(send(connection, read).await?, namer)?, changes);
+            self.take((policy, adopt), found(send(connection, read).await?, namer)?, changes);
         }
-        self.send_changes(core, namer, connection, (&hash, &counter)).await
+        self.send_changes(policy, namer, connection, (&hash, &counter)).await
     }
 
     async fn send_changes(
         &self,
-        core: &Core,
+        policy: Present<'_>,
         namer: &Namer,
         connection: &Connection,
         (hash, counter): (&[u8], &[u8]),
@@ -93,7 +105,7 @@ impl SharedExceptions {
         }
         let mut script = cmd("EVAL");
         script.arg(SOURCE).arg(2).arg(hash).arg(counter);
-        let policy = core.policy();
+        let policy = policy();
         for key in &unsent {
             let line = line(&policy.exceptions, key).map(|line| namer.seal(&line)).unwrap_or_default();
             script.arg(namer.field(&field(key))).arg(line);
@@ -115,18 +127,18 @@ impl SharedExceptions {
     }
 
     /// Takes the exceptions that Redis has, except those that this node has changed meanwhile.
-    fn take(&self, core: &Core, mut found: FoundExceptions, changes: i64) {
+    fn take(&self, (policy, adopt): (Present<'_>, Adopt<'_>), mut found: FoundExceptions, changes: i64) {
         let inner = &mut *self.lock();
         let of_grants = found.grants.iter().map(|grant| (Some(grant.limit.clone()), grant.owner.clone()));
         let now: HashSet<ExceptionKey> =
             of_grants.chain(found.suspensions.iter().map(|suspension| (None, suspension.owner.clone()))).collect();
         // After its start, this node has the exceptions of its own file: others may have ended them meanwhile.
-        let known = inner.known.take().unwrap_or_else(|| keys(&core.policy().exceptions).collect());
+        let known = inner.known.take().unwrap_or_else(|| keys(&policy().exceptions).collect());
         let gone = known.into_iter().filter(|key| !now.contains(key) && !inner.unsent.contains(key)).collect();
         found.grants.retain(|grant| !inner.unsent.contains(&(Some(grant.limit.clone()), grant.owner.clone())));
         found.suspensions.retain(|suspension| !inner.unsent.contains(&(None, suspension.owner.clone())));
         (inner.known, inner.changes) = (Some(now), changes);
-        core.adopt_exceptions(found, gone);
+        adopt(found, gone);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

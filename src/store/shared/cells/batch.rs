@@ -1,9 +1,9 @@
 //! Batches of groups on their way to Redis.
 
 use super::{Cell, Cells, Confirmed, Inner};
+use crate::engine::State;
 use crate::engine::distinct::Filter;
 use crate::policy::Lifetime;
-use crate::engine::State;
 use crate::policy::budgets::{Budget, Change, Key};
 use crate::store::journal;
 use crate::store::shared::names::{Names, Reach};
@@ -188,7 +188,7 @@ impl SentCell {
         let stored = Stored { version, state: budget.state, filter: extent, times: budget.times.clone() };
         let write = Write { state: stored.encode(&names.text), lifetime: lifetime.of(budget.state.level), filter };
         let (write, after) = (Some(write), Confirmed::of(Some(stored)));
-        Self { key: key.clone(), names, expected: read.version, write, change: None, after, pays: false }
+        Self { key: key.clone(), names, expected: read.version, write, change: None, before: None, after, pays: false }
     }
 }
 

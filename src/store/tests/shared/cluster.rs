@@ -75,6 +75,7 @@ fn the_budgets_of_all_masters_are_copied() {
     std::fs::write(&secret, "a secret that all nodes have\n").unwrap();
     let shared = SharedOptions {
         servers: vec![format!("redis://127.0.0.1:{}", cluster.masters[0].0)],
+        ca: None,
         topology: Topology::Cluster,
         user: None,
         password_file: None,

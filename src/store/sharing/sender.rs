@@ -1,10 +1,11 @@
 //! Task that keeps the connection to Redis, and sends the changes of all transactions.
 
-use super::cells::{Batch, Part, Reply};
-use super::connection::Connection;
-use super::{SharedBudgets, load, record, script};
+use super::{load, record};
 use crate::back_off::BackOff;
 use crate::store::core::Core;
+use crate::store::shared::cells::{Batch, Part, Reply};
+use crate::store::shared::connection::Connection;
+use crate::store::shared::{SharedBudgets, script};
 use crate::time::format_duration;
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +157,8 @@ async fn serve(
 
 /// Exchanges exceptions with other nodes. Also shows whether Redis replies.
 async fn exchange(core: &Core, shared: &SharedBudgets, connection: &Connection) -> Result<(), String> {
-    let exchange = shared.exceptions.exchange(core, &shared.namer, connection);
+    let (policy, adopt) = (|| core.policy(), |found, gone| core.adopt_exceptions(found, gone));
+    let exchange = shared.exceptions.exchange((&policy, &adopt), &shared.namer, connection);
     timeout(shared.options.deadline, exchange).await.unwrap_or_else(|_| Err(shared.is_slow()))
 }
 

@@ -1,0 +1,119 @@
+//! Transactions on budgets that nodes share, and the task that sends their changes to Redis.
+
+mod sender;
+
+pub use sender::Sender;
+
+use super::Unavailable;
+use super::core::Core;
+use super::hashed_key::{HashedKey, HashedKeyRef};
+use super::health::Attempt;
+use super::options::OnFailure;
+use super::shared::cells::{Outcome, Ran};
+use super::shared::{SharedBudgets, reader};
+use super::transaction::Transaction;
+use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, Slot};
+use crate::time::Timestamp;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::time::timeout;
+
+/// Runs a transaction on these budgets, until Redis has its changes or cannot be used.
+pub async fn transact<T: Transaction>(
+    core: &Arc<Core>,
+    shared: &SharedBudgets,
+    now: Timestamp,
+    keys: &[HashedKeyRef<'_>],
+    transaction: &mut T,
+) -> Result<T::Answer, Unavailable> {
+    let began = Instant::now();
+    let has_to_be_durable = core.options.on_failure == OnFailure::Defer;
+    shared.wait_for_first_attempt().await;
+    loop {
+        if has_to_be_durable && shared.cells.is_away() {
+            return Err(Unavailable);
+        }
+        match run(core, shared, (now, began), keys, transaction) {
+            Ran::Done(answer, outcomes) => match shared.outcome(&core.metrics.state, outcomes, began).await {
+                Outcome::Valid => return Ok(answer),
+                Outcome::InMemory if has_to_be_durable => return Err(Unavailable),
+                Outcome::InMemory => return Ok(answer),
+                // A further run must have time left, so that it does not take other nodes for a slow Redis.
+                Outcome::Again if began.elapsed() > shared.options.deadline / 2 => {
+                    transaction.undo();
+                    core.metrics.state.conflicts_given_up.inc();
+                    return Err(Unavailable);
+                }
+                Outcome::Again => transaction.undo(),
+            },
+            Ran::InMemory(_) if has_to_be_durable => return Err(Unavailable),
+            Ran::InMemory(answer) => return Ok(answer),
+            Ran::NotLoaded { to_load, waits } => {
+                transaction.undo();
+                if !to_load.is_empty() {
+                    tokio::spawn(load(core.clone(), to_load));
+                }
+                for wait in waits {
+                    shared.until_deadline(wait, began).await;
+                }
+            }
+        }
+    }
+}
+
+/// Runs a transaction once. Budgets of things that exist at present, such as open sessions, are those of this node.
+fn run<T: Transaction>(
+    core: &Core,
+    shared: &SharedBudgets,
+    (now, began): (Timestamp, Instant),
+    keys: &[HashedKeyRef<'_>],
+    transaction: &mut T,
+) -> Ran<T::Answer> {
+    let (own, others): (Vec<usize>, Vec<usize>) = (0..keys.len()).partition(|index| keys[*index].key.is_volatile());
+    let own_keys: Vec<HashedKeyRef<'_>> = own.iter().map(|index| keys[*index]).collect();
+    let shared_keys: Vec<KeyRef<'_>> = others.iter().map(|index| keys[*index].key).collect();
+    let act = |now, of_node: &mut Loaded| {
+        shared.cells.run((now, began), &shared_keys, |now, of_all: &mut Loaded| {
+            let mut slots: Vec<Slot> = (0..keys.len()).map(|_| Slot::from(None)).collect();
+            own.iter().enumerate().for_each(|(from, to)| slots[*to] = of_node.take(from));
+            others.iter().enumerate().for_each(|(from, to)| slots[*to] = of_all.take(from));
+            let mut loaded = Loaded::from_slots(slots.into_iter());
+            let answer = transaction.run(now, &mut loaded);
+            own.iter().enumerate().for_each(|(to, from)| of_node.put(to, loaded.take(*from)));
+            others.iter().enumerate().for_each(|(to, from)| of_all.put(to, loaded.take(*from)));
+            answer
+        })
+    };
+    core.cache.run_volatile((now, began), &own_keys, act)
+}
+
+/// Returns a copy of these budgets in the state that Redis has.
+pub async fn look(core: &Arc<Core>, shared: &SharedBudgets, keys: &[Key]) -> Vec<Option<Budget>> {
+    // Volatile budgets of other nodes are unknown.
+    let mut copy = |_, loaded: &mut Loaded| loaded.budgets().map(|budget| budget.cloned()).collect();
+    let hashed: Vec<HashedKeyRef<'_>> = keys.iter().map(|key| HashedKey::of(key.borrowed())).collect();
+    shared.cells.expire(keys);
+    let now = core.cache.latest().unwrap_or(Timestamp::from_micros(0));
+    transact(core, shared, now, &hashed, &mut copy)
+        .await
+        .unwrap_or_else(|Unavailable| keys.iter().map(|key| shared.cells.peek(key.borrowed()).flatten()).collect())
+}
+
+/// Reads budgets into memory.
+async fn load(core: Arc<Core>, keys: Vec<Key>) {
+    let Some(shared) = &core.shared else { return };
+    let Some(connection) = shared.connection() else { return };
+    let since = Instant::now();
+    let read = reader::read(&connection, shared.cells.wanted(keys));
+    // The other half of the deadline is for the transactions that wait.
+    match timeout(shared.options.deadline / 2, read).await {
+        Ok(Ok(read)) => shared.cells.take_read(read, since, &core.policy()),
+        Ok(Err(reason)) => shared.fail(reason),
+        Err(_) => shared.fail(shared.is_slow()),
+    }
+}
+
+/// Records in the health whether Redis can be used.
+fn record(core: &Core, outcome: Result<(), String>) {
+    core.health.record(Attempt::Share, outcome.map_err(|reason| format!("Redis: {reason}")));
+}
