@@ -16,7 +16,7 @@ const MASTERS: usize = 3;
 
 impl Cluster {
     /// Starts the servers, and waits until the Cluster serves all slots.
-    fn start() -> Self {
+    fn launch() -> Self {
         let mut cluster = Self { folder: tempfile::tempdir().unwrap(), masters: Vec::new() };
         // The listeners keep the ports apart until all are chosen.
         let free: Vec<_> = (0..2 * MASTERS).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -36,7 +36,7 @@ impl Cluster {
             cluster.masters.push((ports[0], server.unwrap()));
         }
         let began = Instant::now();
-        while cluster.masters.iter().any(|(port, _)| !query(*port, &["ping"]).contains("PONG")) {
+        while cluster.masters.iter().any(|(port, _)| !cli(*port, &["ping"]).contains("PONG")) {
             assert!(began.elapsed() < Duration::from_secs(10), "redis-server does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -44,7 +44,7 @@ impl Cluster {
         let create =
             Command::new("redis-cli").args(["--cluster", "create"]).args(addresses).arg("--cluster-yes").output();
         assert!(create.as_ref().unwrap().status.success(), "{create:?}");
-        while cluster.masters.iter().any(|(port, _)| !query(*port, &["cluster", "info"]).contains("cluster_state:ok")) {
+        while cluster.masters.iter().any(|(port, _)| !cli(*port, &["cluster", "info"]).contains("cluster_state:ok")) {
             assert!(began.elapsed() < Duration::from_secs(60), "the Cluster does not begin");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -61,7 +61,7 @@ impl Drop for Cluster {
     }
 }
 
-fn query(port: u16, command: &[&str]) -> String {
+fn cli(port: u16, command: &[&str]) -> String {
     let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(command).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -69,7 +69,7 @@ fn query(port: u16, command: &[&str]) -> String {
 /// All masters have budgets, and a copy has those of all of them.
 #[test]
 fn the_budgets_of_all_masters_are_copied() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::launch();
     let folder = cluster.folder.path();
     let secret = folder.join("secret");
     std::fs::write(&secret, "a secret that all nodes have\n").unwrap();
@@ -94,7 +94,7 @@ fn the_budgets_of_all_masters_are_copied() {
     let policy = policy("100 / 1h");
     transfer(&Place::File(from), &Place::Redis(shared.clone()), &policy, at(0)).unwrap();
     for (port, _) in &cluster.masters {
-        assert!(query(*port, &["dbsize"]).trim().parse::<u32>().unwrap() > 100);
+        assert!(cli(*port, &["dbsize"]).trim().parse::<u32>().unwrap() > 100);
     }
     let copied = transfer(&Place::Redis(shared), &Place::File(to.clone()), &policy, at(0)).unwrap();
     assert!(copied.left_out.is_none());

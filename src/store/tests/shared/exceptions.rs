@@ -17,7 +17,7 @@ fn is_suspended(store: &Store, user: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exceptions_of_one_node_are_in_force_on_all_nodes() {
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let nodes = redis.nodes(2, &policy("10 / 1d"));
     let grant = Grant { limit: "l".into(), owner: owner("alice"), rate: "100 / 1d".into(), term: term(0, 86_400) };
     nodes[0].grant(grant.clone()).await;
@@ -31,7 +31,7 @@ async fn exceptions_of_one_node_are_in_force_on_all_nodes() {
     nodes[0].end_suspension(&owner("bob"), because(), at(2)).await.unwrap();
     until(|| !is_suspended(&nodes[1], "bob")).await;
     assert_eq!(admit(&nodes[1], "bob", 1, at(3)).await, 1);
-    let everything = redis.query(&["--raw", "hgetall", "weir:1:{common}:exceptions"]);
+    let everything = redis.cli(&["--raw", "hgetall", "weir:1:{common}:exceptions"]);
     assert!(!everything.contains("alice"), "{everything}");
     close(nodes).await;
 }
@@ -39,14 +39,14 @@ async fn exceptions_of_one_node_are_in_force_on_all_nodes() {
 /// A node that was away takes over what has changed meanwhile, and gives what it has changed itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn exceptions_are_exchanged_after_an_absence() {
-    let mut redis = Redis::start().await;
+    let mut redis = Redis::launch().await;
     let mut nodes = redis.nodes(2, &policy("10 / 1d"));
     nodes[0].suspend(Suspension::strict(owner("alice"), term(0, 86_400))).await;
     until(|| is_suspended(&nodes[1], "alice")).await;
     // The second node stops. The first one ends the suspension.
     nodes.pop().unwrap().close().await;
     nodes[0].end_suspension(&owner("alice"), because(), at(1)).await.unwrap();
-    until(|| redis.query(&["hlen", "weir:1:{common}:exceptions"]).trim() == "0").await;
+    until(|| redis.cli(&["hlen", "weir:1:{common}:exceptions"]).trim() == "0").await;
     let path = redis.folder.path().join("node1.db");
     nodes.push(Store::open(&redis.options(&path), policy("10 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap());
     until(|| !is_suspended(&nodes[1], "alice")).await;
@@ -54,7 +54,7 @@ async fn exceptions_are_exchanged_after_an_absence() {
     redis.kill();
     nodes[0].suspend(Suspension::strict(owner("bob"), term(2, 86_400))).await;
     nodes[1].suspend(Suspension::strict(owner("carol"), term(2, 86_400))).await;
-    redis.start_again().await;
+    redis.relaunch().await;
     for node in &nodes {
         until(|| is_suspended(node, "bob") && is_suspended(node, "carol")).await;
     }
@@ -64,12 +64,12 @@ async fn exceptions_are_exchanged_after_an_absence() {
 /// A Redis that has lost its data gets the exceptions of the nodes again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_without_data_gets_the_exceptions_again() {
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let nodes = redis.nodes(2, &policy("10 / 1d"));
     nodes[0].suspend(Suspension::strict(owner("alice"), term(0, 86_400))).await;
     until(|| is_suspended(&nodes[1], "alice")).await;
-    redis.query(&["flushall"]);
-    until(|| redis.query(&["hlen", "weir:1:{common}:exceptions"]).trim() == "1").await;
+    redis.cli(&["flushall"]);
+    until(|| redis.cli(&["hlen", "weir:1:{common}:exceptions"]).trim() == "1").await;
     nodes[1].suspend(Suspension::strict(owner("bob"), term(0, 86_400))).await;
     until(|| is_suspended(&nodes[0], "bob")).await;
     assert!(nodes.iter().all(|node| is_suspended(node, "alice")));

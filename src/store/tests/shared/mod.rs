@@ -22,14 +22,14 @@ struct Redis {
 }
 
 impl Redis {
-    async fn start() -> Self {
+    async fn launch() -> Self {
         let mut redis = Self { folder: tempfile::tempdir().unwrap(), process: None };
-        redis.start_again().await;
+        redis.relaunch().await;
         redis
     }
 
     /// Starts the server with the data that the former one has saved.
-    async fn start_again(&mut self) {
+    async fn relaunch(&mut self) {
         let folder = self.folder.path();
         let socket = self.socket();
         let server = Command::new("redis-server")
@@ -95,7 +95,7 @@ impl Redis {
     }
 
     /// Returns what `redis-cli` prints.
-    fn query(&self, command: &[&str]) -> String {
+    fn cli(&self, command: &[&str]) -> String {
         let output = Command::new("redis-cli").arg("-s").arg(self.socket()).args(command).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

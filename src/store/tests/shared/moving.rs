@@ -95,14 +95,14 @@ fn any_budgets() -> impl Strategy<Value = BTreeMap<Key, Budget>> {
 /// same bits. Each copy can be repeated, and then changes nothing.
 #[test]
 fn budgets_survive_the_way_through_redis_bit_for_bit() {
-    let redis = runtime().block_on(Redis::start());
+    let redis = runtime().block_on(Redis::launch());
     let cases = ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() };
     for clear_names in [false, true] {
         let mut options = shared(&redis);
         options.secret_file.take_if(|_| clear_names);
         let mut runner = proptest::test_runner::TestRunner::new(cases.clone());
         let outcome = runner.run(&any_budgets(), |budgets| {
-            redis.query(&["flushall"]);
+            redis.cli(&["flushall"]);
             let folder = tempfile::tempdir().unwrap();
             let (from, to) = (folder.path().join("from.db"), folder.path().join("to.db"));
             fill(&from, &budgets);
@@ -132,7 +132,7 @@ fn budgets_survive_the_way_through_redis_bit_for_bit() {
 fn nodes_go_on_from_copied_budgets() {
     let runtime = runtime();
     let _entered = runtime.enter();
-    let redis = runtime.block_on(Redis::start());
+    let redis = runtime.block_on(Redis::launch());
     let policy = new_recipients("51 / 1000d", Some(Duration::from_secs(864_000)));
     let path = redis.folder.path().join("state.db");
     let single = Store::open(&options(&path), policy.clone(), Arc::new(Metrics::new().unwrap())).unwrap();
@@ -157,7 +157,7 @@ fn nodes_go_on_from_copied_budgets() {
 fn a_copy_never_takes_charges_of_running_nodes_away() {
     let runtime = runtime();
     let _entered = runtime.enter();
-    let redis = runtime.block_on(Redis::start());
+    let redis = runtime.block_on(Redis::launch());
     let rate = parse_rate("1000 / 1000d", Units::Things).unwrap();
     let bucket = Quota::rate(Algorithm::TokenBucket, rate, None);
     let policy = of(vec![Limit::new("l", Count::Recipients, vec![Field::User], bucket)]);
@@ -196,7 +196,7 @@ fn a_copy_never_takes_charges_of_running_nodes_away() {
 /// Only budgets of this prefix and of this secret are copied; others are counted.
 #[test]
 fn budgets_of_other_sites_are_left_out_and_counted() {
-    let redis = runtime().block_on(Redis::start());
+    let redis = runtime().block_on(Redis::launch());
     let policy = sharing::many_limits();
     let budget = Budget::new(State { at: at(0), level: 1.0 });
     let put = |options: &SharedOptions, count: usize| {
@@ -214,9 +214,9 @@ fn budgets_of_other_sites_are_left_out_and_counted() {
     std::fs::write(&secret, "a secret of another site\n").unwrap();
     put(&SharedOptions { secret_file: Some(secret), ..ours.clone() }, 7);
     put(&SharedOptions { secret_file: None, ..ours.clone() }, 5);
-    redis.query(&["set", "we.r:1:{tag}:damaged", "short"]);
-    redis.query(&["set", "we.r:2:{tag}:later", "a later format"]);
-    redis.query(&["hset", "we.r:1:{common}:exceptions", "field", "value"]);
+    redis.cli(&["set", "we.r:1:{tag}:damaged", "short"]);
+    redis.cli(&["set", "we.r:2:{tag}:later", "a later format"]);
+    redis.cli(&["hset", "we.r:1:{common}:exceptions", "field", "value"]);
     let path = redis.folder.path().join("to.db");
     let copied = transfer(&Place::Redis(ours), &Place::File(path.clone()), &policy, at(0)).unwrap();
     assert_eq!(sum(&copied), all_new(3_000));
@@ -229,18 +229,18 @@ fn budgets_of_other_sites_are_left_out_and_counted() {
 #[test]
 fn an_interrupted_copy_is_repeated() {
     let runtime = runtime();
-    let mut redis = runtime.block_on(Redis::start());
+    let mut redis = runtime.block_on(Redis::launch());
     let policy = sharing::many_limits();
     let (path, to) = (redis.folder.path().join("from.db"), Place::Redis(shared(&redis)));
     let budget = |n: usize| Budget::new(State { at: at(0), level: n as f64 });
     fill(&path, &(0..1_000).map(|n| (key(&format!("user/recipients/ewma/user={n}")), budget(n))).collect());
     // Redis has no room for all of them.
-    redis.query(&["config", "set", "maxmemory-policy", "noeviction"]);
-    redis.query(&["config", "set", "maxmemory", "1100000"]);
+    redis.cli(&["config", "set", "maxmemory-policy", "noeviction"]);
+    redis.cli(&["config", "set", "maxmemory", "1100000"]);
     let from = Place::File(path.clone());
     let error = transfer(&from, &to, &policy, at(0)).err().unwrap().to_string();
     assert!(error.contains("OOM"), "{error}");
-    redis.query(&["config", "set", "maxmemory", "0"]);
+    redis.cli(&["config", "set", "maxmemory", "0"]);
     let copied = sum(&transfer(&from, &to, &policy, at(0)).unwrap());
     assert_eq!((copied.new + copied.unchanged, copied.changed), (1_000, 0));
     // A state file gets all budgets or none.
@@ -248,7 +248,7 @@ fn an_interrupted_copy_is_repeated() {
     redis.kill();
     assert!(transfer(&to, &Place::File(copy.clone()), &policy, at(0)).is_err());
     assert!(!copy.exists());
-    runtime.block_on(redis.start_again());
+    runtime.block_on(redis.relaunch());
     transfer(&to, &Place::File(copy.clone()), &policy, at(0)).unwrap();
     assert_eq!(dumped(&copy), dumped(&path));
 }
@@ -256,7 +256,7 @@ fn an_interrupted_copy_is_repeated() {
 /// A dump whose last line is wrong changes nothing in Redis; a good one is loaded, and charges that are there stay.
 #[test]
 fn a_dump_is_loaded_into_redis_whole_or_not_at_all() {
-    let redis = runtime().block_on(Redis::start());
+    let redis = runtime().block_on(Redis::launch());
     let (policy, path) = (sharing::many_limits(), redis.folder.path().join("state.db"));
     let shared = SharedBulk::open(&shared(&redis)).unwrap();
     let line = |user: &str, level: f64| {
@@ -269,7 +269,7 @@ fn a_dump_is_loaded_into_redis_whole_or_not_at_all() {
     };
     let error = load(line("alice", 3.0) + "nonsense\n").unwrap_err().to_string();
     assert!(error.contains("line 2 is not a budget"), "{error}");
-    assert_eq!(redis.query(&["dbsize"]).trim(), "0");
+    assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
     assert_eq!(load(line("alice", 3.0) + &line("bob", 4.0)).unwrap(), 2);
     assert_eq!(load(line("alice", 7.0) + &line("bob", 1.0)).unwrap(), 2);
     let mut text = Vec::new();

@@ -17,7 +17,7 @@ async fn until_degraded(store: &Store) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_go_on_from_the_state_last_seen_and_merge_their_charges() {
-    let mut redis = Redis::start().await;
+    let mut redis = Redis::launch().await;
     let nodes = redis.nodes(2, &bucket("100 / 1000d"));
     for node in &nodes {
         assert_eq!(admit(node, "alice", 20, at(0)).await, 20);
@@ -32,7 +32,7 @@ async fn nodes_go_on_from_the_state_last_seen_and_merge_their_charges() {
     assert_eq!(admit(&nodes[1], "alice", 10, at(0)).await, 10);
     // A user that the nodes have not seen counts from 0.
     assert_eq!(admit(&nodes[1], "bob", 30, at(0)).await, 30);
-    redis.start_again().await;
+    redis.relaunch().await;
     for node in &nodes {
         until_good(node).await;
     }
@@ -48,7 +48,7 @@ async fn nodes_go_on_from_the_state_last_seen_and_merge_their_charges() {
 /// If Redis does not reply, no transaction waits longer than the deadline.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_hangs_delays_nobody_longer_than_the_deadline() {
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let nodes = redis.nodes(1, &bucket("100 / 1000d"));
     assert_eq!(admit(&nodes[0], "alice", 20, at(0)).await, 20);
     redis.signal(Signal::STOP);
@@ -66,7 +66,7 @@ async fn a_redis_that_hangs_delays_nobody_longer_than_the_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_defer_nothing_is_decided_without_redis() {
-    let mut redis = Redis::start().await;
+    let mut redis = Redis::launch().await;
     let path = redis.folder.path().join("node.db");
     let options = Options { on_failure: OnFailure::Defer, ..redis.options(&path) };
     let store = Store::open(&options, bucket("100 / 1000d"), Arc::new(Metrics::new().unwrap())).unwrap();
@@ -75,7 +75,7 @@ async fn with_defer_nothing_is_decided_without_redis() {
     until_degraded(&store).await;
     let refused = store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await;
     assert_eq!(refused.unwrap_err(), Unavailable);
-    redis.start_again().await;
+    redis.relaunch().await;
     until_good(&store).await;
     assert_eq!(admit(&store, "alice", 100, at(0)).await, 80);
     store.close().await;
@@ -84,7 +84,7 @@ async fn with_defer_nothing_is_decided_without_redis() {
 /// What a node has counted when it is gone is in Redis.
 #[tokio::test(flavor = "multi_thread")]
 async fn charges_outlive_a_node() {
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let policy = new_recipients("51 / 1000d", Some(Duration::from_secs(864_000)));
     let nodes = redis.nodes(1, &policy);
     assert_eq!(admit(&nodes[0], "alice", 50, at(0)).await, 50);

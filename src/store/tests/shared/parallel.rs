@@ -6,7 +6,7 @@ use super::*;
 /// as many as on one node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn four_nodes_admit_as_many_as_one() {
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let bucket = Quota::rate(Algorithm::TokenBucket, parse_rate("37 / 1000d", Units::Things).unwrap(), None);
     let policy = of(vec![Limit::new("l", Count::Recipients, vec![Field::User], bucket)]);
     let nodes: Arc<Vec<Store>> = Arc::new(redis.nodes(4, &policy));

@@ -8,11 +8,11 @@ use crate::store::SharedBulk;
 async fn the_rights_in_the_guide_are_enough() {
     let guide = include_str!("../../../../conf/guide/scaling.md");
     let command = guide.lines().find(|line| line.starts_with("ACL SETUSER")).unwrap();
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let words: Vec<String> = command.split(' ').map(|word| word.replace("PASSWORD", "a password")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    assert_eq!(redis.query(&words).trim(), "OK");
-    assert_eq!(redis.query(&["acl", "setuser", "default", "on", ">another", "resetkeys"]).trim(), "OK");
+    assert_eq!(redis.cli(&words).trim(), "OK");
+    assert_eq!(redis.cli(&["acl", "setuser", "default", "on", ">another", "resetkeys"]).trim(), "OK");
     let password = redis.folder.path().join("password");
     std::fs::write(&password, "a password\n").unwrap();
     let options = redis.options(&redis.folder.path().join("node.db"));
@@ -37,6 +37,6 @@ async fn the_rights_in_the_guide_are_enough() {
         found
     });
     assert_eq!(found.await.unwrap(), 1);
-    let refused = redis.query(&["--user", "weir", "--pass", "a password", "--no-auth-warning", "get", "other"]);
+    let refused = redis.cli(&["--user", "weir", "--pass", "a password", "--no-auth-warning", "get", "other"]);
     assert!(refused.contains("NOPERM"), "{refused}");
 }

@@ -42,11 +42,11 @@ fn any_requests() -> impl Strategy<Value = Vec<(usize, u8, Vec<u8>, i64)>> {
 #[test]
 fn nodes_decide_like_a_store_in_memory() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let redis = runtime.block_on(Redis::start());
+    let redis = runtime.block_on(Redis::launch());
     let cases = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(cases);
     let outcome = runner.run(&any_requests(), |requests| {
-        redis.query(&["flushall"]);
+        redis.cli(&["flushall"]);
         let policy = many_limits();
         let _runtime = runtime.enter();
         let nodes = redis.nodes(3, &policy);
@@ -78,13 +78,13 @@ fn nodes_decide_like_a_store_in_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_address_is_in_redis_in_clear_text() {
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let nodes = redis.nodes(1, &many_limits());
     assert_eq!(admit(&nodes[0], "alice@example.org", 2, at(0)).await, 2);
-    let everything = redis.query(&["--raw", "keys", "*"]);
+    let everything = redis.cli(&["--raw", "keys", "*"]);
     assert!(everything.starts_with("weir:1:{"), "{everything}");
     for key in everything.lines() {
-        let value = redis.query(&["--raw", "get", key]);
+        let value = redis.cli(&["--raw", "get", key]);
         assert!(!key.contains("alice") && !value.contains("alice"), "{key}: {value}");
     }
     close(nodes).await;
@@ -93,10 +93,10 @@ async fn no_address_is_in_redis_in_clear_text() {
 /// Redis forgets a budget when nothing is left of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_expires_when_it_has_decayed() {
-    let redis = Redis::start().await;
+    let redis = Redis::launch().await;
     let nodes = redis.nodes(1, &policy("100 / 1h"));
     assert_eq!(admit(&nodes[0], "alice", 20, at(0)).await, 20);
-    let lifetime: u64 = redis.query(&["pttl", redis.query(&["--raw", "keys", "*"]).trim()]).trim().parse().unwrap();
+    let lifetime: u64 = redis.cli(&["pttl", redis.cli(&["--raw", "keys", "*"]).trim()]).trim().parse().unwrap();
     // A moving average of 20 decides like none after less than ln 20 + 2 periods.
     let expected = (20f64.ln() + 2.0) * 3_600_000.0;
     assert!((expected - 1_000.0..expected + 2_000.0).contains(&(lifetime as f64)), "{lifetime} of {expected}");
