@@ -106,8 +106,8 @@ impl Inner {
         }
     }
 
-    /// Takes back a change that was not sent, because another node was faster with the first part of the group. This
-    /// node perhaps changes the other parts just now, too, so that they are read again.
+    /// Takes back a change that was not sent, because another node was faster with the first part of the group. That node
+    /// perhaps changes the other parts right now, so they are read again.
     fn take_back(&mut self, sent: SentCell) {
         let Some(cell) = self.cells.get_mut(&sent.key) else { return };
         (cell.flight, cell.read_at) = (None, None);
