@@ -37,7 +37,7 @@ impl Session {
             user: n / nodes.len() % USERS,
             client: n / (nodes.len() * USERS) % CLIENTS,
             recipients: (0..count).map(|recipient| format!("s{n}.{recipient}@example.net")).collect(),
-            at_once: if n / nodes.len() % 2 == 0 { 1 } else { 4 },
+            at_once: if (n / nodes.len()).is_multiple_of(2) { 1 } else { 4 },
         };
         (0..200).map(session).collect()
     }

@@ -32,7 +32,7 @@ pub struct Copied {
 enum Source<'a> {
     /// The lock keeps a Weir process from changing the file meanwhile.
     File(Box<StateReader<'a>>, std::fs::File),
-    Redis(SharedBulk),
+    Redis(Box<SharedBulk>),
 }
 
 impl fmt::Display for Place {
@@ -91,7 +91,7 @@ impl<'a> Source<'a> {
                 let lock = file::lock(path)?;
                 Ok(Self::File(Box::new(StateReader::open(path)?), lock))
             }
-            Place::Redis(options) => Ok(Self::Redis(SharedBulk::open(options)?)),
+            Place::Redis(options) => Ok(Self::Redis(Box::new(SharedBulk::open(options)?))),
         }
     }
 

@@ -233,6 +233,7 @@ impl Cells {
 
 impl Inner {
     /// Returns the cell of a key; creates it if there is none.
+    #[expect(clippy::expect_used, reason = "the cell is in the map, or was just inserted")]
     fn cell(&mut self, key: KeyRef<'_>) -> &mut Cell {
         if !self.cells.contains_key(key.text()) {
             self.sweep();

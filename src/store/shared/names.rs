@@ -146,12 +146,12 @@ impl Namer {
 }
 
 impl Secrets {
+    #[expect(clippy::expect_used, reason = "a derived key has the 32 octets that the algorithm demands")]
     fn derive(secret: &[u8]) -> Self {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let derived = |label: &str| hmac::sign(&secret, label.as_bytes());
         let mut hash_key = [0; 16];
         hash_key.copy_from_slice(&derived("weir: names of budgets").as_ref()[..16]);
-        // The key has the length that the algorithm demands, so this cannot fail.
         let seal_key = UnboundKey::new(&CHACHA20_POLY1305, derived("weir: texts of keys").as_ref());
         Self { hash_key, seal_key: Arc::new(LessSafeKey::new(seal_key.expect("HMAC-SHA256 has 32 octets"))) }
     }
