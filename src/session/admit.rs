@@ -134,7 +134,7 @@ impl Delayed {
     /// because the client will send the same commands again.
     pub fn client_gone(mut self) -> Step {
         let delay = self.time;
-        self.session().0.records.push(Record::LeftDuringDelay { delay });
+        self.session().0.recorder.push(Record::LeftDuringDelay { delay });
         self.refund_all().client_gone()
     }
 
@@ -279,7 +279,7 @@ impl Session {
                 state.novelty = facts.novelty;
                 let tls = state.tls.as_ref().map(|tls| tls.version.clone());
                 let origin = Box::new(LoginOrigin { facts, tls, mechanism: state.mechanism.clone() });
-                state.records.push(Record::LoggedIn { user: user.to_string(), claimed, origin });
+                state.recorder.push(Record::LoggedIn { user: user.to_string(), claimed, origin });
                 (state.user, state.groups) = (Some(user), groups);
                 Step::Next(self)
             }
@@ -316,11 +316,11 @@ impl Session {
                 // event.
                 let decided = DecidedEvent::new(now, &asked.facts, event, &mut verdict);
                 state.deferred_charges.refund(verdict.charges);
-                Err(state.refused(*refusal, decided, None, None))
+                Err(state.refused(*refusal, decided, (None, None)))
             }
             Ruling::Suspended(suspended) => {
                 let decided = DecidedEvent::new(now, &asked.facts, event, &mut verdict);
-                Err(state.suspended(*suspended, decided, None, None))
+                Err(state.suspended(*suspended, decided, (None, None)))
             }
             Ruling::Pass | Ruling::Skipped => Ok(verdict),
         }

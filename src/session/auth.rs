@@ -185,7 +185,7 @@ impl Session {
 impl State {
     /// Refuses a login of this user, because these credentials (`wrong`) are wrong.
     fn refuse_login(&mut self, user: Option<String>, reason: Option<&'static str>, wrong: &str) {
-        self.records.push(Record::WrongPassword { user, reason });
+        self.recorder.push(Record::WrongPassword { user, reason });
         let reply = Reply::new(535, format!("5.7.8 {wrong} wrong ({})", self.id));
         self.error_limits.count_wrong_password();
         self.refuse(&reply);
@@ -214,7 +214,7 @@ impl State {
     /// Records that the client has broken off an exchange. Returns whether this is a failed login.
     fn note_broken_off(&mut self, exchange: Option<Exchange>) -> bool {
         let Some(exchange) = exchange.filter(Exchange::is_admitted) else { return false };
-        self.records.push(Record::LoginBrokenOff { user: exchange.user().map(str::to_owned) });
+        self.recorder.push(Record::LoginBrokenOff { user: exchange.user().map(str::to_owned) });
         self.error_limits.count_wrong_password();
         true
     }

@@ -206,7 +206,7 @@ impl State {
                 MessageOutcome::Report(result) if !result.is_temporary() => {}
                 _ => self.deferred_charges.refund_unsent(charges),
             }
-            self.records.push(Record::Message(Delivery {
+            self.recorder.push(Record::Message(Delivery {
                 from: mail.sender.to_string(),
                 asked,
                 recipients,
@@ -382,11 +382,11 @@ impl Session {
         let (reply, last) = match &outcome {
             MessageOutcome::OverLimit(refusal) => {
                 let (from, decided) = (state.sender(), state.decided_end(size, now));
-                (Some(state.refused((**refusal).clone(), decided, from, None)), false)
+                (Some(state.refused((**refusal).clone(), decided, (from, None))), false)
             }
             MessageOutcome::Suspended(suspended) => {
                 let (from, decided) = (state.sender(), state.decided_end(size, now));
-                (Some(state.suspended((**suspended).clone(), decided, from, None)), false)
+                (Some(state.suspended((**suspended).clone(), decided, (from, None))), false)
             }
             MessageOutcome::SenderMismatch(mismatch) => {
                 let decided = state.decided_end(size, now);

@@ -88,7 +88,7 @@ impl Session {
             // The route was for the former client's mail.
             state.next_route = None;
             state.hello = None;
-            state.records.push(Record::ClientNamed { peer: state.peer });
+            state.recorder.push(Record::ClientNamed { peer: state.peer });
             let lookup = GroupLookup { session: self, is_another };
             return match lookup.session.0.user {
                 Some(_) => Step::LookUpGroups(lookup),

@@ -48,7 +48,7 @@ impl Admit {
         let state = &mut *session.0;
         state.registered_network = None;
         if let Purpose::Login { user, .. } = purpose {
-            state.records.push(Record::OtherNetwork { user: user.to_string() });
+            state.recorder.push(Record::OtherNetwork { user: user.to_string() });
         }
         let text = format!("5.7.1 This account may not log in from {} ({})", state.client, state.id);
         state.refuse(&Reply::new(550, text));

@@ -26,6 +26,7 @@ mod pending_command;
 mod pipeline;
 mod rcpt;
 mod record;
+mod recorder;
 mod refusal;
 mod refusal_reply;
 mod replies;
@@ -47,6 +48,7 @@ pub use mismatch::{Mismatch, MismatchReason, SenderPart};
 pub use options::{Options, Requirement, Security, SenderMismatch, Tls};
 pub use pipeline::Request;
 pub use record::{DecidedEvent, Delivery, LoginOrigin, Record, Refused, RefusedBy, RefusedSender, WouldRefuse};
+pub use recorder::{Occasion, Parties, Recorder};
 pub use refusal_reply::{refusal_reply, suspended_reply};
 pub use report::{ReportAddress, ReportResult};
 pub use step::{Admit, Body, Chunk, Delayed, GroupLookup, Login, Relay, Session, StartTls, Step};
@@ -61,7 +63,7 @@ use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use pending_command::PendingCommand;
 use replies::{stopping, timed_out, too_many};
-use state::{Challenge, MAX_RECORDED, State};
+use state::{Challenge, State};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -189,7 +191,7 @@ impl Session {
 
     /// Removes and returns the records for the log and the metrics that were added since the last call.
     pub fn take_records(&mut self) -> Vec<Record> {
-        std::mem::take(&mut self.0.records)
+        self.0.recorder.take()
     }
 
     /// Removes and returns the charges and refunds that were added since the last call. The driver applies them before
@@ -302,12 +304,7 @@ impl Session {
         // A client that leaves in mid-exchange has perhaps read in a challenge that its credentials are wrong.
         state.drop_challenge();
         state.abandon(state.now);
-        let unrecorded =
-            [state.limit_refusals, state.upstream_refusals].map(|count| count.saturating_sub(MAX_RECORDED));
-        let (refusals, limit_hits) = (unrecorded.iter().sum(), state.limit_hits.saturating_sub(MAX_RECORDED));
-        if refusals > 0 || limit_hits > 0 {
-            state.records.push(Record::Unrecorded { refusals, limit_hits });
-        }
+        state.recorder.record_unrecorded();
         Step::Close(self)
     }
 

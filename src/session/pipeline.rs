@@ -195,14 +195,14 @@ impl State {
                 // Limits in shadow mode have charged the event. Refund these charges, because another limit refuses the
                 // event.
                 self.deferred_charges.refund(charges);
-                let (from, to) = self.parties(&pending);
+                let parties = self.parties(&pending);
                 let decided = DecidedEvent::new(now, facts, event, &mut verdict);
-                PendingCommand::Answered(self.refused(*refusal, decided, from, to))
+                PendingCommand::Answered(self.refused(*refusal, decided, parties))
             }
             (Ruling::Suspended(suspended), pending) => {
-                let (from, to) = self.parties(&pending);
+                let parties = self.parties(&pending);
                 let decided = DecidedEvent::new(now, facts, event, &mut verdict);
-                PendingCommand::Answered(self.suspended(*suspended, decided, from, to))
+                PendingCommand::Answered(self.suspended(*suspended, decided, parties))
             }
         }
     }
@@ -263,7 +263,7 @@ impl State {
         }
         if !reply.is_positive() && !is_recorded {
             let (from, to) = (self.sender(), Some(rcpt.recipient.to_string()));
-            self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
+            self.recorder.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
             *recorded |= is_envelope_wide;
         }
         reply
@@ -290,7 +290,7 @@ impl State {
         }
         self.error_limits.count_idle_command();
         let from = self.sender();
-        self.record_refusal(Refused { stage: Stage::Data, from, to: None, reply: reply.clone(), by });
+        self.recorder.record_refusal(Refused { stage: Stage::Data, from, to: None, reply: reply.clone(), by });
         reply
     }
 }

@@ -4,7 +4,7 @@ use super::message_outcome::MessageOutcome;
 use super::mismatch::{Mismatch, MismatchReason, SenderPart};
 use super::options::SenderMismatch;
 use super::record::{DecidedEvent, Record, RefusedSender};
-use super::state::{MAX_RECORDED, State};
+use super::state::State;
 use super::step::Session;
 use crate::policy::request::Event;
 use crate::policy::verdict::Verdict;
@@ -87,18 +87,17 @@ impl State {
     pub(super) fn refuse_sender(&mut self, mismatch: Mismatch, decided: DecidedEvent) -> Reply {
         self.error_limits.count_refusal();
         let reference = self.next_reference(SENDER_MISMATCH, decided.stage());
-        let is_logged = self.limit_refusals <= MAX_RECORDED;
+        let is_logged = self.recorder.is_last_refusal_logged();
         let user = self.user.as_deref().unwrap_or_default();
         let reply = Reply::new(550, format!("5.7.1 {} ({reference})", mismatch.text(user)));
         let refused = Some(Box::new(RefusedSender { reply: reply.clone(), reference, decided: Box::new(decided) }));
-        self.records.push(Record::SenderMismatch { mismatch, refused, is_logged });
+        self.recorder.push(Record::SenderMismatch { mismatch, refused, is_logged });
         reply
     }
 
     fn warn_of_sender(&mut self, mismatch: Mismatch) {
-        self.limit_hits += 1;
-        let is_logged = self.limit_hits <= MAX_RECORDED;
-        self.records.push(Record::SenderMismatch { mismatch, refused: None, is_logged });
+        let is_logged = self.recorder.count_hit();
+        self.recorder.push(Record::SenderMismatch { mismatch, refused: None, is_logged });
     }
 }
 

@@ -6,13 +6,12 @@ use super::exchange::Exchange;
 use super::next_route::NextRoute;
 use super::options::{Options, Requirement, Security, Tls};
 use super::pending_command::PendingCommand;
-use super::record::{Record, Refused, RefusedBy};
+use super::recorder::Recorder;
 use super::replies::too_many;
 use super::transaction::Transaction;
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
 use crate::policy::matching::Senders;
-use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty, Stage};
-use crate::reference::{Reference, Refusee, Tag, number_in};
+use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty};
 use crate::smtp::address::Path;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::envelope::Mail;
@@ -71,7 +70,7 @@ pub(super) struct State {
     /// The upstream that a limit has chosen for the next transaction.
     pub next_route: Option<NextRoute>,
     pub output: Vec<u8>,
-    pub records: Vec<Record>,
+    pub recorder: Recorder,
     /// Time of the last `Session::step`.
     pub now: Timestamp,
     pub error_limits: ErrorLimits,
@@ -81,12 +80,6 @@ pub(super) struct State {
     pub senders: Arc<Senders>,
     pub session_counters: SessionCounters,
     pub deferred_charges: DeferredCharges,
-    /// Number of refusals by limits and suspensions. Not all of these refusals get a line in the log.
-    pub limit_refusals: u32,
-    /// Number of refusals by the upstream. Not all of these refusals get a line in the log.
-    pub upstream_refusals: u32,
-    /// Number of exceeded limits that did not refuse. Not all of them get a line in the log.
-    pub limit_hits: u32,
     pub closing: bool,
     /// True if the session ends to make room for another connection.
     pub is_evicted: bool,
@@ -104,13 +97,11 @@ pub(super) enum Challenge {
     Message(Exchange),
 }
 
-/// Maximum number of refusals of one session that each get a log line. Further refusals are only counted.
-pub(super) const MAX_RECORDED: u32 = 100;
-
 impl State {
     pub fn new(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Self {
         Self {
             options,
+            recorder: Recorder::new(id.clone()),
             id,
             peer: client.to_canonical(),
             client: client.to_canonical(),
@@ -137,16 +128,12 @@ impl State {
             next_command: None,
             next_route: None,
             output: Vec::new(),
-            records: Vec::new(),
             now,
             error_limits: ErrorLimits::default(),
             counts_commands: false,
             senders: Arc::default(),
             session_counters: SessionCounters::default(),
             deferred_charges: DeferredCharges::default(),
-            limit_refusals: 0,
-            upstream_refusals: 0,
-            limit_hits: 0,
             closing: false,
             is_evicted: false,
         }
@@ -186,34 +173,6 @@ impl State {
         let limits = &self.error_limits;
         let refused = limits.exceeds_refusals() && !may_go_on || limits.exceeds_refusals_with_recipients();
         limits.exceeded().or(refused.then_some("Too much has been refused"))
-    }
-
-    /// Records a refusal. After [`MAX_RECORDED`] refusals the log gets no more lines, so that one client cannot fill
-    /// the log.
-    pub fn record_refusal(&mut self, refused: Refused) {
-        let count = match refused.by {
-            RefusedBy::Limit { .. } | RefusedBy::Suspension { .. } => self.limit_refusals,
-            RefusedBy::Upstream | RefusedBy::Away(_) => {
-                self.upstream_refusals += 1;
-                self.upstream_refusals
-            }
-        };
-        self.records.push(Record::Refused { refused, is_logged: count <= MAX_RECORDED });
-    }
-
-    /// Returns a reference for a refusal, to write in the reply and in the log. `cause` is the name of a limit,
-    /// [`SUSPENDED`](crate::reference::SUSPENDED) or
-    /// [`SENDER_MISMATCH`](crate::reference::SENDER_MISMATCH).
-    pub fn next_reference(&mut self, cause: &str, stage: Stage) -> String {
-        self.limit_refusals += 1;
-        self.reference(cause, stage, self.limit_refusals)
-    }
-
-    /// Returns the reference of the refusal with this number in the session.
-    pub fn reference(&self, cause: &str, stage: Stage, count: u32) -> String {
-        let refusee = self.user.as_deref().map_or(Refusee::Client(self.client), Refusee::User);
-        let number = number_in(&self.id, count);
-        Reference::new(self.now, Tag::new(cause, stage.name(), refusee), number).to_string()
     }
 
     /// Returns the maximum message size in octets: the lower of the listener's maximum and the upstream's maximum.
