@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 35] = [
+const ROOMS: [(&str, &[&str], Kind); 36] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -15,6 +15,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
     ("terminal", &[], Kind::Pure),
     ("reference", &["time"], Kind::Pure),
     ("queue_id", &[], Kind::Pure),
+    ("socket_file", &[], Kind::Free),
     ("smtp", &["time"], Kind::Pure),
     ("metrics", &["time"], Kind::Free),
     ("log", &["time"], Kind::Free),
@@ -66,6 +67,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
         &[
             "queue_id",
             "session",
+            "socket_file",
             "smtp",
             "policy",
             "decisions",
@@ -88,6 +90,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
         "admin",
         &[
             "server",
+            "socket_file",
             "queue_id",
             "outcomes",
             "session",
@@ -150,6 +153,7 @@ const ROOMS: [(&str, &[&str], Kind); 35] = [
             "reference",
             "decisions",
             "server",
+            "socket_file",
             "session",
             "rehearse",
             "store",

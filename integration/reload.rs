@@ -310,7 +310,7 @@ fn the_socket_of_another_weir_and_other_files_are_left_alone() {
     change(&second, "admin = { ", &format!("admin = {{ socket = \"{}\", ", socket.display()));
     let other = second.start();
     let line = other.logged("the control socket cannot be opened");
-    assert!(line.contains("another Weir has this control socket open") && line.contains("level=error"), "{line}");
+    assert!(line.contains("another process has this socket open") && line.contains("level=error"), "{line}");
     assert_eq!(accepted(&other, ALICE, 20), 10, "mail flows all the same");
     assert_eq!(other.terminate(), Some(0));
     assert_eq!(reload(&first).code, Some(0));

@@ -144,6 +144,7 @@ pub mod server;
 pub mod session;
 pub mod simulate;
 pub mod smtp;
+pub mod socket_file;
 pub mod store;
 mod terminal;
 pub mod time;

@@ -70,7 +70,7 @@ pub use rehearsal::{MAX_TESTS, TestAnswer, TestRequest};
 pub use reload::ReloadRequest;
 pub use routes::{openapi, router, with_fallbacks};
 pub use serve::{MAX_CONNECTIONS, Peer, serve};
-pub use socket::{ControlListener, ControlPeer, SocketError, SocketFile, bind};
+pub use socket::{ControlListener, ControlPeer, bind};
 pub use upstreams::UpstreamStatus;
 pub use what_if::{MAX_REPLAYS, WhatIfAnswer, WhatIfRequest};
 

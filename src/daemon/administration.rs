@@ -2,8 +2,9 @@
 
 use super::error::StartError;
 use crate::admin::tokens::WatchedTokens;
-use crate::admin::{self, Api, ControlListener, Credentials, Gate, Hosts, SocketFile};
+use crate::admin::{self, Api, ControlListener, Credentials, Gate, Hosts};
 use crate::server::Server;
+use crate::socket_file::SocketFile;
 use axum::Router;
 use std::net::SocketAddr;
 use std::sync::Arc;
