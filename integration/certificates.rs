@@ -275,8 +275,8 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
         outcome_permits: OutcomePermits::default(),
     };
     let implicit = config.listeners.into_iter().find(|listener| &*listener.name == "implicit").unwrap();
-    let listener = Bound::bind(implicit).unwrap();
-    let address = listener.address().unwrap();
+    let listener = runtime.block_on(Bound::bind(implicit)).unwrap();
+    let address = listener.address().unwrap().tcp().unwrap();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let serving = runtime.spawn(serve(Arc::new(server), vec![listener], stopped));
 

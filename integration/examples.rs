@@ -19,6 +19,9 @@ const HEAD: &str = "before-limits.toml";
 /// Folder of the databases of locations in the examples, as on Debian.
 const DATABASES: &str = "/var/lib/GeoIP/";
 
+/// Folder of the sockets in the examples, as on Debian.
+const SOCKETS: &str = "/run/weir/";
+
 #[test]
 fn every_example_goes_as_written() {
     play_all(files(&talks(), "policy"), CONCURRENT_TALKS, compare);
@@ -108,11 +111,11 @@ fn examples() -> Vec<PathBuf> {
     examples
 }
 
-/// Returns the text of an example. Databases of locations are then in the site's folder, where [`copy_beside`] puts
-/// them.
+/// Returns the text of an example. Databases of locations and sockets are then in the site's folder. [`copy_beside`] puts
+/// the databases there.
 fn limits_of(example: &str) -> String {
     let text = std::fs::read_to_string(folder().join(format!("{example}.toml"))).unwrap();
-    text.replace(DATABASES, "")
+    text.replace(DATABASES, "").replace(SOCKETS, "")
 }
 
 /// Returns a site with the limits of an example, and its upstreams `upstream` and `slow`. Every client is permitted to

@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 36] = [
+const ROOMS: [(&str, &[&str], Kind); 37] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -41,6 +41,29 @@ const ROOMS: [(&str, &[&str], Kind); 36] = [
         ],
         Kind::Pure,
     ),
+    // The policy delegation protocol of Postfix. It makes the same records as a session, with the session's recorder.
+    (
+        "delegation",
+        &[
+            "session::DecidedEvent",
+            "session::DeferredCharges",
+            "session::Delivery",
+            "session::LoginOrigin",
+            "session::MessageOutcome",
+            "session::Occasion",
+            "session::Record",
+            "session::Recorder",
+            "smtp::reply::Reply",
+            "policy::budgets::RefundWhen",
+            "policy::budgets::RefundableCharge",
+            "policy::budgets::SessionCounters",
+            "policy::request",
+            "policy::verdict",
+            "reference",
+            "time",
+        ],
+        Kind::Pure,
+    ),
     ("store", &["policy", "engine", "reference", "time", "metrics", "log", "back_off", "bounded_map"], Kind::Free),
     ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
     ("relay", &["smtp", "time", "clock", "metrics", "log", "back_off", "bounded_map", "certificate_pin"], Kind::Free),
@@ -67,6 +90,7 @@ const ROOMS: [(&str, &[&str], Kind); 36] = [
         &[
             "queue_id",
             "session",
+            "delegation",
             "socket_file",
             "smtp",
             "policy",
@@ -120,6 +144,7 @@ const ROOMS: [(&str, &[&str], Kind); 36] = [
             "engine",
             "policy",
             "session",
+            "delegation",
             "store",
             "accounts",
             "relay",

@@ -53,6 +53,7 @@ mod password_files;
 #[allow(dead_code, unused_imports, reason = "the benchmark uses all of it")]
 mod peers;
 mod policy;
+mod policy_service;
 mod proxy_benchmark;
 mod proxy_protocol;
 mod real_clients;

@@ -85,6 +85,8 @@
 //!
 //! # Around it
 //!
+//! * [`delegation`] answers a Postfix that asks Weir by its policy delegation protocol and sends the mail itself: the
+//!   same events, limits and records as those of a session. `server/policy_service/` drives it.
 //! * [`cli`] has one file for each command, which takes arguments and returns text and an exit code. [`config`] parses
 //!   `weir.toml` into the `Options` of each module, and [`explain`] describes each limit in a sentence for
 //!   `weir check --explain`.
@@ -126,6 +128,7 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod decisions;
+pub mod delegation;
 pub mod engine;
 pub mod explain;
 pub mod history;

@@ -61,7 +61,10 @@ impl Process {
         process.listeners.insert("admin".to_owned(), field(&admin, "address").unwrap().parse().unwrap());
         for line in process.log_lines().iter().filter(|line| field(line, "message").as_deref() == Some("listening")) {
             let name = field(line, "listener").unwrap();
-            process.listeners.insert(name, field(line, "address").unwrap().parse().unwrap());
+            // A Unix socket has no such address.
+            if let Ok(address) = field(line, "address").unwrap().parse() {
+                process.listeners.insert(name, address);
+            }
         }
         process
     }

@@ -4,12 +4,11 @@ use super::limit_counts::LimitCounts;
 use super::limit_texts::{CurrentLimitTexts, LimitTexts};
 use super::{ApiError, Readers};
 use crate::policy::Policy;
-use crate::server::Server;
+use crate::server::{ListenerAddress, Server};
 use crate::session;
 use crate::time::Timestamp;
 use crate::top::LevelHistory;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -28,7 +27,7 @@ pub struct Parts {
     pub sessions: Vec<Arc<session::Options>>,
     pub reload: ReloadHandler,
     /// Names of the listeners, with their bound addresses.
-    pub listeners: Vec<(String, SocketAddr)>,
+    pub listeners: Vec<(String, ListenerAddress)>,
     /// Explanations of the limits in force.
     pub limit_texts: CurrentLimitTexts,
     /// Levels of the past.
@@ -99,7 +98,7 @@ impl Api {
         &self.0.sessions
     }
 
-    pub fn listeners(&self) -> &[(String, SocketAddr)] {
+    pub fn listeners(&self) -> &[(String, ListenerAddress)] {
         &self.0.listeners
     }
 

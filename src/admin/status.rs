@@ -5,6 +5,7 @@ use super::top::{LastHour, last_hour};
 use super::upstreams::{self, UpstreamStatus};
 use super::{Api, ApiError, Errors, Json};
 use crate::clock;
+use crate::server::ListenerAddress;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -61,7 +62,7 @@ pub async fn status(State(api): State<Api>) -> Result<Json<StatusAnswer>, ApiErr
     let upstreams = upstreams::all(&server);
     let expiries = server.metrics.service.certificate_expiries();
     let policy = server.store.policy();
-    let listener = |(name, address): &(String, std::net::SocketAddr)| ListenerRow {
+    let listener = |(name, address): &(String, ListenerAddress)| ListenerRow {
         name: name.clone(),
         address: address.to_string(),
         sessions: server.metrics.connections.open_sessions(name),

@@ -3,16 +3,12 @@
 use super::exposure;
 use super::listeners::overlap;
 use super::section::{Placed, Section};
-use super::values::{host_name, quoted, socket_address, text};
+use super::values::{MAX_SOCKET_PATH, host_name, quoted, socket_address, text};
 use crate::admin::Options;
 use crate::server::ListenerOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::Path;
-
-/// Maximum length in octets of the path of a Unix socket. The system has room for 108 octets, including the final NUL
-/// (unix(7)).
-const MAX_SOCKET_PATH: usize = 107;
 
 /// The section, with positions of its keys.
 pub struct Admin {
@@ -84,9 +80,9 @@ fn host(text: &str) -> Result<String, String> {
 fn check_port(s: &Section<'_>, address: &Placed<SocketAddr>, listeners: &[ListenerOptions]) {
     let Placed { value: own, span } = address;
     let help = "give [admin] a port of its own, as in \"127.0.0.1:9587\"";
-    for other in listeners.iter().filter(|other| overlap(*own, other.address)) {
+    for other in listeners.iter().filter(|other| other.address.tcp().is_some_and(|other| overlap(*own, other))) {
         let message = format!("[admin] and listener \"{}\" have the same port, {}", other.name, own.port());
-        match other.address == *own {
+        match other.address.tcp() == Some(*own) {
             true => s.error(span, message, Some(help)),
             false => s.warn(span, message, Some(help)),
         }

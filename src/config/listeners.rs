@@ -2,8 +2,8 @@
 
 use super::section::{Placed, Section};
 use super::values::{choice, count, network, octets, socket_address, text, timeout};
-use super::{accounts, certificates, exposure};
-use crate::server;
+use super::{accounts, certificates, exposure, policy_listener};
+use crate::server::{self, ListenerAddress, Protocol};
 use crate::session::{self, Requirement, Security, SenderMismatch};
 use ipnet::IpNet;
 use std::net::SocketAddr;
@@ -120,6 +120,12 @@ pub fn listeners(
     let names = named.iter().map(|(name, _)| name.value.to_ascii_lowercase()).collect();
     let mut listeners = Listeners { names, ..Listeners::default() };
     for (name, mut section) in named {
+        if policy_listener::kind(&mut section) == policy_listener::Kind::PostfixPolicy {
+            if let Some(listener) = policy_listener::read(section, folder, session_of_postfix(&name, shared)) {
+                listeners.add(root, &name, listener);
+            }
+            continue;
+        }
         let (tls, auth) = (section.path("tls"), section.path("auth"));
         let authorities = authorities(&mut section, folder);
         let Some(mut listener) = listener(&name, section, shared, accounts, &mut listeners.checks_senders) else {
@@ -140,12 +146,24 @@ pub fn listeners(
             let message = format!("listener \"{}\" asks for logins, and there are no accounts", name.value);
             root.error_unless(&["accounts", &auth], &name.span, message, Some(help));
         }
-        for other in &listeners.all {
-            check_pair(root, &name, &listener, other);
-        }
-        listeners.all.push(listener);
+        listeners.add(root, &name, listener);
     }
     listeners
+}
+
+impl Listeners {
+    /// Adds a listener. Checks that no other has its address or name.
+    fn add(&mut self, root: &Section<'_>, name: &Placed<&str>, listener: server::ListenerOptions) {
+        for other in &self.all {
+            check_pair(root, name, &listener, other);
+        }
+        self.all.push(listener);
+    }
+
+    /// Returns whether a listener takes mail, for which Weir needs an upstream.
+    pub fn take_mail(&self) -> bool {
+        self.all.is_empty() || self.all.iter().any(|listener| !listener.is_policy())
+    }
 }
 
 /// Reads the name of the file of the authorities that issue clients' certificates.
@@ -179,13 +197,13 @@ fn check_pair(
     other: &server::ListenerOptions,
 ) {
     let both = format!("listeners \"{}\" and \"{}\"", other.name, name.value);
-    if other.address == listener.address && other.address.port() != 0 {
+    let is_free_port = |address: &ListenerAddress| address.tcp().is_some_and(|address| address.port() == 0);
+    if other.address.is_same_place(&listener.address) && !is_free_port(&other.address) {
         root.error(&name.span, format!("{both} have the same address"), None);
-    } else if overlap(other.address, listener.address) {
-        let message = format!(
-            "{both} have the same port, {}, and one of them takes it on all addresses",
-            listener.address.port()
-        );
+    } else if let (Some(other), Some(own)) = (other.address.tcp(), listener.address.tcp())
+        && overlap(other, own)
+    {
+        let message = format!("{both} have the same port, {}, and one of them takes it on all addresses", own.port());
         root.warn(&name.span, message, Some("leave one of them out: \"[::]\" is every address, also of IPv4"));
     }
     if other.name.eq_ignore_ascii_case(name.value) {
@@ -239,9 +257,31 @@ fn listener(
     let sources = accounts.map(|accounts| &*accounts.sources).unwrap_or_default();
     let accounts = accounts::list(&mut s, "accounts", sources, sources).value.into();
     s.finish();
-    let (name, address, proxies) = (name.value.into(), address?.value, proxies.value.into());
-    let session = Arc::new(session);
-    Some(server::ListenerOptions { name, address, proxies, client_certificates: None, session, accounts })
+    Some(server::ListenerOptions {
+        name: name.value.into(),
+        address: ListenerAddress::Tcp(address?.value),
+        protocol: Protocol::Smtp,
+        proxies: proxies.value.into(),
+        client_certificates: None,
+        session: Arc::new(session),
+        accounts,
+    })
+}
+
+/// Returns the options of a session that Postfix has with its client.
+fn session_of_postfix(name: &Placed<&str>, shared: &Shared) -> session::Options {
+    session::Options {
+        sender_mismatch: SenderMismatch::Allow,
+        report_address: None,
+        name: name.value.into(),
+        hostname: shared.hostname.clone(),
+        tls: Security::None,
+        auth: Requirement::Optional,
+        trusted: Vec::new(),
+        xclient: Vec::new(),
+        max_message_size: shared.max_message_size,
+        max_recipients: shared.max_recipients,
+    }
 }
 
 /// Reads the consequence of a sender as which the user may not send. `has_users`: clients of the listener can have a

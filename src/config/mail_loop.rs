@@ -13,7 +13,9 @@ pub fn warn(s: &Section<'_>, relay: &relay::Options, places: &[Range<usize>], li
     for (upstream, place) in relay.upstreams.iter().zip(places).filter(|(upstream, _)| !upstream.mx) {
         let is_own_name = upstream.host.eq_ignore_ascii_case(&relay.hostname);
         let is_same = |listener: &&ListenerOptions| {
-            listener.address.port() == upstream.port && (is_own_name || is_at(listener.address, &upstream.host))
+            listener.address.tcp().is_some_and(|address| {
+                address.port() == upstream.port && (is_own_name || is_at(address, &upstream.host))
+            })
         };
         if let Some(listener) = listeners.iter().find(is_same) {
             let message =

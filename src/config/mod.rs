@@ -23,6 +23,7 @@ mod memory;
 mod notify;
 mod outcomes;
 mod overrides;
+mod policy_listener;
 mod redact;
 pub mod reference;
 mod refusal_history;
@@ -251,14 +252,15 @@ impl Reader {
         let login_networks = login_networks::keys(&mut section);
         let login_history = login_history::read(&mut section);
         let accounts = accounts::read(section, &self.folder);
-        let listeners::Listeners { all: mut listeners, names: listener_names, authorities, checks_senders } =
-            listeners::listeners(&mut root, &self.folder, &shared, tls.is_some(), accounts.as_ref());
+        let listeners = listeners::listeners(&mut root, &self.folder, &shared, tls.is_some(), accounts.as_ref());
+        let takes_mail = listeners.take_mail();
+        let listeners::Listeners { all: mut listeners, names: listener_names, authorities, checks_senders } = listeners;
         places.checks_senders = checks_senders;
         if let Some(tls) = &mut tls {
             let files: BTreeSet<_> = authorities.iter().map(|file| file.value.clone()).collect();
             tls.authorities = files.into_iter().collect();
         }
-        let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
+        let upstreams = upstream::read_all(&mut root, &self.folder, takes_mail, &mut places.upstreams);
         if let Some(accounts) = &accounts {
             accounts.check(&root, &upstreams, !authorities.is_empty());
         }
@@ -275,7 +277,7 @@ impl Reader {
             timeout: shared.upstream_timeout,
             data_timeout: shared.upstream_data_timeout,
             dns,
-            listening: listeners.iter().map(|listener| listener.address).collect(),
+            listening: listeners.iter().filter_map(|listener| listener.address.tcp()).collect(),
         };
         mail_loop::warn(&root, &relay, &places.upstreams, &listeners);
         let (mut state, max_new_budgets) = self.state(root.section("state"), &mut places);
@@ -305,7 +307,8 @@ impl Reader {
             normalizer: &normalizer,
             listeners: listener_names,
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
-            has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
+            has_xclient: listeners.iter().any(|listener| listener.is_policy() || !listener.session.xclient.is_empty()),
+            takes_mail,
             has_login_networks: login_networks.has_table(),
             has_outcomes,
             exceedable: Vec::new(),
@@ -349,7 +352,8 @@ impl Reader {
         policy.senders = Arc::new(senders);
         policy.suspensions = Arc::new(suspensions);
         policy.suspicion = suspicion;
-        relay.routed = policy.routes().cloned().collect();
+        // Without upstreams, Weir only answers Postfix, and a route is the word for mail on hold.
+        relay.routed = policy.routes().filter(|_| !relay.upstreams.is_empty()).cloned().collect();
         root.finish();
         let problems = Diagnostics { path: PathBuf::new(), text: String::new(), found: Vec::new() };
         let (settings, watched) = (Vec::new(), files.into_watched());

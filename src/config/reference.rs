@@ -6,6 +6,9 @@ use std::fmt::Write as _;
 
 const TEXT: &str = include_str!("../../conf/weir.toml");
 
+/// Beginning of a comment that is a heading.
+const HEADING: &str = "---- ";
+
 /// First version of Weir that has the keys. It is the same for all keys.
 const SINCE: &str = "0.1";
 
@@ -144,9 +147,12 @@ fn sections() -> Vec<Section> {
             let header = generic(line);
             let known = sections.iter().position(|section| section.header == header);
             at = known.unwrap_or(sections.len());
-            let text =
-                std::mem::take(&mut comment.0).into_iter().map(|line| line.trim_start_matches("---- ").to_owned());
+            let lines = std::mem::take(&mut comment.0);
+            let is_heading = lines.first().is_some_and(|line| line.starts_with(HEADING));
+            let text = lines.into_iter().map(|line| line.trim_start_matches(HEADING).to_owned());
             match sections.get_mut(at) {
+                // Only a heading is about all sections of this name; other comments are about this example.
+                Some(known) if is_heading => known.text.extend([String::new()].into_iter().chain(text)),
                 Some(_) => {}
                 None => sections.push(Section { header, text: text.collect(), keys: Vec::new() }),
             }

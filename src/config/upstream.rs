@@ -18,12 +18,18 @@ const IMPLICIT_TLS_PORT: u16 = 465;
 /// Default timeout of one DNS lookup. If half of `upstream-timeout` is shorter, the default is that half.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads all upstreams. Adds to `places` the position of each upstream in the file.
-pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Vec<UpstreamOptions> {
+/// Reads all upstreams. Adds to `places` the position of each upstream in the file. `takes_mail`: a listener takes mail,
+/// so that Weir needs an upstream.
+pub fn read_all(
+    root: &mut Section<'_>,
+    folder: &Path,
+    takes_mail: bool,
+    places: &mut Vec<Range<usize>>,
+) -> Vec<UpstreamOptions> {
     let sections = root.tables("upstream");
     if sections.is_empty() {
         let help = "add [[upstream]] with address = \"smtp.example.org:25\"";
-        if !root.has("upstream") || root.is_list("upstream") {
+        if takes_mail && !root.has("upstream") || root.is_list("upstream") {
             root.error_unless(&["upstream"], &root.span(), "there is no upstream to relay to", Some(help));
         }
     }

@@ -6,6 +6,7 @@ use crate::time::{Units, format_duration, parse_amount, parse_duration};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::de::DeValue;
 
@@ -127,6 +128,24 @@ pub fn expected(what: &str, value: &DeValue<'_>) -> String {
         kind => format!("a {kind}"),
     };
     format!("{what} is expected, not {kind}")
+}
+
+/// Maximum length in octets of the path of a Unix socket. The system has room for 108 octets, including the final NUL
+/// (unix(7)).
+pub const MAX_SOCKET_PATH: usize = 107;
+
+/// Parses the path of a Unix socket. A relative path is relative to `folder`.
+pub fn unix_socket(path: &str, folder: &Path) -> Result<PathBuf, String> {
+    if path.is_empty() {
+        return Err("the path of the socket is empty".to_owned());
+    }
+    let path = folder.join(path);
+    match path.as_os_str().len() {
+        ..=MAX_SOCKET_PATH => Ok(path),
+        length => {
+            Err(format!("the path of a Unix socket has at most {MAX_SOCKET_PATH} octets, and this one has {length}"))
+        }
+    }
 }
 
 /// Parses an address and port.

@@ -4,10 +4,9 @@ use super::reloader::ReloadHandle;
 use crate::admin::{Api, CurrentLimitTexts, LimitReader, MAX_REPLAYS, MAX_TESTS, Parts, ReloadFuture, TriedLimit};
 use crate::clock;
 use crate::config::{LimitOnTrial, limit_on_trial};
-use crate::server::Server;
+use crate::server::{ListenerAddress, Server};
 use crate::session;
 use crate::top::LevelHistory;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
@@ -19,7 +18,7 @@ pub fn api(
     reload: &ReloadHandle,
     server: &Arc<Server>,
     sessions: Vec<Arc<session::Options>>,
-    listeners: Vec<(String, SocketAddr)>,
+    listeners: Vec<(String, ListenerAddress)>,
     (configuration, tokens): (PathBuf, Option<PathBuf>),
     (limit_texts, levels): (CurrentLimitTexts, Arc<LevelHistory>),
     stopping: watch::Receiver<bool>,

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::notify::Notifier;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, AcceptErrors, Bound, LogThrottle, OutcomePermits, Server};
+use crate::server::{self, AcceptErrors, Bound, ListenerAddress, LogThrottle, OutcomePermits, Server};
 use crate::store::{Health, Store};
 use crate::top::{LevelHistory, TopSenders};
 use administration::Administration;
@@ -85,7 +85,7 @@ async fn serve(config: Config) -> Result<(), StartError> {
 pub struct Daemon {
     server: Arc<Server>,
     /// Names of the listeners, with their bound addresses.
-    pub listeners: Vec<(String, SocketAddr)>,
+    pub listeners: Vec<(String, ListenerAddress)>,
     administration: Administration,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -113,7 +113,7 @@ impl Daemon {
             take(&mut config.databases),
         );
         let server = Arc::new(open(config)?);
-        let bound = bind(listeners, sockets)?;
+        let bound = bind(listeners, sockets).await?;
         bound.iter().for_each(|listener| server.metrics.show_listener(listener.name()));
         let listeners = addresses(&bound)?;
         let (stop, stopping) = watch::channel(false);
@@ -260,21 +260,21 @@ fn start_decision_log(options: &decisions::Options, metrics: &Metrics) -> Result
 }
 
 /// Logs the version and the extent of the configuration.
-fn log_start(limits: usize, listeners: &[(String, SocketAddr)]) {
+fn log_start(limits: usize, listeners: &[(String, ListenerAddress)]) {
     let listeners: Vec<_> = listeners.iter().map(|(name, address)| format!("{name} {address}")).collect();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), limits, listeners = listeners.join(", "), "started");
 }
 
-fn bind(
+async fn bind(
     listeners: Vec<server::ListenerOptions>,
     mut sockets: HashMap<String, TcpListener>,
 ) -> Result<Vec<Bound>, StartError> {
     let mut bound = Vec::new();
     for options in listeners {
-        let (name, address) = (options.name.clone(), options.address);
+        let (name, address) = (options.name.clone(), options.address.clone());
         let listener = match sockets.remove(&*name) {
             Some(socket) => Bound::over(options, socket),
-            None => Bound::bind(options),
+            None => Bound::bind(options).await,
         };
         bound.push(
             listener.map_err(|error| {
@@ -289,7 +289,7 @@ fn bind(
 }
 
 /// Returns names and bound addresses of the listeners, and logs them.
-fn addresses(bound: &[Bound]) -> Result<Vec<(String, SocketAddr)>, StartError> {
+fn addresses(bound: &[Bound]) -> Result<Vec<(String, ListenerAddress)>, StartError> {
     let address = |listener: &Bound| {
         let address = listener.address().map_err(StartError::system)?;
         tracing::info!(listener = listener.name(), %address, "listening");

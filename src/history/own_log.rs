@@ -134,7 +134,8 @@ fn message<'a>(fields: &Fields<'a>) -> Parsed<'a> {
     if ["report", "no-report"].contains(&&*result) {
         return Parsed::Irrelevant;
     }
-    let outcome = if result == "delivered" { Outcome::Sent } else { Outcome::Refused };
+    let is_sent = ["delivered", "passed"].contains(&&*result);
+    let outcome = if is_sent { Outcome::Sent } else { Outcome::Refused };
     let named: Vec<_> = match fields.get("to").or_else(|| fields.get("recipients")) {
         Some(to) => addresses(&to).map(|address| (address.into(), outcome)).collect(),
         None => Vec::new(),

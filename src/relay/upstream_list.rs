@@ -59,7 +59,10 @@ impl UpstreamList {
             }
         }
         this.current.send_replace(Arc::new(Snapshot::of(all, options)));
-        this.warn_if_none();
+        // A Weir without upstreams only answers Postfix.
+        if !options.upstreams.is_empty() {
+            this.warn_if_none();
+        }
         Ok(this)
     }
 

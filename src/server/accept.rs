@@ -65,7 +65,7 @@ pub async fn serve(
     if is_of_proxy {
         let limit = max_connections_of(&server, &listener, client);
         if let Some(Err(full)) = limit.map(|limit| permit.assign(client, limit)) {
-            return reject(&server, &listener, &tcp, client, full);
+            return reject(&server, &listener, Some(&tcp), client, full);
         }
         permit.update(client, standing(&listener, client));
     }
@@ -83,6 +83,8 @@ pub fn acquire(
     peer: IpAddr,
 ) -> Result<ConnectionPermit, Full> {
     match listener.is_of_proxy(peer) {
+        // A Postfix has as many policy connections as it has SMTP sessions.
+        _ if listener.is_policy() => connections.acquire(peer, Standing::Known, None),
         true => connections.acquire(peer, Standing::Stranger, None),
         false => connections.acquire(peer, standing(listener, peer), max_connections_of(server, listener, peer)),
     }
@@ -125,8 +127,8 @@ async fn read_header(tcp: &mut TcpStream) -> Result<Option<IpAddr>, NoHeader> {
     }
 }
 
-/// Rejects a connection for which there is no permit.
-pub fn reject(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, client: IpAddr, full: Full) {
+/// Rejects a connection for which there is no permit. `tcp`: the connection, if it is one of TCP.
+pub fn reject(server: &Server, listener: &ListenerOptions, tcp: Option<&TcpStream>, client: IpAddr, full: Full) {
     let (reason, code, text, message) = match full {
         Full::All => ("max-connections", "421 4.3.2", "Too many connections; try again", "too many connections"),
         Full::Client => (
@@ -137,7 +139,9 @@ pub fn reject(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, clie
         ),
     };
     count_refused(server, listener, reason);
-    send_rejection(listener, tcp, code, text);
+    if let Some(tcp) = tcp.filter(|_| !listener.is_policy()) {
+        send_rejection(listener, tcp, code, text);
+    }
     let Some(Permit { suppressed }) = server.log_throttle.permit(message, client) else { return };
     let refused = 1 + suppressed.unwrap_or(0);
     let max_of_client = max_connections_of(server, listener, client).filter(|_| full == Full::Client);

@@ -9,13 +9,11 @@ use super::log_throttle::Permit;
 use super::message_pipe::{Parts, slowest};
 use super::open_sessions::{ListedSession, SessionEntry};
 use super::options::ListenerOptions;
-use super::sender_activity;
 use super::services::Server;
 use super::session_id::session_id;
-use super::session_log::SessionLog;
+use super::session_records::{self, RecordOrigin};
 use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
-use super::{decision_records, queue_ids};
 use crate::accounts::{Accounts, ClientCertificate, Exchange};
 use crate::clock;
 use crate::policy::limit::Count;
@@ -298,39 +296,16 @@ impl Connection {
         if records.iter().any(|record| matches!(record, Record::ClientNamed { .. })) {
             self.login_by = Instant::now() + self.server.options.login_timeout;
         }
-        for record in &records {
-            if let Record::LoggedIn { origin, .. } = record {
-                let (tls, mechanism) = (origin.tls.as_deref(), origin.mechanism.as_deref());
-                self.server.store.record_login(clock::now(), &origin.facts, tls, mechanism);
-            }
-        }
-        let user = session.user().map(AsRef::as_ref);
-        // The list of top senders has one entry for all spellings of a user, as the budgets do.
-        let normalized = user.map(|user| self.server.store.policy().normalizer.user(user).into_owned());
-        sender_activity::count(&self.server.top, &records, normalized, client, clock::now());
-        let (listener, upstream) = (&*self.listener.name, self.via.as_deref().unwrap_or_default());
-        queue_ids::record(
-            &self.server.store,
-            &records,
-            &queue_ids::Origin { user, client, listener, upstream },
-            clock::now(),
-        );
-        let log = SessionLog {
-            metrics: &self.server.metrics,
-            notifier: &self.server.notifier,
-            log_throttle: &self.server.log_throttle,
-            is_stranger: user.is_none() && !self.listener.session.trusts(client),
+        let source = RecordOrigin {
             session: &self.id,
             listener: &self.listener.name,
             client,
-            user,
+            user: session.user().map(AsRef::as_ref),
+            is_trusted: self.listener.session.trusts(client),
             location: session.location(),
             via: self.via.as_deref(),
         };
-        for record in &records {
-            log.report(record, is_sent);
-            decision_records::offer(&self.server.decisions, &self.id, record);
-        }
+        session_records::report(&self.server, &records, &source, is_sent);
     }
 
     async fn start_tls(&mut self, mut start: StartTls) -> Step {

@@ -1,21 +1,39 @@
 //! Listener: binds its socket, accepts connections, and starts a task for each connection.
 
 use super::accept;
-use super::connection_limits::ConnectionLimits;
-use super::options::ListenerOptions;
+use super::connection_limits::{ConnectionLimits, ConnectionPermit};
+use super::options::{ListenerAddress, ListenerOptions, Protocol};
+use super::policy_service::PolicyService;
 use super::services::Server;
 use super::stop::{Stop, is_true};
+use crate::metrics::GaugeGuard;
+use crate::socket_file::{self, SocketFile};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// A listener whose socket is bound.
 pub struct Bound {
     options: ListenerOptions,
-    socket: TcpListener,
+    socket: Socket,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix {
+        socket: UnixListener,
+        /// Removes the file when the listener ends.
+        _file: SocketFile,
+    },
+}
+
+/// Accepted connection.
+enum Accepted {
+    Tcp(TcpStream, IpAddr),
+    Unix(UnixStream),
 }
 
 /// Maximum connections that can wait until Weir accepts them. It is large, so that a burst of clients is not refused.
@@ -23,24 +41,21 @@ const BACKLOG: i32 = 4096;
 
 impl Bound {
     /// Binds a listener's socket.
-    pub fn bind(options: ListenerOptions) -> io::Result<Self> {
-        use socket2::{Domain, Protocol, Socket, Type};
-        let address = options.address;
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            // [::] also accepts IPv4 clients, independent of the system's default.
-            socket.set_only_v6(false)?;
+    pub async fn bind(options: ListenerOptions) -> io::Result<Self> {
+        match options.address.clone() {
+            ListenerAddress::Tcp(address) => Self::over(options, tcp_socket(address)?),
+            ListenerAddress::Unix { path, mode } => {
+                let bound = socket_file::bind(&path, mode, BACKLOG).await;
+                let (socket, _file) = bound.map_err(io::Error::other)?;
+                Ok(Self { options, socket: Socket::Unix { socket, _file } })
+            }
         }
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        Self::over(options, socket.into())
     }
 
     /// Uses a socket that listens already, such as a socket from systemd.
     pub fn over(options: ListenerOptions, socket: std::net::TcpListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { options, socket: TcpListener::from_std(socket)? })
+        Ok(Self { options, socket: Socket::Tcp(TcpListener::from_std(socket)?) })
     }
 
     pub fn name(&self) -> &str {
@@ -48,8 +63,46 @@ impl Bound {
     }
 
     /// Returns the actual address, even if the configured port is 0.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+    pub fn address(&self) -> io::Result<ListenerAddress> {
+        match &self.socket {
+            Socket::Tcp(socket) => socket.local_addr().map(ListenerAddress::Tcp),
+            Socket::Unix { .. } => Ok(self.options.address.clone()),
+        }
+    }
+}
+
+fn tcp_socket(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // [::] also accepts IPv4 clients, independent of the system's default.
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(socket) => {
+                let (stream, peer) = socket.accept().await?;
+                Ok(Accepted::Tcp(stream, peer.ip().to_canonical()))
+            }
+            Self::Unix { socket, .. } => Ok(Accepted::Unix(socket.accept().await?.0)),
+        }
+    }
+}
+
+impl Accepted {
+    /// Returns the address of the peer. The peer of a Unix socket is on this machine.
+    fn peer(&self) -> IpAddr {
+        match self {
+            Self::Tcp(_, peer) => *peer,
+            Self::Unix(_) => Ipv4Addr::LOCALHOST.into(),
+        }
     }
 }
 
@@ -62,6 +115,15 @@ pub async fn listen(
 ) {
     let mut sessions = JoinSet::new();
     let Bound { options, socket } = listener;
+    let service = match &options.protocol {
+        Protocol::Smtp => None,
+        Protocol::PostfixPolicy(policy) => Some(PolicyService::new(server.clone(), policy.clone())),
+    };
+    // The task ends when the set is dropped.
+    let mut forgetting = JoinSet::new();
+    if let Some(service) = service.clone() {
+        forgetting.spawn(async move { service.forget_regularly().await });
+    }
     loop {
         let accepted = tokio::select! {
             () = is_true(&mut drain) => break,
@@ -72,16 +134,25 @@ pub async fn listen(
             accepted = socket.accept() => accepted,
         };
         match accepted {
-            Ok((tcp, peer)) => {
+            Ok(accepted) => {
                 server.metrics.connections.accepted.with_label_values(&[&*options.name]).inc();
-                let peer = peer.ip().to_canonical();
+                let peer = accepted.peer();
                 match accept::acquire(&server, &options, &connections, peer) {
                     Ok(permit) => {
-                        let (server, drain) = (server.clone(), drain.clone());
-                        let stop = Stop { drain, cut: permit.cut(), is_evicted: permit.is_evicted() };
-                        sessions.spawn(accept::serve(server, options.clone(), tcp, peer, permit, stop));
+                        let stop = Stop { drain: drain.clone(), cut: permit.cut(), is_evicted: permit.is_evicted() };
+                        match &service {
+                            Some(service) => drop(sessions.spawn(answer(service.clone(), accepted, permit, stop))),
+                            None => {
+                                let Accepted::Tcp(tcp, peer) = accepted else { continue };
+                                let serve = accept::serve(server.clone(), options.clone(), tcp, peer, permit, stop);
+                                sessions.spawn(serve);
+                            }
+                        }
                     }
-                    Err(full) => accept::reject(&server, &options, &tcp, peer, full),
+                    Err(full) => match &accepted {
+                        Accepted::Tcp(tcp, _) => accept::reject(&server, &options, Some(tcp), peer, full),
+                        Accepted::Unix(_) => accept::reject(&server, &options, None, peer, full),
+                    },
                 }
             }
             Err(error) => {
@@ -93,6 +164,24 @@ pub async fn listen(
     drop(socket);
     while let Some(ended) = sessions.join_next().await {
         log_panic(ended);
+    }
+    forgetting.shutdown().await;
+    if let Some(service) = service {
+        service.stop();
+    }
+}
+
+/// Serves a policy connection to its end.
+async fn answer(service: Arc<PolicyService>, accepted: Accepted, permit: ConnectionPermit, stop: Stop) {
+    let _counted = GaugeGuard::new(&service.open_connections());
+    let peer = accepted.peer();
+    match accepted {
+        Accepted::Tcp(stream, _) => {
+            // Answers are small, and Postfix waits for them.
+            let _ = stream.set_nodelay(true);
+            service.serve(stream, peer, permit, stop).await;
+        }
+        Accepted::Unix(stream) => service.serve(stream, peer, permit, stop).await,
     }
 }
 

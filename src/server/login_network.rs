@@ -23,7 +23,12 @@ pub async fn note(server: &Server, lookup: &mut GroupLookup, groups: &[Box<str>]
 }
 
 /// Returns whether the client is in a login network of the user. Looks up the user's groups if they are not given.
-async fn registered_network(server: &Server, client: IpAddr, user: &str, groups: Option<&[Box<str>]>) -> Option<bool> {
+pub async fn registered_network(
+    server: &Server,
+    client: IpAddr,
+    user: &str,
+    groups: Option<&[Box<str>]>,
+) -> Option<bool> {
     let (mut own, mut found) = (None, Arc::default());
     if let Some(accounts) = &server.accounts {
         own = accounts.login_networks(user).await;

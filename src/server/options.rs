@@ -1,8 +1,10 @@
 //! Options of the listeners and of all connections.
 
 use crate::accounts::Source;
+use crate::delegation;
 use crate::session;
 use ipnet::IpNet;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use std::time::Duration;
 pub struct ListenerOptions {
     /// Its name in logs and metrics.
     pub name: Arc<str>,
-    pub address: SocketAddr,
+    pub address: ListenerAddress,
+    pub protocol: Protocol,
     /// Networks whose connections begin with a PROXY header. Weir does not accept a header from other addresses.
     pub proxies: Arc<[IpNet]>,
     /// File of the authorities that issue the certificates of clients; `None`: clients are not asked for a certificate.
@@ -24,9 +27,57 @@ pub struct ListenerOptions {
 }
 
 impl ListenerOptions {
+    /// Returns whether the listener speaks the policy delegation protocol of Postfix.
+    pub fn is_policy(&self) -> bool {
+        matches!(self.protocol, Protocol::PostfixPolicy(_))
+    }
+
     /// Returns whether connections from this address begin with a PROXY header.
     pub(super) fn is_of_proxy(&self, peer: IpAddr) -> bool {
         self.proxies.iter().any(|network| network.contains(&peer))
+    }
+}
+
+/// Protocol of a listener.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    Smtp,
+    /// Policy delegation protocol of Postfix.
+    PostfixPolicy(Arc<delegation::Options>),
+}
+
+/// Address of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenerAddress {
+    Tcp(SocketAddr),
+    /// Unix socket, with the permissions of its file. Only for the policy delegation protocol.
+    Unix {
+        path: Arc<Path>,
+        mode: u32,
+    },
+}
+
+impl ListenerAddress {
+    /// Returns whether only one of two listeners can have these addresses.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix { path, .. }, Self::Unix { path: other, .. }) => path == other,
+            _ => self.tcp().is_some() && self.tcp() == other.tcp(),
+        }
+    }
+
+    /// Returns the address and port; `None` for a Unix socket.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        if let Self::Tcp(address) = self { Some(*address) } else { None }
+    }
+}
+
+impl fmt::Display for ListenerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 

@@ -44,11 +44,8 @@ pub fn count(top: &TopSenders, records: &[Record], user: Option<String>, client:
 /// Counts a message that the upstream has answered. A message that Weir refused has a record of its own for the refusal.
 fn add_message(delivery: &Delivery, amounts: &mut Amounts, last_refusal: &mut Option<LastRefusal>, now: Timestamp) {
     match &delivery.outcome {
-        MessageOutcome::Answered(reply) if reply.is_positive() => {
-            amounts.messages += 1;
-            amounts.recipients += delivery.recipients.len() as u64;
-            amounts.octets += delivery.size;
-        }
+        MessageOutcome::Passed => add_sent(delivery, amounts),
+        MessageOutcome::Answered(reply) if reply.is_positive() => add_sent(delivery, amounts),
         MessageOutcome::Answered(_) => {
             amounts.refusals += 1;
             *last_refusal =
@@ -56,6 +53,12 @@ fn add_message(delivery: &Delivery, amounts: &mut Amounts, last_refusal: &mut Op
         }
         _ => {}
     }
+}
+
+fn add_sent(delivery: &Delivery, amounts: &mut Amounts) {
+    amounts.messages += 1;
+    amounts.recipients += delivery.recipients.len() as u64;
+    amounts.octets += delivery.size;
 }
 
 /// Returns the refusal; `None` if the sender has no part in it, because the upstream was unavailable.

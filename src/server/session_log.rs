@@ -288,6 +288,7 @@ impl SessionLog<'_> {
             MessageOutcome::Answered(reply) => ("refused", Some(reply.to_string())),
             MessageOutcome::Away(reason) => ("upstream-away", Some(reason.clone())),
             MessageOutcome::LostBefore => ("upstream-away", None),
+            MessageOutcome::Passed => ("passed", None),
             MessageOutcome::Report(ReportResult::Counted) => ("report", None),
             MessageOutcome::Report(ReportResult::NoReport | ReportResult::NoMessage) => ("no-report", None),
             MessageOutcome::Report(ReportResult::TooMany | ReportResult::Unavailable) => ("undecided", None),
@@ -305,15 +306,18 @@ impl SessionLog<'_> {
             MessageOutcome::Abandoned => ("abandoned", None),
         };
         metrics.mail.messages.with_label_values(&[result]).inc();
+        let is_sent = matches!(result, "delivered" | "passed");
+        if is_sent {
+            metrics.mail.recipients.with_label_values(&[result]).inc_by(accepted as u64);
+        }
+        // Weir does not see the message of a Postfix, and does not always hear its size.
         if result == "delivered" {
-            metrics.mail.recipients.with_label_values(&["delivered"]).inc_by(accepted as u64);
             metrics.mail.size.observe(*size as f64);
             metrics.mail.duration.observe(duration.as_secs_f64());
         }
-        // The throttle does not apply to delivered messages, because the upstream's administrator perhaps asks for the
-        // line of such a message. The upstream limits the number of these lines.
-        let permit =
-            if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
+        // The throttle does not apply to sent messages, because the administrator of the upstream or of Postfix perhaps
+        // asks for the line of such a message. That server limits the number of these lines.
+        let permit = if is_sent { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
         let mechanism = mechanism.as_deref();
         let (country, asn) = self.location();

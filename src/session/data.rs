@@ -276,6 +276,8 @@ impl State {
             MessageOutcome::OverLimit(_) | MessageOutcome::Suspended(_) | MessageOutcome::SenderMismatch(_) => {
                 (None, false)
             }
+            // Only a session of Postfix has this outcome, and Postfix replies itself.
+            MessageOutcome::Passed => (None, false),
             MessageOutcome::Undecided => (Some(undecided()), false),
             MessageOutcome::Away(_) => (Some(upstream_away(id, None)), false),
             MessageOutcome::ClientGone | MessageOutcome::LostBefore | MessageOutcome::Abandoned => (None, true),

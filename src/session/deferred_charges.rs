@@ -14,17 +14,18 @@ pub struct DeferredCharges {
 }
 
 impl DeferredCharges {
-    pub(super) fn refund(&mut self, charges: Vec<RefundableCharge>) {
+    /// Adds refunds.
+    pub fn refund(&mut self, charges: Vec<RefundableCharge>) {
         self.refunds.extend(charges);
     }
 
     /// Refunds those charges of a message that must be refunded if the message is not sent.
-    pub(super) fn refund_unsent(&mut self, charges: Vec<RefundableCharge>) {
+    pub fn refund_unsent(&mut self, charges: Vec<RefundableCharge>) {
         self.refunds.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
     }
 
     /// Records that the upstream has accepted the message for these recipients.
-    pub(super) fn deliver(&mut self, facts: Facts, recipients: impl Iterator<Item = Arc<str>>) {
+    pub fn deliver(&mut self, facts: Facts, recipients: impl Iterator<Item = Arc<str>>) {
         self.events.push(PolicyRequest::delivered(facts, recipients));
     }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub enum MessageOutcome {
     /// The upstream sent this reply, either to the whole message or before it had received the whole message.
     Answered(Reply),
+    /// A Postfix that asks Weir by the policy delegation protocol delivers the message itself: Weir has let it pass.
+    Passed,
     /// The message was for the report address.
     Report(ReportResult),
     /// The message exceeded the maximum size; all of it was read and discarded.

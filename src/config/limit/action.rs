@@ -7,7 +7,6 @@ use crate::policy::exception::{Length, UNTIL_RELEASED};
 use crate::policy::limit::{Action, Charge, Count, Delay, KnownValues, Ladder, Limit, Mode, Rung, Template, Verb};
 use crate::policy::matching::Field;
 use crate::policy::request::Stage;
-use crate::relay::UpstreamOptions;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,13 +58,13 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
         }
         add(read.map(|read| section::Placed { value: Action::Refuse(verb, read.value), span: read.span }));
     }
-    let route = named(&mut s, "route", "upstream", |name| upstream(name, cx));
-    if let Some(read) = route.as_ref().filter(|read| !read.value.enabled) {
+    let route = named(&mut s, "route", "upstream", |name| route(name, cx));
+    if let Some(read) = route.as_ref().filter(|read| !read.value.is_enabled) {
         let message =
             format!("route: the upstream \"{}\" is not enabled: what is routed to it hears 451", read.value.name);
         s.warn(&read.span, message, None);
     }
-    add(route.map(|read| section::Placed { value: Action::Route(read.value.name.clone()), span: read.span }));
+    add(route.map(|read| section::Placed { value: Action::Route(read.value.name), span: read.span }));
     add(suspension(&mut s));
     add(s.optional("lock", |value| length(value).map(Action::Lock)));
     add(named(&mut s, "notify", "notify", |name| cx.notifications.get(name).map(Action::Notify)));
@@ -117,12 +116,24 @@ fn named<T>(
     }
 }
 
-/// Finds the upstream that the action `route` names.
-fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, String> {
-    cx.upstreams.iter().find(|upstream| *upstream.name == *name).ok_or_else(|| {
-        let names: Vec<&str> = cx.upstreams.iter().map(|upstream| &*upstream.name).collect();
-        format!("there is no upstream \"{name}\"; known: {}", names.join(", "))
-    })
+/// Upstream that the action `route` names.
+struct Route {
+    name: Arc<str>,
+    is_enabled: bool,
+}
+
+/// Finds the upstream that the action `route` names. A configuration without upstreams only answers Postfix, which puts
+/// the mail on hold whatever the name.
+fn route(name: &str, cx: &Context<'_>) -> Result<Route, String> {
+    let found = cx.upstreams.iter().find(|upstream| *upstream.name == *name);
+    match found {
+        Some(upstream) => Ok(Route { name: upstream.name.clone(), is_enabled: upstream.enabled }),
+        None if cx.upstreams.is_empty() => Ok(Route { name: name.into(), is_enabled: true }),
+        None => {
+            let names: Vec<&str> = cx.upstreams.iter().map(|upstream| &*upstream.name).collect();
+            Err(format!("there is no upstream \"{name}\"; known: {}", names.join(", ")))
+        }
+    }
 }
 
 /// Reads a level, written as a multiple of the limit's rate.

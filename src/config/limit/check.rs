@@ -1,7 +1,7 @@
 //! Checks a limit for keys that contradict each other, and for conditions that can never be true.
 
 use super::moment::{Moment, is_of_history};
-use super::{Context, exceeded};
+use super::{Context, exceeded, policy_only};
 use crate::config::section::{Placed, Section};
 use crate::engine::distinct::MAX_OCTETS;
 use crate::policy::KnownTo;
@@ -51,7 +51,12 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     } else {
         warn_of_nobody(s, draft);
     }
-    if cx.has_logins() && !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
+    if !cx.takes_mail {
+        let at_once = |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::AtOnce, .. });
+        if let Some(message) = policy_only::doubt(draft.limit.count, draft.has(at_once)) {
+            s.source().warn_unless(&["listener"], &draft.count.span, message, None);
+        }
+    } else if cx.has_logins() && !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
         let message = "nothing is counted: no listener has logins";
         s.source().warn_unless(&["listener"], &draft.count.span, message, Some(NO_AUTH));
     }

@@ -34,6 +34,8 @@ pub struct Context<'a> {
     pub has_auth: bool,
     /// True if proxies are permitted to name the user with XCLIENT. Such a user needs no account in the users file.
     pub has_xclient: bool,
+    /// True if a listener takes mail itself. Otherwise Weir only answers Postfix.
+    pub takes_mail: bool,
     /// True if `[accounts]` names a table of login networks.
     pub has_login_networks: bool,
     /// True if Weir stores queue ids, by which outcomes of deliveries are attributed.

@@ -10,6 +10,7 @@ mod likelihood;
 mod matching;
 mod moment;
 mod pattern_hints;
+mod policy_only;
 mod rate;
 mod references;
 mod suspect;

@@ -3,18 +3,17 @@
 use super::Connection;
 use crate::accounts::{self, Peer};
 use crate::clock;
-use crate::policy::budgets::SessionCounters;
 use crate::policy::matching::Widths;
 use crate::relay::LoggedIn;
 use crate::server::message_pipe::{MessagePipe, Parts};
 use crate::server::upstream_requests::{ask_upstream, client_identity, log_in_at_upstream};
 use crate::server::waiting::{self, Waited};
-use crate::server::{decision_records, login_network};
+use crate::server::{deferred_charges, login_network, policy_decision};
 use crate::session::{
-    Admit, Attempt, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome,
-    Relay, Request, Session, Step, Verified,
+    Admit, Attempt, Body, Chunk, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome, Relay, Request,
+    Session, Step, Verified,
 };
-use crate::store::{Decided, Unavailable};
+use crate::store::Decided;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -107,11 +106,10 @@ impl Connection {
         }
         let now = clock::now();
         let (asked, counters) = admit.asked();
-        let decided = self.server.store.decide(now, asked, counters).await.unwrap_or_default();
+        let decided = policy_decision::decide(&self.server, &self.id, audience, now, asked, counters).await;
         let Decided { verdicts, slots, commit } = decided;
         self.slots.extend(slots);
         self.commit = commit.or(self.commit.take());
-        decision_records::give_accepted(&self.server.decisions, audience, &self.id, now, asked, &verdicts);
         admit.answer(verdicts, now)
     }
 
@@ -147,21 +145,10 @@ impl Connection {
         }
     }
 
-    /// Applies the session's deferred charges and refunds, without waiting for the commit of the charges. If the store
-    /// is unavailable, they are lost, as they are after a crash, and nothing is refunded.
+    /// Applies the session's deferred charges and refunds, without waiting for the commit of the charges.
     pub(super) async fn apply_deferred_charges(&mut self, session: &mut Session) {
-        let DeferredCharges { events, refunds } = session.take_deferred_charges();
-        let has_memories = self.server.store.policy().has_memories();
-        for asked in events {
-            if !has_memories && asked.is_of_deliveries() {
-                continue;
-            }
-            let decided = self.server.store.decide(clock::now(), &asked, &mut SessionCounters::default()).await;
-            self.commit = decided.unwrap_or_default().commit.or(self.commit.take());
-        }
-        if !refunds.is_empty() {
-            let _: Result<(), Unavailable> = self.server.store.give_back(clock::now(), &refunds).await;
-        }
+        let commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await;
+        self.commit = commit.or(self.commit.take());
     }
 
     pub(super) async fn relay(&mut self, mut relay: Relay) -> Step {

@@ -1,0 +1,87 @@
+//! Attributes of a request that Weir uses.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Attributes of a request. Attributes that Postfix leaves empty are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Value of `request`: `smtpd_access_policy`.
+    pub request: Option<Box<str>>,
+    pub state: Option<ProtocolState>,
+    /// Address of the SMTP client; `None` if Postfix does not know it.
+    pub client: Option<IpAddr>,
+    pub client_port: Option<Box<str>>,
+    /// Address and port of Postfix to which the SMTP client has connected.
+    pub server_address: Option<Box<str>>,
+    pub server_port: Option<Box<str>>,
+    pub helo: Option<Arc<str>>,
+    /// Sender. Empty for the null sender, and before MAIL.
+    pub sender: Arc<str>,
+    pub recipient: Option<Arc<str>>,
+    /// Declared size of the message in octets, or the true size at END-OF-MESSAGE.
+    pub size: Option<u64>,
+    /// Name of the message. Postfix makes it at the end of MAIL, so it is absent before the first MAIL, and names the
+    /// former message at the next MAIL.
+    pub instance: Option<Box<str>>,
+    /// User who has logged in, and the mechanism of the login.
+    pub user: Option<Arc<str>>,
+    pub mechanism: Option<Arc<str>>,
+    /// TLS version of the SMTP session.
+    pub tls: Option<Box<str>>,
+}
+
+/// Stage at which Postfix asks (`protocol_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolState {
+    Connect,
+    /// EHLO, HELO, VRFY or ETRN.
+    Command,
+    Mail,
+    Rcpt,
+    Data,
+    EndOfMessage,
+    /// A stage that Weir does not know. No limit applies to it.
+    Other,
+}
+
+impl ProtocolState {
+    /// Returns the stage of this name. Postfix calls DATA also what a client sends with BDAT.
+    pub fn of(name: &str) -> Self {
+        match name {
+            "CONNECT" => Self::Connect,
+            "EHLO" | "HELO" | "VRFY" | "ETRN" => Self::Command,
+            "MAIL" => Self::Mail,
+            "RCPT" => Self::Rcpt,
+            "DATA" | "BDAT" => Self::Data,
+            "END-OF-MESSAGE" => Self::EndOfMessage,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Attributes {
+    /// Returns the address of the client. If Postfix does not know the address, it is 0.0.0.0, so that the unknown
+    /// client gets the budgets of no other client.
+    pub fn client(&self) -> IpAddr {
+        self.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+    }
+
+    /// Returns the name of the SMTP session: the addresses and ports of its connection. Postfix before 3.0 sends no
+    /// ports. Then each message is a session.
+    pub fn session_name(&self) -> Box<str> {
+        let text = |value: &Option<Box<str>>| value.as_deref().unwrap_or_default().to_owned();
+        match &self.client_port {
+            Some(port) if self.client.is_some() => {
+                let (server, server_port) = (text(&self.server_address), text(&self.server_port));
+                format!("{} {port} {server} {server_port}", self.client()).into()
+            }
+            _ => format!("message {}", text(&self.instance)).into(),
+        }
+    }
+
+    /// Returns the declared size of the message.
+    pub(super) fn declared_size(&self) -> Option<u64> {
+        self.size.filter(|size| *size > 0)
+    }
+}

@@ -1,0 +1,346 @@
+//! Questions that a request leads to, one after another: about the connection, the login, the envelope, the message and
+//! its size.
+
+use super::action::Action;
+use super::attributes::{Attributes, ProtocolState};
+use super::options::LastStage;
+use super::pending::{Pending, occasion, true_up};
+use super::smtp_session::{KnownUser, SmtpSession};
+use crate::policy::budgets::{RefundWhen, RefundableCharge, SessionCounters};
+use crate::policy::request::{Event, Facts, Novelty, PolicyRequest};
+use crate::policy::verdict::{Ruling, Verdict};
+use crate::session::{DecidedEvent, MessageOutcome, Record};
+use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
+use std::mem::take;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Next thing that a request needs from the driver.
+pub enum Step {
+    /// Look up facts about the user.
+    LookUp(Box<UserLookup>),
+    /// Ask policy.
+    Ask(Box<Question>),
+    /// Wait before the answer.
+    Delay(Delayed),
+    /// Answer with this action.
+    Answer(Box<SmtpSession>, Action),
+}
+
+/// Question to policy.
+pub struct Question {
+    pending: Pending,
+    asked: PolicyRequest,
+    purpose: Purpose,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Connect,
+    Login,
+    Command,
+    /// MAIL and a recipient, or one of them.
+    Envelope,
+    Message,
+    End,
+}
+
+/// Question to the accounts: facts about a user.
+pub struct UserLookup {
+    pending: Pending,
+    user: Arc<str>,
+    known: KnownUser,
+}
+
+/// Verdicts whose answer is delayed.
+pub struct Delayed {
+    question: Box<Question>,
+    verdicts: Vec<Verdict>,
+    now: Timestamp,
+    time: Duration,
+}
+
+/// Maximum sum of the delays of one request. Postfix waits 100 s for an answer (smtpd_policy_service_timeout).
+const MAX_DELAY: Duration = Duration::from_secs(90);
+
+impl SmtpSession {
+    /// Takes a request, and returns the next step.
+    pub fn request(mut self: Box<Self>, attributes: Attributes, now: Timestamp) -> Step {
+        self.note(&attributes, now);
+        let (is_stage_admitted, recipient, delayed) = (false, None, Duration::ZERO);
+        Pending { session: self, attributes, is_stage_admitted, recipient, delayed }.advance(now)
+    }
+}
+
+impl Pending {
+    /// Returns the next question, or the answer if everything is decided.
+    fn advance(self, now: Timestamp) -> Step {
+        let state = self.attributes.state.unwrap_or(ProtocolState::Other);
+        if state == ProtocolState::Other || self.session.has_passed(&self.attributes) {
+            return self.answer(now);
+        }
+        if !self.session.is_connected {
+            let facts = self.session.facts(None);
+            return self.ask(Purpose::Connect, facts, vec![Event::Connect]);
+        }
+        if let Some(user) = self.attributes.user.clone().filter(|user| self.session.user.as_ref() != Some(user)) {
+            return Step::LookUp(Box::new(UserLookup { pending: self, user, known: KnownUser::default() }));
+        }
+        match state {
+            ProtocolState::Command if !self.is_stage_admitted => {
+                let facts = Facts { sender: None, ..self.session.facts(Some(&self.attributes)) };
+                self.ask(Purpose::Command, facts, vec![Event::Command])
+            }
+            ProtocolState::Mail | ProtocolState::Rcpt => self.advance_envelope(state, now),
+            ProtocolState::Data | ProtocolState::EndOfMessage => self.advance_message(state, now),
+            _ => self.answer(now),
+        }
+    }
+
+    /// Asks about MAIL and a recipient. If RCPT is the last stage, the first recipient also counts the message.
+    fn advance_envelope(self, state: ProtocolState, now: Timestamp) -> Step {
+        let is_rcpt = state == ProtocolState::Rcpt;
+        let max = self.session.options.max_recipients;
+        let recipient = self.attributes.recipient.clone().filter(|_| is_rcpt);
+        let Some(message) = &self.session.message else { return self.answer(now) };
+        let is_new = |recipient: &Arc<str>| self.recipient.is_none() && !message.has(recipient);
+        let recipient = recipient.filter(is_new);
+        if recipient.is_some() && message.recipients.len() >= max {
+            let text = format!("4.5.3 A message has at most {max} recipients here; send the rest in another");
+            return Step::Answer(self.session, Action::Refuse(Reply::new(452, text)));
+        }
+        let mail = (!message.is_mail_admitted).then_some(Event::Mail);
+        let events: Vec<Event> = mail.into_iter().chain(recipient.map(Event::Recipient)).collect();
+        if !events.is_empty() {
+            let facts = self.session.facts(Some(&self.attributes));
+            return self.ask(Purpose::Envelope, facts, events);
+        }
+        match is_rcpt && !message.is_admitted && self.session.last_stage() == LastStage::Rcpt {
+            true => self.ask_message(),
+            false => self.answer(now),
+        }
+    }
+
+    /// Asks about the message at DATA or END-OF-MESSAGE.
+    fn advance_message(self, state: ProtocolState, now: Timestamp) -> Step {
+        let Some(message) = &self.session.message else { return self.answer(now) };
+        if !message.is_mail_admitted {
+            let facts = self.session.facts(Some(&self.attributes));
+            return self.ask(Purpose::Envelope, facts, vec![Event::Mail]);
+        }
+        if !message.is_admitted {
+            return self.ask_message();
+        }
+        match state == ProtocolState::EndOfMessage && !self.is_stage_admitted {
+            true => {
+                let facts = self.message_facts();
+                let event = Event::End { size: Some(self.attributes.size.unwrap_or(0)) };
+                self.ask(Purpose::End, facts, vec![event])
+            }
+            false => self.answer(now),
+        }
+    }
+
+    fn ask_message(self) -> Step {
+        let facts = self.message_facts();
+        self.ask(Purpose::Message, facts, vec![Event::Message])
+    }
+
+    fn ask(self, purpose: Purpose, facts: Facts, events: Vec<Event>) -> Step {
+        let charges = self.session.message.iter().flat_map(|message| &message.charges);
+        let declared = match purpose {
+            Purpose::End => charges.filter(|charged| charged.until.is_of_size()).cloned().collect(),
+            _ => Vec::new(),
+        };
+        let asked = PolicyRequest { facts, events, declared, ..PolicyRequest::default() };
+        Step::Ask(Box::new(Question { pending: self, asked, purpose }))
+    }
+
+    /// Ends a request whose events are admitted.
+    fn answer(mut self, now: Timestamp) -> Step {
+        let state = self.attributes.state.unwrap_or(ProtocolState::Other);
+        let last = self.session.last_stage();
+        let facts = self.session.facts(Some(&self.attributes));
+        let Some(message) = &mut self.session.message else { return Step::Answer(self.session, Action::Dunno) };
+        let route = message.route.clone();
+        let added = self.recipient.take().map(|(recipient, charges)| {
+            message.charges.extend(charges);
+            message.add(recipient.clone());
+            recipient
+        });
+        match (state, last) {
+            (ProtocolState::Rcpt, LastStage::Rcpt) => self.session.settle(facts, added.into_iter().collect()),
+            (ProtocolState::Data, LastStage::Data) if !message.is_settled => {
+                let recipients = message.recipients.clone();
+                self.session.settle(facts, recipients);
+            }
+            (ProtocolState::EndOfMessage, _) if self.is_stage_admitted => {
+                let size = self.attributes.size.unwrap_or(0);
+                self.session.finish_message(MessageOutcome::Passed, facts, size, now);
+            }
+            _ => {}
+        }
+        Step::Answer(self.session, route.map_or(Action::Dunno, Action::Hold))
+    }
+
+    /// Ends a request that is refused, or that cannot be decided. The recipient of this request is not admitted.
+    fn refuse(mut self, action: Action, outcome: Option<MessageOutcome>, now: Timestamp) -> Step {
+        self.give_back_recipient();
+        if let (Some(ProtocolState::EndOfMessage), Some(outcome)) = (self.attributes.state, outcome) {
+            let facts = self.session.facts(Some(&self.attributes));
+            self.session.finish_message(outcome, facts, self.attributes.size.unwrap_or(0), now);
+        }
+        Step::Answer(self.session, action)
+    }
+}
+
+impl UserLookup {
+    pub fn user(&self) -> &Arc<str> {
+        &self.user
+    }
+
+    pub fn client(&self) -> IpAddr {
+        self.pending.session.client()
+    }
+
+    /// Takes the groups of the user, and whether the client is in a login network of the user.
+    pub fn set(&mut self, groups: Arc<[Box<str>]>, registered_network: Option<bool>) {
+        (self.known.groups, self.known.registered_network) = (groups, registered_network);
+    }
+
+    /// Returns the facts of the login, for its novelty.
+    pub fn facts(&self) -> Facts {
+        let Self { pending, user, known } = self;
+        Facts {
+            user: Some(user.clone()),
+            authenticated: true,
+            has_account: true,
+            groups: known.groups.clone(),
+            registered_network: known.registered_network,
+            sender: None,
+            size: None,
+            ..pending.session.facts(Some(&pending.attributes))
+        }
+    }
+
+    /// Goes on to the question about the login. `novelty`: properties of the login that are new for the user.
+    pub fn answer(mut self, novelty: Novelty) -> Step {
+        self.known.novelty = novelty;
+        let facts = Facts { novelty, ..self.facts() };
+        let Self { mut pending, known, .. } = self;
+        pending.session.known_user = known;
+        pending.ask(Purpose::Login, facts, vec![Event::Login])
+    }
+}
+
+impl Question {
+    /// Returns the request to policy, and the counters of the session.
+    pub fn asked(&mut self) -> (&PolicyRequest, &mut SessionCounters) {
+        (&self.asked, &mut self.pending.session.counters)
+    }
+
+    /// Makes policy return the numbers of each limit also for events that pass.
+    pub fn want_evaluations(&mut self) {
+        self.asked.wants_evaluations = true;
+    }
+
+    pub fn session(&self) -> &SmtpSession {
+        &self.pending.session
+    }
+
+    /// Applies policy's verdicts: one per event, in order; none if the store does not answer. `now` is the time of the
+    /// decision.
+    pub fn answer(mut self: Box<Self>, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
+        if verdicts.len() < self.asked.events.len() {
+            return self.pending.refuse(Action::Undecided, Some(MessageOutcome::Undecided), now);
+        }
+        let Self { pending, asked, .. } = &mut *self;
+        for (event, verdict) in asked.events.iter().zip(&mut verdicts) {
+            let (Some(stage), delay) = (event.stage(), verdict.delay) else { continue };
+            let decided = || DecidedEvent::unmeasured(now, asked.facts.clone(), event.clone(), delay);
+            let SmtpSession { recorder, .. } = &mut *pending.session;
+            let occasion = occasion(&asked.facts, now);
+            recorder.record_verdict(verdict, stage, occasion, decided);
+        }
+        let time: Duration = verdicts.iter().map(|verdict| verdict.delay).sum();
+        let time = time.min(MAX_DELAY.saturating_sub(pending.delayed));
+        // The reply to the end of a message is never delayed: a client that gives up would send the message again.
+        let is_end = pending.attributes.state == Some(ProtocolState::EndOfMessage);
+        if time.is_zero() || is_end {
+            return self.apply(verdicts, now);
+        }
+        pending.delayed += time;
+        Step::Delay(Delayed { question: self, verdicts, now, time })
+    }
+
+    fn apply(self, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
+        // Postfix still waits, so charges that would be refunded only if it left are no longer refundable.
+        let is_kept = |charged: &RefundableCharge| charged.until != RefundWhen::Heard;
+        verdicts.iter_mut().for_each(|verdict| verdict.charges.retain(is_kept));
+        let Self { mut pending, asked, purpose } = self;
+        let mut refused = None;
+        for (event, mut verdict) in asked.events.iter().zip(verdicts) {
+            if let Some(message) = &mut pending.session.message {
+                message.route = verdict.route.take().or(message.route.take());
+                if purpose == Purpose::End {
+                    true_up(message, &mut verdict);
+                }
+            }
+            match take(&mut verdict.ruling) {
+                Ruling::Pass => pending.admitted(event, &asked.facts, verdict),
+                // MAIL was refused, and the answer to its RCPT is that refusal.
+                Ruling::Skipped => {}
+                Ruling::Refuse(refusal) => {
+                    let decided = DecidedEvent::new(now, &asked.facts, event.clone(), &mut verdict);
+                    pending.session.deferred.refund(verdict.charges);
+                    let outcome = MessageOutcome::OverLimit(refusal.clone());
+                    let occasion = occasion(&asked.facts, now);
+                    let (parties, hostname) = (pending.parties(event), pending.session.options.hostname.clone());
+                    let (reply, _) = pending.session.recorder.refused(*refusal, decided, parties, occasion, &hostname);
+                    refused.get_or_insert((reply, outcome));
+                }
+                Ruling::Suspended(suspended) => {
+                    let decided = DecidedEvent::new(now, &asked.facts, event.clone(), &mut verdict);
+                    let outcome = MessageOutcome::Suspended(suspended.clone());
+                    let occasion = occasion(&asked.facts, now);
+                    let parties = pending.parties(event);
+                    let reply = pending.session.recorder.suspended(*suspended, decided, parties, occasion);
+                    refused.get_or_insert((reply, outcome));
+                }
+            }
+        }
+        match refused {
+            Some((reply, outcome)) => {
+                let outcome = matches!(purpose, Purpose::Message | Purpose::End).then_some(outcome);
+                pending.refuse(Action::Refuse(reply), outcome, now)
+            }
+            None => pending.advance(now),
+        }
+    }
+}
+
+impl Delayed {
+    pub fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// Carries out the verdicts after the delay.
+    pub fn elapsed(self) -> Step {
+        self.question.apply(self.verdicts, self.now)
+    }
+
+    /// Ends the request because Postfix left during the delay, or because Weir stops. Refunds the charges of the delayed
+    /// events: Postfix asks again, or its client sends the message again.
+    pub fn broken_off(self, is_client_gone: bool) -> Box<SmtpSession> {
+        let mut pending = self.question.pending;
+        pending.give_back_recipient();
+        let mut session = pending.session;
+        if is_client_gone {
+            session.recorder.push(Record::LeftDuringDelay { delay: self.time });
+        }
+        self.verdicts.into_iter().for_each(|verdict| session.deferred.refund(verdict.charges));
+        session
+    }
+}

@@ -1,0 +1,286 @@
+//! Reader of requests: lines `name=value`, and an empty line at the end. It keeps only the attributes that Weir uses, and
+//! only values of a bounded length, so a connection needs bounded memory.
+
+use super::attributes::{Attributes, ProtocolState};
+use memchr::memchr;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Maximum octets of a line that is kept. Postfix itself shortens attributes to `line_length_limit`, by default 2048.
+const MAX_LINE: usize = 4096;
+
+/// Maximum octets of a request. Whatever sends more is not Postfix.
+const MAX_REQUEST: usize = 16 * 1024 * 1024;
+
+/// Value of the attribute `request`.
+const REQUEST: &str = "smtpd_access_policy";
+
+/// Reader of the requests of one connection.
+#[derive(Default)]
+pub struct RequestReader {
+    attributes: Attributes,
+    /// Beginning of a line whose end has not arrived.
+    line: Vec<u8>,
+    /// True while the rest of an overlong line is skipped.
+    is_skipping: bool,
+    /// Octets of the request so far.
+    octets: usize,
+    /// First error of the request.
+    error: Option<RequestError>,
+}
+
+/// Result of reading.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    /// The end of the request has not arrived.
+    Incomplete,
+    Request(Box<Attributes>),
+    /// A request that cannot be used. The next request can follow.
+    Unusable(RequestError),
+    /// The octets are no request, so nothing after them can be used.
+    Broken(RequestError),
+}
+
+/// Error in a request. The name is that of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    TooLong(&'static str),
+    /// The value contains a control character, or is no number or address.
+    Malformed(&'static str),
+    Missing(&'static str),
+    /// `request` is not `smtpd_access_policy`.
+    OtherRequest,
+    NoAttribute,
+    TooLarge,
+}
+
+impl std::fmt::Display for RequestError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLong(name) => write!(f, "the value of {name} is longer than {MAX_LINE} octets"),
+            Self::Malformed(name) => write!(f, "the value of {name} is malformed"),
+            Self::Missing(name) => write!(f, "{name}= is missing"),
+            Self::OtherRequest => write!(f, "request= is not {REQUEST}"),
+            Self::NoAttribute => write!(f, "a line is no name=value"),
+            Self::TooLarge => write!(f, "it is larger than {MAX_REQUEST} octets"),
+        }
+    }
+}
+
+impl RequestReader {
+    /// Reads octets until the end of a request. Returns the number of octets that were read.
+    pub fn read(&mut self, input: &[u8]) -> (usize, Read) {
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let end = memchr(b'\n', rest);
+            let octets = end.map_or(rest.len(), |end| end + 1);
+            (used, self.octets) = (used + octets, self.octets + octets);
+            if self.octets > MAX_REQUEST {
+                return (used, Read::Broken(RequestError::TooLarge));
+            }
+            let Some(end) = end else {
+                self.keep(rest);
+                return (used, Read::Incomplete);
+            };
+            if std::mem::take(&mut self.is_skipping) {
+                continue;
+            }
+            let taken = match self.line.is_empty() {
+                true => self.take(&rest[..end]),
+                false => {
+                    let mut line = std::mem::take(&mut self.line);
+                    line.extend_from_slice(&rest[..end]);
+                    self.take(&line)
+                }
+            };
+            if let Some(read) = taken {
+                return (used, read);
+            }
+        }
+    }
+
+    /// Returns whether the beginning of a request has arrived, but not its end.
+    pub fn is_within_request(&self) -> bool {
+        self.octets > 0
+    }
+
+    /// Keeps the beginning of a line. Skips a line that is too long.
+    fn keep(&mut self, part: &[u8]) {
+        if self.is_skipping {
+            return;
+        }
+        self.line.extend_from_slice(&part[..part.len().min(MAX_LINE + 1)]);
+        if self.line.len() > MAX_LINE {
+            let line = std::mem::take(&mut self.line);
+            self.refuse_overlong(&line);
+            self.is_skipping = true;
+        }
+    }
+
+    fn refuse_overlong(&mut self, line: &[u8]) {
+        let name = line.split(|byte| *byte == b'=').next().unwrap_or_default();
+        if let Some(name) = known(name) {
+            self.error.get_or_insert(RequestError::TooLong(name));
+        }
+    }
+
+    /// Takes a line without its line feed. Returns the result at the end of the request.
+    fn take(&mut self, line: &[u8]) -> Option<Read> {
+        if line.is_empty() {
+            return Some(self.end());
+        }
+        if line.len() > MAX_LINE {
+            self.refuse_overlong(line);
+            return None;
+        }
+        let Some(equals) = memchr(b'=', line) else {
+            return Some(Read::Broken(RequestError::NoAttribute));
+        };
+        if let Some(name) = known(&line[..equals])
+            && let Err(error) = set(&mut self.attributes, name, &line[equals + 1..])
+        {
+            self.error.get_or_insert(error);
+        }
+        None
+    }
+
+    fn end(&mut self) -> Read {
+        let Self { attributes, error, .. } = std::mem::take(self);
+        match (attributes.request.as_deref(), error) {
+            (None, _) => Read::Broken(RequestError::Missing("request")),
+            (Some(request), _) if request != REQUEST => Read::Broken(RequestError::OtherRequest),
+            (_, Some(error)) => Read::Unusable(error),
+            _ if attributes.state.is_none() => Read::Unusable(RequestError::Missing("protocol_state")),
+            _ => Read::Request(Box::new(attributes)),
+        }
+    }
+}
+
+/// Names of the attributes that Weir uses.
+const KNOWN: [&str; 14] = [
+    "request",
+    "protocol_state",
+    "client_address",
+    "client_port",
+    "server_address",
+    "server_port",
+    "helo_name",
+    "sender",
+    "recipient",
+    "size",
+    "instance",
+    "sasl_username",
+    "sasl_method",
+    "encryption_protocol",
+];
+
+fn known(name: &[u8]) -> Option<&'static str> {
+    KNOWN.into_iter().find(|known| known.as_bytes() == name)
+}
+
+/// Sets an attribute. If the same attribute comes twice, the last value counts.
+fn set(attributes: &mut Attributes, name: &'static str, value: &[u8]) -> Result<(), RequestError> {
+    let malformed = || RequestError::Malformed(name);
+    if value.iter().any(|byte| byte.is_ascii_control()) {
+        return Err(malformed());
+    }
+    let text = String::from_utf8_lossy(value);
+    let given = Some(&*text).filter(|text| !text.is_empty());
+    match name {
+        "request" => attributes.request = given.map(Into::into),
+        "protocol_state" => attributes.state = given.map(ProtocolState::of),
+        "client_address" => {
+            let address = given.filter(|address| *address != "unknown");
+            let parse = |address: &str| address.parse().map(|address: IpAddr| address.to_canonical());
+            attributes.client = address.map(parse).transpose().map_err(|_| malformed())?;
+        }
+        // Postfix sends 0 for a connection without a port.
+        "client_port" => attributes.client_port = given.filter(|port| *port != "0").map(Into::into),
+        "server_address" => attributes.server_address = given.map(Into::into),
+        "server_port" => attributes.server_port = given.map(Into::into),
+        "helo_name" => attributes.helo = given.map(Arc::from),
+        "sender" => attributes.sender = text.as_ref().into(),
+        "recipient" => attributes.recipient = given.map(Arc::from),
+        "size" => attributes.size = given.map(str::parse).transpose().map_err(|_| malformed())?,
+        "instance" => attributes.instance = given.map(Into::into),
+        "sasl_username" => attributes.user = given.map(Arc::from),
+        "sasl_method" => attributes.mechanism = given.map(Arc::from),
+        _ => attributes.tls = given.map(Into::into),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: &str = "request=smtpd_access_policy\nprotocol_state=RCPT\n";
+
+    fn read(text: impl AsRef<[u8]>) -> Read {
+        let (mut reader, text) = (RequestReader::default(), text.as_ref());
+        let whole = reader.read(text);
+        // The result is the same if the octets arrive one by one.
+        let mut reader = RequestReader::default();
+        let single = text.iter().find_map(|byte| match reader.read(&[*byte]).1 {
+            Read::Incomplete => None,
+            end => Some(end),
+        });
+        assert_eq!(single.unwrap_or(Read::Incomplete), whole.1);
+        whole.1
+    }
+
+    #[test]
+    fn a_request_has_the_attributes_that_weir_uses() {
+        let text = format!(
+            "{START}client_address=::ffff:192.0.2.7\nclient_port=4711\nsender=\nrecipient=b@example.net\nsize=0\nunknown=1=2\n\
+             instance=1.2.3.0\nsasl_username=alice\nrecipient=c@example.net\n\n"
+        );
+        let Read::Request(request) = read(text) else { panic!() };
+        assert_eq!(request.client, Some("192.0.2.7".parse().unwrap()));
+        assert_eq!((&*request.sender, request.recipient.as_deref()), ("", Some("c@example.net")));
+        assert_eq!((request.size, request.user.as_deref()), (Some(0), Some("alice")));
+        assert_eq!(&*request.session_name(), "192.0.2.7 4711  ");
+    }
+
+    #[test]
+    fn a_request_that_is_wrong_gets_an_error() {
+        use RequestError::{Malformed, Missing, NoAttribute, OtherRequest, TooLong};
+        let long = "x".repeat(1 << 20);
+        for (text, result) in [
+            ("\n".to_owned(), Read::Broken(Missing("request"))),
+            ("a=b\n\n".to_owned(), Read::Broken(Missing("request"))),
+            ("request=other\n\n".to_owned(), Read::Broken(OtherRequest)),
+            ("EHLO example\r\n".to_owned(), Read::Broken(NoAttribute)),
+            ("request=smtpd_access_policy\n\n".to_owned(), Read::Unusable(Missing("protocol_state"))),
+            (format!("{START}sender={long}\n\n"), Read::Unusable(TooLong("sender"))),
+            (format!("{START}sender=a\0b\n\n"), Read::Unusable(Malformed("sender"))),
+            (format!("{START}recipient=a\r\n\n"), Read::Unusable(Malformed("recipient"))),
+            (format!("{START}size=-1\n\n"), Read::Unusable(Malformed("size"))),
+            (format!("{START}client_address=example\n\n"), Read::Unusable(Malformed("client_address"))),
+            (format!("{START}sender=a"), Read::Incomplete),
+        ] {
+            assert_eq!(read(&text), result, "{:.60}", text);
+        }
+    }
+
+    #[test]
+    fn an_unknown_attribute_of_any_length_is_skipped() {
+        let long = "x".repeat(1 << 20);
+        for text in [format!("{START}new={long}\n\n"), format!("{START}{long}\n\n"), format!("{START}\0\r=\0\n\n")] {
+            assert!(matches!(read(&text), Read::Request(_)), "{:.60}", text);
+        }
+        let mut reader = RequestReader::default();
+        reader.read(format!("{START}new={long}").as_bytes());
+        assert!(reader.line.capacity() <= 2 * MAX_LINE + 2, "{}", reader.line.capacity());
+    }
+
+    #[test]
+    fn a_request_without_end_is_broken_off() {
+        let mut reader = RequestReader::default();
+        let part = vec![b'x'; 1 << 20];
+        let ends = (0..17).map(|_| reader.read(&part).1).collect::<Vec<_>>();
+        assert_eq!(ends[16], Read::Broken(RequestError::TooLarge));
+        assert!(ends[..16].iter().all(|end| *end == Read::Incomplete));
+    }
+}

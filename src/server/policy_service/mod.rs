@@ -1,0 +1,229 @@
+//! Listener for the policy delegation protocol of Postfix: drives the sessions of [`delegation`](crate::delegation) as
+//! `connection.rs` drives those of SMTP clients.
+
+mod connection;
+mod sessions;
+
+use super::open_sessions::SessionEntry;
+use super::services::Server;
+use super::session_id::session_id;
+use super::session_records::{self, RecordOrigin};
+use super::{deferred_charges, policy_decision};
+use crate::clock;
+use crate::delegation::{Action, Attributes, Options, Question, SmtpSession, Step, Stranger, UserLookup};
+use crate::policy::request::Location;
+use crate::server::connection_limits::ConnectionPermit;
+use crate::server::login_network;
+use crate::server::stop::Stop;
+use crate::session::Record;
+use crate::store::PendingCommit;
+use connection::{PolicyConnection, Stream, Waited};
+use prometheus::IntGauge;
+use sessions::{Open, Sessions, Taken};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::MissedTickBehavior;
+
+/// Service of one listener. Its SMTP sessions are shared by all policy connections.
+pub struct PolicyService {
+    server: Arc<Server>,
+    options: Arc<Options>,
+    sessions: Sessions,
+}
+
+/// Interval of checks for SMTP sessions of which nothing is heard any more.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Decision on a request.
+struct Decision {
+    /// `None` if Postfix has left, or Weir stops, during the delay of the answer.
+    action: Option<Action>,
+    /// Commit of the charges. Postfix gets no answer before it.
+    commit: Option<PendingCommit>,
+    records: Vec<Record>,
+    origin: Origin,
+}
+
+/// Session from which records come.
+struct Origin {
+    id: Arc<str>,
+    client: IpAddr,
+    user: Option<Arc<str>>,
+    location: Location,
+}
+
+impl Origin {
+    fn of(session: &SmtpSession) -> Self {
+        let (client, location) = (session.client(), session.location());
+        Self { id: session.id().clone(), client, user: session.user().cloned(), location }
+    }
+}
+
+impl PolicyService {
+    pub fn new(server: Arc<Server>, options: Arc<Options>) -> Arc<Self> {
+        Arc::new(Self { server, options, sessions: Sessions::default() })
+    }
+
+    /// Returns the gauge of the open policy connections.
+    pub fn open_connections(&self) -> IntGauge {
+        self.server.metrics.connections.sessions.with_label_values(&[&*self.options.name])
+    }
+
+    /// Serves a policy connection to its end.
+    pub async fn serve(self: Arc<Self>, stream: impl Stream, peer: IpAddr, permit: ConnectionPermit, stop: Stop) {
+        PolicyConnection::new(stream, peer, permit, stop).run(self).await;
+    }
+
+    /// Ends sessions of which nothing is heard any more. Returns never.
+    pub async fn forget_regularly(&self) {
+        let mut ticks = tokio::time::interval(FORGET_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let (now, message_timeout) = (clock::now(), self.server.options.message_timeout);
+            let over = self.sessions.take_if(|session| session.remembered_until(message_timeout) <= now);
+            for open in over {
+                self.end(open).await;
+            }
+        }
+    }
+
+    /// Ends all sessions because Weir stops.
+    pub fn stop(&self) {
+        for mut open in self.sessions.take_if(|_| true) {
+            open.session.stop(clock::now());
+            self.report(&open.session.take_records(), &Origin::of(&open.session), true);
+        }
+    }
+
+    /// Ends a session: refunds the charges of a message that has not passed its last stage.
+    async fn end(&self, mut open: Open) {
+        open.session.end(clock::now());
+        self.warn_of_missing_stage();
+        // Nobody waits for the commit of a refund.
+        let _ = deferred_charges::apply(&self.server, open.session.take_deferred_charges()).await;
+        self.report(&open.session.take_records(), &Origin::of(&open.session), true);
+    }
+
+    /// Logs that messages are no longer refunded.
+    fn warn_of_missing_stage(&self) {
+        if self.options.refunds.is_newly_exhausted() {
+            tracing::warn!(
+                listener = &*self.options.name,
+                last_stage = self.options.last_stage.name(),
+                "Postfix never asks at last-stage: unsent messages stay charged until it does"
+            );
+        }
+    }
+
+    /// Ends the session of this name, unless another policy connection uses it at present.
+    async fn end_named(&self, name: &str) {
+        if let Some(open) = self.sessions.remove(name) {
+            self.end(open).await;
+        }
+    }
+
+    /// Takes the session of a request. Begins a session if there is none.
+    async fn session(&self, name: Box<str>, attributes: &Attributes) -> (Taken<'_>, Open) {
+        let (taken, open) = self.sessions.take(name).await;
+        let open = match open {
+            Some(open) if open.session.is_other_session(attributes) => {
+                self.end(open).await;
+                None
+            }
+            open => open,
+        };
+        let open = open.unwrap_or_else(|| self.begin(attributes));
+        (taken, open)
+    }
+
+    fn begin(&self, attributes: &Attributes) -> Open {
+        let (id, client, now) = (session_id(), attributes.client(), clock::now());
+        let listener = self.options.name.clone();
+        let entry = SessionEntry { id: id.clone(), listener, client, since: now, user: None };
+        let location = self.server.store.policy().locations.find(client);
+        let session = SmtpSession::new(self.options.clone(), Stranger { id, client, location }, now);
+        Open { session: Box::new(session), listed: self.server.sessions.add(entry) }
+    }
+
+    /// Decides on a request, and waits for the delay of its answer.
+    async fn decide(
+        &self,
+        name: Box<str>,
+        attributes: Attributes,
+        connection: &mut PolicyConnection<impl Stream>,
+    ) -> Decision {
+        let (taken, Open { session, listed }) = self.session(name, &attributes).await;
+        let (had_user, mut commit) = (session.user().is_some(), None);
+        let mut step = session.request(attributes, clock::now());
+        let (mut session, action) = loop {
+            step = match step {
+                Step::LookUp(lookup) => self.look_up(lookup).await,
+                Step::Ask(question) => self.ask(question, &mut commit).await,
+                Step::Delay(delayed) => {
+                    let _counted = self.server.metrics.limits.count_delayed(delayed.time());
+                    self.server.top.add_delay(clock::now());
+                    match connection.delay(delayed.time()).await {
+                        Waited::Elapsed => delayed.elapsed(),
+                        Waited::Gone => break (delayed.broken_off(true), None),
+                        Waited::Stopping => break (delayed.broken_off(false), None),
+                    }
+                }
+                Step::Answer(session, action) => break (session, Some(action)),
+            };
+        };
+        commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await.or(commit);
+        if let Some(user) = session.user().filter(|_| !had_user) {
+            listed.logged_in(user);
+        }
+        self.warn_of_missing_stage();
+        let (records, origin) = (session.take_records(), Origin::of(&session));
+        taken.put_back(Open { session, listed });
+        if let Some(surplus) = self.sessions.take_surplus() {
+            self.end(surplus).await;
+        }
+        Decision { action, commit, records, origin }
+    }
+
+    async fn look_up(&self, mut lookup: Box<UserLookup>) -> Step {
+        let (user, client) = (lookup.user().clone(), lookup.client());
+        let groups = match &self.server.accounts {
+            Some(accounts) => accounts.groups(&user).await,
+            None => Arc::default(),
+        };
+        let registered = login_network::registered_network(&self.server, client, &user, Some(&groups)).await;
+        lookup.set(groups, registered);
+        let novelty = self.server.store.novelty(clock::now(), &lookup.facts()).await;
+        lookup.answer(novelty)
+    }
+
+    async fn ask(&self, mut question: Box<Question>, commit: &mut Option<PendingCommit>) -> Step {
+        let audience = self.server.decisions.audience_of_accepted();
+        if !audience.is_empty() {
+            question.want_evaluations();
+        }
+        let (id, now) = (question.session().id().clone(), clock::now());
+        let (asked, counters) = question.asked();
+        let decided = policy_decision::decide(&self.server, &id, audience, now, asked, counters).await;
+        *commit = decided.commit.or(commit.take());
+        question.answer(decided.verdicts, now)
+    }
+
+    /// Reports the records of a session. `is_sent`: the answer could be sent.
+    fn report(&self, records: &[Record], Origin { id, client, user, location }: &Origin, is_sent: bool) {
+        if records.is_empty() {
+            return;
+        }
+        let origin = RecordOrigin {
+            session: id,
+            listener: &self.options.name,
+            client: *client,
+            user: user.as_deref(),
+            is_trusted: false,
+            location: *location,
+            via: None,
+        };
+        session_records::report(&self.server, records, &origin, is_sent);
+    }
+}

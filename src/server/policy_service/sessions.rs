@@ -1,0 +1,108 @@
+//! SMTP sessions of Postfix, by their names. A request takes its session out, and puts it back after the decision.
+
+use crate::delegation::SmtpSession;
+use crate::server::open_sessions::ListedSession;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Maximum number of sessions. Each process of Postfix has one at a time, so this is far more than one Postfix has.
+const MAX_SESSIONS: usize = 20_000;
+
+/// Sessions of a listener. The lock is held to take, put back or remove sessions, and never across an `await`.
+#[derive(Default)]
+pub struct Sessions {
+    entries: Mutex<HashMap<Box<str>, Entry>>,
+    /// Signals that a session was put back or removed.
+    returned: Notify,
+}
+
+enum Entry {
+    Idle(Open),
+    /// A request has taken the session.
+    Taken,
+}
+
+impl Entry {
+    fn idle(self) -> Option<Open> {
+        if let Self::Idle(open) = self { Some(open) } else { None }
+    }
+}
+
+/// Session, with its place in the list for administrators.
+pub struct Open {
+    pub session: Box<SmtpSession>,
+    pub listed: ListedSession,
+}
+
+/// Right to put a session back. If it is dropped instead, the session is forgotten, so that no other request waits for
+/// it forever.
+pub struct Taken<'a> {
+    sessions: &'a Sessions,
+    name: Option<Box<str>>,
+}
+
+impl Sessions {
+    /// Takes the session of this name; `None` if there is none. Waits while another request has taken it: Postfix
+    /// repeats a request on a new connection if the answer is late.
+    pub async fn take(&self, name: Box<str>) -> (Taken<'_>, Option<Open>) {
+        loop {
+            let returned = self.returned.notified();
+            let found = self.lock().insert(name.clone(), Entry::Taken);
+            match found {
+                Some(Entry::Taken) => returned.await,
+                Some(Entry::Idle(open)) => return (Taken { sessions: self, name: Some(name) }, Some(open)),
+                None => return (Taken { sessions: self, name: Some(name) }, None),
+            }
+        }
+    }
+
+    /// Removes the session of this name, unless a request has taken it.
+    pub fn remove(&self, name: &str) -> Option<Open> {
+        let mut entries = self.lock();
+        if let Some(Entry::Taken) = entries.get(name) {
+            return None;
+        }
+        entries.remove(name).and_then(Entry::idle)
+    }
+
+    /// Removes the idle sessions that meet a condition.
+    pub fn take_if(&self, is_over: impl Fn(&SmtpSession) -> bool) -> Vec<Open> {
+        let mut entries = self.lock();
+        let over = entries.extract_if(|_, entry| matches!(entry, Entry::Idle(open) if is_over(&open.session)));
+        over.filter_map(|(_, entry)| entry.idle()).collect()
+    }
+
+    /// Removes the idle session that was used least recently if there are more than [`MAX_SESSIONS`].
+    pub fn take_surplus(&self) -> Option<Open> {
+        let mut entries = self.lock();
+        if entries.len() <= MAX_SESSIONS {
+            return None;
+        }
+        let last = |entry: &Entry| if let Entry::Idle(open) = entry { Some(open.session.last_request()) } else { None };
+        let oldest = entries.iter().filter_map(|(name, entry)| Some((last(entry)?, name))).min()?.1.clone();
+        entries.remove(&oldest).and_then(Entry::idle)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken<'_> {
+    pub fn put_back(mut self, open: Open) {
+        if let Some(name) = self.name.take() {
+            self.sessions.lock().insert(name, Entry::Idle(open));
+            self.sessions.returned.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = self.name.take() {
+            self.sessions.lock().remove(&name);
+            self.sessions.returned.notify_waiters();
+        }
+    }
+}
