@@ -54,6 +54,7 @@ mod password_files;
 mod peers;
 mod policy;
 mod policy_service;
+mod postfix_policy;
 mod proxy_benchmark;
 mod proxy_protocol;
 mod real_clients;
