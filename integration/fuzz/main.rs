@@ -15,6 +15,7 @@ mod config;
 mod cut;
 mod data;
 mod from_header;
+mod policy_request;
 mod proxy;
 mod reply;
 mod report;
@@ -32,6 +33,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("config", config::target),
     ("data", data::target),
     ("from_header", from_header::target),
+    ("policy-request", policy_request::target),
     ("proxy", proxy::target),
     ("reply", reply::target),
     ("report", report::target),
