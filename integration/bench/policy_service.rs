@@ -1,0 +1,178 @@
+//! Benchmark of the policy delegation protocol: `cargo bench --bench policy_service`. Processes of Postfix ask Weir, with
+//! two durable limits, and a responder that always says DUNNO, in turns. Prints the requests per second and the
+//! processor time of both, and their ratio. The goal is half of the responder's rate.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
+
+#[path = "../harness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "it is there for the tests, which use all of it")]
+mod harness;
+
+use harness::{Process, Site};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Numbers of concurrent processes of Postfix.
+const ASKERS: [usize; 2] = [1, 20];
+
+/// Turns of each server, and the time of one turn.
+const TURNS: usize = 5;
+const TURN: Duration = Duration::from_secs(2);
+
+/// Two limits that are charged at each recipient, and refuse nothing.
+const LIMITS: &str = "[[limit]]\nname = \"day\"\ncount = \"recipients\"\nper = [\"user\"]\n\
+     algorithm = \"token-bucket\"\nrate = \"100000000 / 1d\"\n\
+     [[limit]]\nname = \"hour\"\ncount = \"recipients\"\nper = [\"client\"]\n\
+     algorithm = \"token-bucket\"\nrate = \"100000000 / 1h\"\n";
+
+/// A server that answers requests.
+struct Server {
+    name: &'static str,
+    address: SocketAddr,
+    process: u32,
+    requests: u64,
+    seconds: f64,
+    cpu: f64,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    // `cargo test --benches` only checks that the benchmark starts.
+    if arguments.iter().any(|argument| argument == "--test") {
+        return;
+    }
+    if arguments.iter().any(|argument| argument == "--respond") {
+        return respond();
+    }
+    let site = Site::new(&format!(
+        "listener.postfix = {{ protocol = \"postfix-policy\", address = \"127.0.0.1:0\" }}\n{LIMITS}"
+    ));
+    let weir = site.start();
+    let (mut responder, address) = start_responder();
+    for askers in ASKERS {
+        let mut servers = [Server::new("responder", address, responder.id()), Server::of_weir(&weir)];
+        for turn in 0..TURNS {
+            servers.iter_mut().for_each(|server| server.take_turn(askers, turn));
+        }
+        report(askers, &servers);
+    }
+    responder.kill().unwrap();
+    responder.wait().unwrap();
+}
+
+/// Prints the rates of both servers and their ratio.
+fn report(askers: usize, servers: &[Server]) {
+    let rate = |server: &Server| server.requests as f64 / server.seconds;
+    for server in servers {
+        let cpu = server.cpu / server.requests as f64 * 1e6;
+        println!(
+            "{askers:>3} connections  {:<10} {:>8.0} requests/s  {cpu:>5.1} µs of CPU each",
+            server.name,
+            rate(server)
+        );
+    }
+    let ratio = rate(&servers[1]) / rate(&servers[0]);
+    println!("{askers:>3} connections  ratio of the rates: {:.0} % (goal: at least 50 %)", (ratio * 100.0).floor());
+}
+
+impl Server {
+    fn new(name: &'static str, address: SocketAddr, process: u32) -> Self {
+        Self { name, address, process, requests: 0, seconds: 0.0, cpu: 0.0 }
+    }
+
+    fn of_weir(weir: &Process) -> Self {
+        Self::new("weir", weir.address("postfix"), weir.id())
+    }
+
+    /// Lets this number of processes of Postfix ask for a while.
+    fn take_turn(&mut self, askers: usize, turn: usize) {
+        let (began, cpu, answered) = (Instant::now(), cpu(self.process), AtomicU64::new(0));
+        let (address, until) = (self.address, began + TURN);
+        std::thread::scope(|scope| {
+            for asker in 0..askers {
+                let answered = &answered;
+                scope.spawn(move || answered.fetch_add(ask(address, turn * askers + asker, until), Ordering::Relaxed));
+            }
+        });
+        self.requests += answered.load(Ordering::Relaxed);
+        self.seconds += began.elapsed().as_secs_f64();
+        self.cpu += self::cpu(self.process) - cpu;
+    }
+}
+
+/// Asks until `until`, as a process of Postfix does: about messages with one recipient in SMTP sessions of their own.
+/// Returns the number of answers.
+fn ask(address: SocketAddr, asker: usize, until: Instant) -> u64 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut answer = [0; 64];
+    let mut requests = 0;
+    while Instant::now() < until {
+        let request = request(asker, requests);
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut length = 0;
+        while !answer[..length].ends_with(b"\n\n") {
+            match stream.read(&mut answer[length..]).unwrap() {
+                0 => panic!("the server has closed the connection"),
+                read => length += read,
+            }
+        }
+        assert_eq!(&answer[..length], b"action=DUNNO\n\n");
+        requests += 1;
+    }
+    requests
+}
+
+/// Returns a request with all attributes that Postfix 3.7 sends.
+fn request(asker: usize, number: u64) -> String {
+    let (user, port) = (number % 1000, 1024 + number % 60_000);
+    format!(
+        "request=smtpd_access_policy\nprotocol_state=RCPT\nprotocol_name=ESMTP\nclient_address=192.0.2.{}\n\
+         client_name=client.example.org\nclient_port={port}\nreverse_client_name=client.example.org\n\
+         server_address=192.0.2.1\nserver_port=587\nhelo_name=client.example.org\nsender=user{user}@example.org\n\
+         recipient=r{number}@example.net\nrecipient_count=0\nqueue_id=\ninstance={asker:x}.65f0.{number:x}.0\nsize=2000\n\
+         etrn_domain=\nstress=\nsasl_method=PLAIN\nsasl_username=user{user}\nsasl_sender=\nccert_subject=\n\
+         ccert_issuer=\nccert_fingerprint=\nccert_pubkey_fingerprint=\nencryption_protocol=TLSv1.3\n\
+         encryption_cipher=TLS_AES_256_GCM_SHA384\nencryption_keysize=256\npolicy_context=\n\n",
+        asker % 200
+    )
+}
+
+/// Starts the responder, which is this program with the argument `--respond`. Returns its address.
+fn start_responder() -> (Child, SocketAddr) {
+    let program = std::env::current_exe().unwrap();
+    let mut child = Command::new(program).arg("--respond").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim().parse().unwrap())
+}
+
+/// Answers every request with DUNNO. Prints the address.
+fn respond() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    for stream in listener.incoming() {
+        std::thread::spawn(move || {
+            let mut stream = stream.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let (mut space, mut last) = ([0; 4096], [0; 2]);
+            while let Ok(read @ 1..) = stream.read(&mut space) {
+                last = if read == 1 { [last[1], space[0]] } else { [space[read - 2], space[read - 1]] };
+                if last == *b"\n\n" && stream.write_all(b"action=DUNNO\n\n").is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Returns the processor time of a process in seconds, user and system.
+fn cpu(process: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = text.rsplit(") ").next().unwrap().split(' ').collect();
+    // Fields 14 and 15 of proc(5), in ticks of 10 ms.
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) as f64 / 100.0
+}
