@@ -111,6 +111,7 @@ fn open(folder: &Path, node: &str) -> Arc<Store> {
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
         shared: Some(shared),
+        budget_octets: weir::store::BUDGET_OCTETS,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

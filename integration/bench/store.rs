@@ -221,6 +221,7 @@ fn open_with(path: &Path, policy: Policy, metrics: Arc<Metrics>) -> Arc<Store> {
         on_failure: OnFailure::Allow,
         shared: None,
         refusals: RefusalOptions::default(),
+        budget_octets: weir::store::BUDGET_OCTETS,
         outcomes: None,
     };
     Arc::new(Store::open(&options, policy, metrics).unwrap())

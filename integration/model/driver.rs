@@ -99,6 +99,7 @@ impl World {
             on_failure: OnFailure::Allow,
             shared: None,
             refusals: store::RefusalOptions::default(),
+            budget_octets: weir::store::BUDGET_OCTETS,
             outcomes: None,
         };
         let store = Store::open(&options, real(&limits), Arc::new(Metrics::new().unwrap())).unwrap();

@@ -60,7 +60,7 @@ use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
 pub use trial::{LimitOnTrial, limit_on_trial};
 pub use values::quoted;
-use values::{choice, count, host_name, text};
+use values::{choice, count, host_name, octets, text};
 
 /// A configuration without errors; the contents of certificates, keys and the users file are not checked yet.
 pub struct Config {
@@ -231,6 +231,9 @@ impl Config {
 /// Key of a URL whose path may contain a token.
 const WEBHOOK: &str = "webhook";
 
+/// Bounds of the memory for budgets, in octets.
+const BUDGET_MEMORY: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 30;
+
 /// Title of the section of a limit.
 const LIMIT: &str = "[[limit]]";
 
@@ -391,12 +394,17 @@ impl Reader {
         let on_failure = s.value("on-failure", "\"allow\"", choice(&kinds));
         let MaxNewBudgets(most) = MaxNewBudgets::default();
         let max_new_budgets = s.value("max-new-budgets", &most.to_string(), count(1..=100_000_000));
+        let budget_octets = s.value("budget-memory", "\"24M\"", |value| match octets(value)? {
+            octets if !BUDGET_MEMORY.contains(&octets) => Err("it must be from 1M to 64G".to_owned()),
+            octets => usize::try_from(octets).map_err(|_| "it is too large for this machine".to_owned()),
+        });
         let refusals = refusal_history::read(&mut s);
         let shared = shared_state::read(&mut s, &self.folder, &mut places.state_secrets);
         s.finish();
         let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
         let path = self.folder.join(path);
-        (store::Options { path, durability, on_failure, shared, refusals, outcomes: None }, max_new_budgets)
+        let options = store::Options { path, durability, on_failure, shared, budget_octets, refusals, outcomes: None };
+        (options, max_new_budgets)
     }
 }
 

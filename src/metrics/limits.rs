@@ -27,6 +27,8 @@ pub struct LimitMetrics {
     pub notices: IntCounterVec,
     /// Number of budgets in memory.
     pub budgets: IntGauge,
+    /// Memory that these budgets take, in octets.
+    pub budget_octets: IntGauge,
     /// For each limit: number of new keys that had to share one budget. A limit creates only a certain number of new
     /// budgets in an hour; after that, all new keys share one budget.
     pub new_budgets_shared: IntCounterVec,
@@ -96,6 +98,7 @@ impl LimitMetrics {
             grants_in_force: build.gauge("weir_grants_in_force", "Grants in force")?,
             notices: build.counters("weir_notices_total", "Notifications sent", &["notify", "limit"])?,
             budgets: build.gauge("weir_budgets_in_memory", "Budgets in memory")?,
+            budget_octets: build.gauge("weir_budget_memory_bytes", "Memory that the budgets in memory take")?,
             new_budgets_shared: build.counters(
                 "weir_new_budgets_shared_total",
                 "New keys that share a budget, because their limit has made max-new-budgets in the last hour",

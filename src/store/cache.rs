@@ -2,16 +2,19 @@
 
 mod eviction;
 mod folding;
+mod shard;
+mod slot;
 mod unread;
 mod volatile;
 
 use super::commit_queue::{Commit, NEVER_WRITTEN, Queue};
 use super::hashed_key::{HashedKey, HashedKeyRef};
 use crate::engine::State;
-use crate::policy::budgets::{Budget, Change, Key, KeyRef, Loaded};
+use crate::policy::budgets::{Budget, Change, KeyRef, Loaded};
 use crate::time::Timestamp;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use shard::Shard;
+use slot::{Slot, Stage};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -22,53 +25,19 @@ use tokio::sync::oneshot;
 /// only if two of their budgets are in the same shard.
 pub struct BudgetCache {
     shards: Box<[Mutex<Shard>]>,
-    /// Approximate memory that all budgets take, in octets.
+    /// Memory for budgets, in octets. While budgets take more memory, budgets that are in the table are dropped from
+    /// memory.
+    max_octets: usize,
+    /// Memory that all budgets take, in octets.
     octets: AtomicUsize,
+    /// True if changed budgets take much memory: see [`BudgetCache::must_fold`].
+    must_fold: AtomicBool,
     /// Latest time at which a transaction ran, in microseconds since 1970; `i64::MIN` before the first transaction.
     latest: AtomicI64,
     /// Number of budgets dropped from memory since the start.
     dropped: AtomicUsize,
     /// Index of the shard with which eviction continues when memory is needed again.
     sweep_at: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Shard {
-    budgets: HashMap<Key, Slot, foldhash::fast::RandomState>,
-    /// Budgets that have changed since the writer last took this list.
-    changed: Vec<HashedKey>,
-    /// Budgets that the loader is reading, each with the channels of the transactions that wait for it.
-    loading: HashMap<Key, Vec<oneshot::Sender<()>>>,
-    /// Budgets whose row in the table could not be read.
-    unread: Vec<HashedKey>,
-    /// Number of slots without a budget. This is the number that was left when such slots were last dropped, plus the
-    /// number inserted since then.
-    empty: usize,
-}
-
-struct Slot {
-    budget: Option<Budget>,
-    stage: Stage,
-    /// True if a transaction has used the budget since eviction last checked the budget.
-    recently_used: bool,
-    /// Epoch of the queue in which the budget's filter was last written to the file or read from it: see
-    /// [`Queue::epoch`].
-    written_epoch: u64,
-}
-
-/// Relation between a budget in memory and its row in the file's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// The row equals the budget.
-    Folded,
-    /// The writer is writing the row.
-    Folding,
-    Changed,
-    /// The row could not be read. The budget counts from zero, in memory only, until the row can be read. The contents
-    /// of the row are then added to the budget.
-    Unread,
-    /// The budget counts things that exist at present, such as open sessions. The budget is never written to the file.
-    Volatile,
 }
 
 /// Result of [`BudgetCache::transact`].
@@ -91,25 +60,9 @@ pub enum Transacted<R> {
 /// same shard.
 pub const SHARDS: usize = 256;
 
-/// Octets of memory that a budget takes in addition to its key and its filter: the slot, the entry in the hash map, and
-/// the allocator's overhead.
-const SLOT_OVERHEAD_OCTETS: usize = 112;
-
 /// Maximum time by which the latest transaction can be later than a transaction that has not waited. A larger
 /// difference means that the wall clock was set back.
 const MAX_REORDERING: Duration = Duration::from_secs(10);
-
-impl Default for BudgetCache {
-    fn default() -> Self {
-        Self {
-            shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect(),
-            octets: AtomicUsize::new(0),
-            latest: AtomicI64::new(i64::MIN),
-            dropped: AtomicUsize::new(0),
-            sweep_at: AtomicUsize::new(0),
-        }
-    }
-}
 
 /// The shards that a transaction has locked, each with its index.
 struct LockedShards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
@@ -121,8 +74,8 @@ impl LockedShards<'_> {
         Some(&mut self.0[at].1)
     }
 
-    fn slot(&mut self, hashed_key: HashedKeyRef<'_>) -> Option<&mut Slot> {
-        self.shard(hashed_key)?.budgets.get_mut(hashed_key.key.as_str())
+    fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+        self.shard(hashed_key)?.edit(hashed_key, act)
     }
 }
 
@@ -133,6 +86,19 @@ fn shard_of(order: i64) -> usize {
 }
 
 impl BudgetCache {
+    /// Creates an empty cache. `max_octets` is the memory for budgets, in octets.
+    pub fn new(max_octets: usize) -> Self {
+        Self {
+            shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect(),
+            max_octets,
+            octets: AtomicUsize::new(0),
+            must_fold: AtomicBool::new(false),
+            latest: AtomicI64::new(i64::MIN),
+            dropped: AtomicUsize::new(0),
+            sweep_at: AtomicUsize::new(0),
+        }
+    }
+
     /// Runs `act` on these budgets if all of them are in memory, stores the changed budgets, and appends the changes to
     /// the writer's queue. If `has_to_be_durable` is true and the row of one of the budgets could not be read, the
     /// transaction is refused.
@@ -161,22 +127,33 @@ impl BudgetCache {
         let now = self.decision_time(now, began);
         let (mut freed, mut unread) = (0, Vec::new());
         let take = |(n, hashed_key): (usize, &HashedKeyRef<'_>)| {
-            let slot = held.slot(*hashed_key)?;
-            unread.extend((slot.stage == Stage::Unread).then_some(n));
-            slot.budget.take().inspect(|budget| freed += filter_octets(budget))
+            held.edit(*hashed_key, |slot| {
+                unread.extend((slot.stage == Stage::Unread).then_some(n));
+                freed += slot.octets();
+                slot.take()
+            })?
         };
         let mut loaded: Loaded = hashed_keys.iter().enumerate().map(take).collect();
         unread.into_iter().for_each(|index| loaded.set_unread(index));
         let answer = act(now, &mut loaded);
         let (mut changes, mut taken, mut is_free) = (Vec::with_capacity(hashed_keys.len()), 0, true);
         for (&hashed_key, after) in hashed_keys.iter().zip(loaded.into_slots()) {
-            let Some(slot) = held.slot(hashed_key) else { continue };
-            slot.recently_used = true;
-            slot.budget = after.budget;
-            taken += slot.budget.as_ref().map_or(0, filter_octets);
+            let is_changed = after.change.is_some();
+            let budget = after.budget.as_ref().filter(|_| is_changed).cloned();
+            let put = |slot: &mut Slot| {
+                slot.recently_used = true;
+                if is_changed {
+                    slot.put(after.budget)
+                } else {
+                    slot.put_back(after.budget)
+                }
+                taken += slot.octets();
+                slot.stage
+            };
+            let Some(stage) = held.edit(hashed_key, put) else { continue };
             if let Some(change) = after.change {
-                is_free &= slot.stage == Stage::Volatile;
-                changes.push((hashed_key, change));
+                is_free &= stage == Stage::Volatile;
+                changes.push((hashed_key, budget, change));
             }
         }
         if taken != freed {
@@ -191,7 +168,7 @@ impl BudgetCache {
     /// Returns a copy of a budget. The outer `None` means that the key is not in memory. The inner `None` means that
     /// the key has no budget.
     pub fn peek(&self, hashed_key: HashedKeyRef<'_>) -> Option<Option<Budget>> {
-        self.lock(shard_of(hashed_key.order)).budgets.get(hashed_key.key.as_str()).map(|slot| slot.budget.clone())
+        self.lock(shard_of(hashed_key.order)).get(hashed_key).map(Slot::budget)
     }
 
     /// Returns the budgets that the loader must be asked to read. Also returns a receiver for each budget that is not
@@ -202,19 +179,18 @@ impl BudgetCache {
         hashed_keys: &[HashedKeyRef<'_>],
     ) -> (Vec<HashedKey>, Vec<oneshot::Receiver<()>>) {
         let (mut to_load, mut waits) = (Vec::new(), Vec::new());
-        for hashed_key in hashed_keys {
-            let Some(shard) = held.shard(*hashed_key) else { continue };
-            if shard.budgets.contains_key(hashed_key.key.as_str()) {
+        for &hashed_key in hashed_keys {
+            let Some(shard) = held.shard(hashed_key) else { continue };
+            if shard.contains(hashed_key) {
+                continue;
+            }
+            // A volatile budget is never in the file.
+            if hashed_key.key.is_volatile() {
+                let octets = shard.insert(hashed_key, None, Stage::Volatile, NEVER_WRITTEN, true);
+                self.octets.fetch_add(octets, Ordering::Relaxed);
                 continue;
             }
             let hashed_key = hashed_key.owned();
-            // A volatile budget is never in the file.
-            if hashed_key.key.is_volatile() {
-                let slot =
-                    Slot { budget: None, stage: Stage::Volatile, recently_used: true, written_epoch: NEVER_WRITTEN };
-                self.put(shard, hashed_key, slot);
-                continue;
-            }
             let (done, wait) = oneshot::channel();
             waits.push(wait);
             let others = shard.loading.entry(hashed_key.key.clone()).or_insert_with(|| {
@@ -229,17 +205,17 @@ impl BudgetCache {
     /// Subtracts 1 from the level of a volatile budget, for example when a session ends.
     pub fn release(&self, hashed_key: HashedKeyRef<'_>) {
         let mut shard = self.lock(shard_of(hashed_key.order));
-        let Some(slot) = shard.budgets.get_mut(hashed_key.key.as_str()) else { return };
-        slot.budget = slot.budget.take().filter(|budget| budget.state.level > 1.0).map(|mut budget| {
-            budget.state.level -= 1.0;
-            budget
-        });
-        if slot.budget.is_none()
-            && slot.stage == Stage::Volatile
-            && let Some((key, slot)) = shard.budgets.remove_entry(hashed_key.key.as_str())
-        {
-            self.octets.fetch_sub(octets(&key, &slot), Ordering::Relaxed);
-        }
+        let release = |slot: &mut Slot| {
+            let before = slot.octets();
+            slot.put(slot.budget().filter(|budget| budget.state.level > 1.0).map(|mut budget| {
+                budget.state.level -= 1.0;
+                budget
+            }));
+            (slot.octets().wrapping_sub(before), slot.stage == Stage::Volatile && !slot.has_budget())
+        };
+        let Some((taken, is_over)) = shard.edit(hashed_key, release) else { return };
+        let freed = if is_over { shard.remove(hashed_key) } else { 0 };
+        self.octets.fetch_add(taken.wrapping_sub(freed), Ordering::Relaxed);
     }
 
     /// Inserts budgets that were read from the file, and wakes the transactions that wait for them. `epoch` is the
@@ -251,14 +227,11 @@ impl BudgetCache {
             let mut shard = self.lock(shard_of(hashed_key.order));
             // Dropping the senders wakes the waiting transactions.
             shard.loading.remove(&hashed_key.key);
-            if shard.budgets.contains_key(&hashed_key.key) {
+            if shard.contains(hashed_key.borrowed()) {
                 late.push((hashed_key, budget));
             } else {
-                self.put(
-                    &mut shard,
-                    hashed_key,
-                    Slot { budget, stage: Stage::Folded, recently_used: true, written_epoch: epoch },
-                );
+                let octets = shard.insert(hashed_key.borrowed(), budget, Stage::Folded, epoch, true);
+                self.octets.fetch_add(octets, Ordering::Relaxed);
             }
         }
         late
@@ -267,28 +240,31 @@ impl BudgetCache {
     /// Calls `take` with the key of each budget in memory.
     pub fn for_each_key(&self, mut take: impl FnMut(KeyRef<'_>)) {
         for index in 0..SHARDS {
-            let shard = self.lock(index);
-            let used = shard.budgets.iter().filter(|(_, slot)| slot.budget.is_some());
-            used.for_each(|(key, _)| take(key.borrowed()));
+            self.lock(index).for_each(|key, slot| {
+                if slot.has_budget() {
+                    take(key);
+                }
+            });
         }
     }
 
     /// Calls `take` with each budget in memory that is in the shard at this index, below [`SHARDS`]. No decision on these
     /// budgets can be made meanwhile.
     pub fn for_each_in_shard(&self, index: usize, mut take: impl FnMut(KeyRef<'_>, State)) {
-        for (key, slot) in &self.lock(index).budgets {
-            if let Some(budget) = &slot.budget {
-                take(key.borrowed(), budget.state);
+        self.lock(index).for_each(|key, slot| {
+            if let Some(state) = slot.state() {
+                take(key, state);
             }
-        }
+        });
     }
 
-    fn octets(&self) -> usize {
+    /// Returns the memory that the budgets take, in octets.
+    pub fn octets(&self) -> usize {
         self.octets.load(Ordering::Relaxed)
     }
 
     pub fn len(&self) -> usize {
-        (0..SHARDS).map(|index| self.lock(index).budgets.len()).sum()
+        (0..SHARDS).map(|index| self.lock(index).len()).sum()
     }
 
     /// Returns the latest time at which a transaction ran; `None` before the first transaction.
@@ -309,14 +285,6 @@ impl BudgetCache {
         now
     }
 
-    fn put(&self, shard: &mut Shard, hashed_key: HashedKey, slot: Slot) {
-        self.octets.fetch_add(octets(&hashed_key.key, &slot), Ordering::Relaxed);
-        shard.empty += usize::from(slot.budget.is_none());
-        if let Some(before) = shard.budgets.insert(hashed_key.key.clone(), slot) {
-            self.octets.fetch_sub(octets(&hashed_key.key, &before), Ordering::Relaxed);
-        }
-    }
-
     fn lock_shards(&self, hashed_keys: &[HashedKeyRef<'_>]) -> LockedShards<'_> {
         let mut indices: Vec<usize> = hashed_keys.iter().map(|hashed_key| shard_of(hashed_key.order)).collect();
         indices.sort_unstable();
@@ -333,41 +301,35 @@ impl BudgetCache {
 
 impl LockedShards<'_> {
     fn has_unread(&mut self, hashed_keys: &[HashedKeyRef<'_>]) -> bool {
-        hashed_keys.iter().any(|hashed_key| self.slot(*hashed_key).is_some_and(|slot| slot.stage == Stage::Unread))
+        let mut is_unread =
+            |hashed_key| self.shard(hashed_key)?.get(hashed_key).map(|slot| slot.stage == Stage::Unread);
+        hashed_keys.iter().any(|hashed_key| is_unread(*hashed_key) == Some(true))
     }
 }
 
 /// Marks these budgets as changed and appends the changes to the writer's queue.
 fn queue_changes(
     held: &mut LockedShards<'_>,
-    changes: Vec<(HashedKeyRef<'_>, Change)>,
+    changes: Vec<(HashedKeyRef<'_>, Option<Budget>, Change)>,
     queue: &Queue,
     began: Instant,
 ) -> Commit {
     let mut appending = queue.append();
     let (mut any, mut all) = (false, true);
-    for (hashed_key, change) in changes {
-        let Some(shard) = held.shard(hashed_key) else { continue };
-        let Some(slot) = shard.budgets.get_mut(hashed_key.key.as_str()) else { continue };
-        match slot.stage {
-            Stage::Unread => {
-                all = false;
-                continue;
+    for (hashed_key, budget, change) in changes {
+        let append = |slot: &mut Slot| {
+            let Some(budget) = &budget else { return };
+            match slot.stage {
+                Stage::Unread => return all = false,
+                Stage::Volatile => return,
+                Stage::Changed | Stage::Folded | Stage::Folding => slot.stage = Stage::Changed,
             }
-            Stage::Volatile => continue,
-            Stage::Changed | Stage::Folded | Stage::Folding => {}
-        }
-        let before = std::mem::replace(&mut slot.stage, Stage::Changed);
-        if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {
-            appending.push(hashed_key, budget, &change, &mut slot.written_epoch);
-            any = true;
-        }
-        if before != Stage::Changed
-            // Use the key in the map, whose text can be shared, instead of a new copy.
-            && let Some((key, _)) = shard.budgets.get_key_value(hashed_key.key.as_str())
-        {
-            shard.changed.push(HashedKey { order: hashed_key.order, key: key.clone() });
-        }
+            if let Some(appending) = &mut appending {
+                appending.push(hashed_key, budget, &change, &mut slot.written_epoch);
+                any = true;
+            }
+        };
+        held.edit(hashed_key, append);
     }
     match appending {
         Some(appending) if any => {
@@ -377,12 +339,4 @@ fn queue_changes(
         }
         Some(_) | None => Commit::NEVER,
     }
-}
-
-fn filter_octets(budget: &Budget) -> usize {
-    budget.seen.as_ref().map_or(0, |seen| seen.octets())
-}
-
-fn octets(key: &Key, slot: &Slot) -> usize {
-    SLOT_OVERHEAD_OCTETS + key.as_str().len() + slot.budget.as_ref().map_or(0, filter_octets)
 }

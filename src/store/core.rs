@@ -111,7 +111,7 @@ impl Core {
             options: options.clone(),
             shared,
             policy: RwLock::new(Arc::new(policy)),
-            cache: BudgetCache::default(),
+            cache: BudgetCache::new(options.budget_octets),
             queue: Queue::default(),
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),

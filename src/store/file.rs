@@ -52,7 +52,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Size of each connection's page cache, in KiB. The number is negative, because SQLite's `cache_size` takes a negative
 /// number as KiB.
-const CACHE_KIB: i64 = -16_384;
+const CACHE_KIB: i64 = -2_048;
 
 /// Number of attempts to copy the file while a Weir process folds its journal.
 const COPY_ATTEMPTS: usize = 5;

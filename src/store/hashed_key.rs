@@ -29,14 +29,19 @@ impl<T: AsRef<str>> HashedKey<T> {
     /// Hashes a key. The hash is stored in the file, so the hash function must never change. The hash function has no
     /// secret. A client that chooses keys with the same hash gains nothing: the rows of these keys are only neighbours.
     pub fn of(key: Key<T>) -> Self {
-        let mut hasher = SipHasher13::new();
-        hasher.write(key.as_str().as_bytes());
-        Self { order: hasher.finish().cast_signed(), key }
+        Self { order: order([key.as_str()]), key }
     }
 
     pub fn borrowed(&self) -> HashedKeyRef<'_> {
         HashedKey { order: self.order, key: self.key.borrowed() }
     }
+}
+
+/// Hashes a key whose text consists of these parts: see [`HashedKey::of`].
+pub fn order<const N: usize>(parts: [&str; N]) -> i64 {
+    let mut hasher = SipHasher13::new();
+    parts.iter().for_each(|part| hasher.write(part.as_bytes()));
+    hasher.finish().cast_signed()
 }
 
 impl HashedKeyRef<'_> {

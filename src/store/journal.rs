@@ -49,37 +49,7 @@ impl Default for Entry {
 
 impl Entry {
     pub fn push(&mut self, key: KeyRef<'_>, budget: &Budget, seen: Seen<'_>) {
-        let key = key.as_str().as_bytes();
-        // A key is always shorter, because it consists of the limit's name, addresses and a user name, whose lengths
-        // are bounded.
-        let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT | TIMES);
-        let mark = match (&budget.seen, &seen) {
-            (None, _) => 0,
-            (Some(_), Seen::Whole) => WHOLE,
-            (Some(_), Seen::Learnt(_)) => LEARNT,
-        } | if budget.times.is_some() { TIMES } else { 0 };
-        let out = &mut self.bytes;
-        out.extend_from_slice(&(length | mark).to_le_bytes());
-        out.extend_from_slice(&key[..usize::from(length)]);
-        out.extend_from_slice(&budget.state.at.micros().to_le_bytes());
-        out.extend_from_slice(&budget.state.level.to_le_bytes());
-        match (&budget.seen, seen) {
-            (Some(filter), Seen::Whole) => {
-                let bytes = seen_bytes(filter);
-                // The length fits into a u32, because a filter has at most some megabytes.
-                out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-                out.extend_from_slice(&bytes);
-            }
-            (Some(_), Seen::Learnt(values)) => {
-                out.extend_from_slice(&(values.len() as u32).to_le_bytes());
-                values.iter().for_each(|value| out.extend_from_slice(&value.to_bytes()));
-            }
-            (None, _) => {}
-        }
-        if let Some(times) = &budget.times {
-            out.extend_from_slice(&(times.iter().len() as u32).to_le_bytes());
-            write_times(times, out);
-        }
+        write_record(key.as_str(), budget, seen, &mut self.bytes);
         self.records += 1;
     }
 
@@ -103,6 +73,69 @@ impl Entry {
         seal(&mut self.bytes);
         &self.bytes
     }
+}
+
+/// Appends a record without a budget: only the length of the key and the key.
+pub fn write_key(key: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(&key_length(key).to_le_bytes());
+    out.extend_from_slice(&key.as_bytes()[..usize::from(key_length(key))]);
+}
+
+/// Returns the length of a key in octets. A key is always shorter than the maximum, because it consists of the limit's
+/// name, addresses and a user name, whose lengths are bounded.
+fn key_length(key: &str) -> u16 {
+    u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT | TIMES)
+}
+
+/// Appends a record.
+pub fn write_record(key: &str, budget: &Budget, seen: Seen<'_>, out: &mut Vec<u8>) {
+    let mark = match (&budget.seen, &seen) {
+        (None, _) => 0,
+        (Some(_), Seen::Whole) => WHOLE,
+        (Some(_), Seen::Learnt(_)) => LEARNT,
+    } | if budget.times.is_some() { TIMES } else { 0 };
+    let length = key_length(key);
+    out.extend_from_slice(&(length | mark).to_le_bytes());
+    out.extend_from_slice(&key.as_bytes()[..usize::from(length)]);
+    out.extend_from_slice(&budget.state.at.micros().to_le_bytes());
+    out.extend_from_slice(&budget.state.level.to_le_bytes());
+    match (&budget.seen, seen) {
+        (Some(filter), Seen::Whole) => {
+            let begin = out.len();
+            out.extend_from_slice(&[0; size_of::<u32>()]);
+            write_seen(filter, out);
+            // The length fits into a u32, because a filter has at most some megabytes.
+            let length = (out.len() - begin - size_of::<u32>()) as u32;
+            out[begin..][..size_of::<u32>()].copy_from_slice(&length.to_le_bytes());
+        }
+        (Some(_), Seen::Learnt(values)) => {
+            out.extend_from_slice(&(values.len() as u32).to_le_bytes());
+            values.iter().for_each(|value| out.extend_from_slice(&value.to_bytes()));
+        }
+        (None, _) => {}
+    }
+    if let Some(times) = &budget.times {
+        out.extend_from_slice(&(times.iter().len() as u32).to_le_bytes());
+        write_times(times, out);
+    }
+}
+
+/// Returns the key at the beginning of a record. `None` if the record is damaged.
+pub fn record_key(mut bytes: &[u8]) -> Option<&[u8]> {
+    let length = u16::from_le_bytes(take(&mut bytes)?);
+    cut(&mut bytes, usize::from(length & !(WHOLE | LEARNT | TIMES)))
+}
+
+/// Reads a budget from a record that contains the whole filter, if the budget has a filter. `None` if the record is
+/// damaged, or has no budget.
+pub fn read_record(mut bytes: &[u8]) -> Option<Budget> {
+    let Record { state, seen, times, .. } = Record::read(&mut bytes)?;
+    let seen = match seen {
+        None => None,
+        Some(RecordSeen::Whole(filter)) => Some(filter),
+        Some(RecordSeen::Learnt(_)) => return None,
+    };
+    Some(Budget { state, seen, times })
 }
 
 /// Computes the checksum of all octets after the fourth, and writes it into the first four octets.
@@ -134,7 +167,7 @@ impl Replayed {
         let mut outcome = Ok(());
         while !bytes.is_empty() {
             let Record { key, state, seen, times } = Record::read(&mut bytes).ok_or(Damaged)?;
-            let hashed_key = HashedKey::of(key);
+            let hashed_key = HashedKey::of(Key::from_stored(key));
             let seen = match seen {
                 None => None,
                 Some(RecordSeen::Whole(filter)) => Some(filter),
@@ -158,8 +191,8 @@ impl Replayed {
     }
 }
 
-struct Record {
-    key: Key,
+struct Record<'a> {
+    key: &'a str,
     state: State,
     seen: Option<RecordSeen>,
     times: Option<Arc<Times>>,
@@ -170,12 +203,12 @@ enum RecordSeen {
     Learnt(Vec<Value>),
 }
 
-impl Record {
+impl<'a> Record<'a> {
     /// Reads a record from the beginning of `bytes`, and removes it from `bytes`. `None` if the record is damaged.
-    fn read(bytes: &mut &[u8]) -> Option<Self> {
+    fn read(bytes: &mut &'a [u8]) -> Option<Self> {
         let length = u16::from_le_bytes(take(bytes)?);
         let key = cut(bytes, usize::from(length & !(WHOLE | LEARNT | TIMES)))?;
-        let key = Key::from_stored(str::from_utf8(key).ok()?);
+        let key = str::from_utf8(key).ok()?;
         let at = Timestamp::from_micros(i64::from_le_bytes(take(bytes)?));
         let level = f64::from_le_bytes(take(bytes)?);
         let seen = match length & (WHOLE | LEARNT) {
@@ -219,12 +252,6 @@ pub fn read_times(bytes: &[u8]) -> Option<Arc<Times>> {
 pub fn times_bytes(times: &Times) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_times(times, &mut bytes);
-    bytes
-}
-
-fn seen_bytes(seen: &Filter) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    write_seen(seen, &mut bytes);
     bytes
 }
 

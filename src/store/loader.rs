@@ -134,13 +134,13 @@ impl Task {
     /// Tries again to read the budgets that could not be read.
     fn retry(&mut self) {
         self.last_retry = Instant::now();
-        let (mut again, mut reason) = (Vec::new(), None);
+        let mut reason = None;
         for shard in 0..SHARDS {
             // First read the budgets for which transactions wait.
             while let Ok(hashed_keys) = self.requests.try_recv() {
                 self.load(hashed_keys);
             }
-            let hashed_keys = self.core.cache.take_unread(shard);
+            let hashed_keys = self.core.cache.unread(shard);
             if hashed_keys.is_empty() {
                 continue;
             }
@@ -148,14 +148,12 @@ impl Task {
             let (read, unread) = self.read(hashed_keys);
             self.merge(read, epoch);
             if let Some(unread) = unread {
-                again.extend(unread.hashed_keys);
                 reason = Some(unread.reason);
                 if unread.is_whole_file {
                     break;
                 }
             }
         }
-        self.core.cache.put_back_unread(again);
         match reason {
             Some(reason) => self.core.health.record(Attempt::Load, Err(reason)),
             None if self.core.cache.has_unread() => {}

@@ -98,6 +98,8 @@ impl Task {
                 break;
             }
             self.core.metrics.limits.budgets.set(i64::try_from(self.core.cache.len()).unwrap_or(i64::MAX));
+            self.core.metrics.limits.budget_octets.set(i64::try_from(self.core.cache.octets()).unwrap_or(i64::MAX));
+            self.core.cache.check_changed();
             self.core.make_room();
             self.core.cache.drop_empty();
             if let Some(now) = self.core.cache.latest() {

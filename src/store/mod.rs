@@ -60,7 +60,7 @@ pub use health::Health;
 pub use login_history::{LoginKey, LoginRow};
 pub use notice_recorder::NoticeRecorder;
 pub use notices::{EpisodeRow, NoticeKey, NoticeRow, StoredNotices};
-pub use options::{Durability, OnFailure, Options};
+pub use options::{BUDGET_OCTETS, Durability, OnFailure, Options};
 pub use outcomes::{Attribution, OutcomeQuery};
 pub use pending_commit::PendingCommit;
 pub use pending_exceptions::Kept;

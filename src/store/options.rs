@@ -13,10 +13,15 @@ pub struct Options {
     pub on_failure: OnFailure,
     /// `None`: the budgets are in the state file, and no other node shares them.
     pub shared: Option<SharedOptions>,
+    /// Memory for budgets, in octets. Other budgets are read from the file when they are needed.
+    pub budget_octets: usize,
     pub refusals: RefusalOptions,
     /// `None`: no queue ids are stored.
     pub outcomes: Option<OutcomeOptions>,
 }
+
+/// Default of [`Options::budget_octets`].
+pub const BUDGET_OCTETS: usize = 24 << 20;
 
 /// Kind of failure that a charge survives if the reply to its command was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

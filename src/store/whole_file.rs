@@ -182,6 +182,7 @@ pub fn fill<R>(path: &Path, write: impl FnOnce(&TableWriter<'_>) -> Result<R, Du
         durability: Durability::Power,
         on_failure: OnFailure::Allow,
         shared: None,
+        budget_octets: super::BUDGET_OCTETS,
         refusals: RefusalOptions::default(),
         outcomes: None,
     };

@@ -155,7 +155,7 @@ impl<'a> KeyRef<'a> {
     }
 
     /// Returns a key with this text, which has the form that [`Key::parts`] describes.
-    pub(in crate::policy) fn of_text(text: &'a str) -> Self {
+    pub fn of_text(text: &'a str) -> Self {
         Key(text)
     }
 
@@ -200,7 +200,7 @@ impl<T: AsRef<str>> Key<T> {
 
     /// Returns the prefix, which is the same for all budgets of a limit, and the rest: the parts of the owner, each after
     /// a separator.
-    pub(in crate::policy) fn split_prefix(&self) -> (&str, &str) {
+    pub fn split_prefix(&self) -> (&str, &str) {
         let text = self.as_str();
         let end = text.match_indices(SEPARATOR).nth(MEANING - 1).map_or(text.len(), |(at, _)| at);
         text.split_at(end)

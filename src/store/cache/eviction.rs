@@ -1,11 +1,11 @@
 //! Eviction: drops budgets from memory when budgets take too much memory, and drops slots without a budget.
 
-use super::{BudgetCache, SHARDS, Stage, octets};
+use super::{BudgetCache, SHARDS, Stage};
 use std::sync::atomic::Ordering;
 
-/// Maximum memory for budgets, in octets. While budgets take more memory, budgets that are in the table are dropped
-/// from memory.
-const MAX_OCTETS: usize = 160 << 20;
+/// Share of the memory for budgets that changed budgets can take before they are folded. The rest is for the changes
+/// during the folding.
+const MAX_CHANGED_SHARE: f64 = 0.5;
 
 /// Maximum number of slots without a budget in a shard. If a shard has more such slots, the slots that were not used
 /// recently are dropped. This limits the memory of such slots, in all shards together, to some megabytes. A slot
@@ -24,7 +24,7 @@ impl BudgetCache {
                 break;
             }
             let index = self.sweep_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            lost += self.sweep(index, self.octets() > 2 * MAX_OCTETS, may_lose);
+            lost += self.sweep(index, self.octets() > 2 * self.max_octets, may_lose);
         }
         lost
     }
@@ -37,53 +37,41 @@ impl BudgetCache {
             if shard.empty <= MAX_EMPTY_SLOTS {
                 continue;
             }
-            let (mut dropped, mut empty) = (0, 0);
-            shard.budgets.retain(|key, slot| {
-                if slot.budget.is_some() || !matches!(slot.stage, Stage::Folded | Stage::Volatile) {
+            let mut empty = 0;
+            let dropped = shard.retain(|slot| {
+                if slot.has_budget() || !matches!(slot.stage, Stage::Folded | Stage::Volatile) {
                     return true;
                 }
                 let keep = std::mem::take(&mut slot.recently_used);
                 empty += usize::from(keep);
-                dropped += if keep { 0 } else { octets(key, slot) };
                 keep
             });
             shard.empty = empty;
-            // A hash map does not shrink by itself.
-            if shard.budgets.capacity() > 4 * shard.budgets.len() {
-                shard.budgets.shrink_to(2 * shard.budgets.len());
-            }
+            shard.shrink();
             self.octets.fetch_sub(dropped, Ordering::Relaxed);
         }
     }
 
     fn sweep(&self, index: usize, is_urgent: bool, may_lose: bool) -> usize {
         let shard = &mut *self.lock(index);
-        let (mut dropped, mut lost) = (0, 0);
-        let before = shard.budgets.len();
-        shard.budgets.retain(|key, slot| {
+        let (mut lost, before) = (0, shard.len());
+        let dropped = shard.retain(|slot| {
             let is_needed = match slot.stage {
                 Stage::Folded => false,
                 Stage::Unread => !is_urgent,
-                Stage::Volatile => slot.budget.is_some(),
+                Stage::Volatile => slot.has_budget(),
                 // Budgets whose changes are not in the table must stay in memory while the file can be written.
                 Stage::Changed | Stage::Folding => !(is_urgent && may_lose),
             };
             let keep = std::mem::take(&mut slot.recently_used) || is_needed;
-            if !keep {
-                dropped += octets(key, slot);
-                lost += usize::from(!matches!(slot.stage, Stage::Folded | Stage::Volatile));
-            }
+            lost += usize::from(!keep && !matches!(slot.stage, Stage::Folded | Stage::Volatile));
             keep
         });
-        if lost > 0 {
-            let budgets = &shard.budgets;
-            shard.unread.retain(|hashed_key| budgets.contains_key(&hashed_key.key));
-            shard.changed.retain(|hashed_key| budgets.contains_key(&hashed_key.key));
-        }
+        shard.shrink();
         self.octets.fetch_sub(dropped, Ordering::Relaxed);
         // Count the dropped budgets before the lock is released. If the loader reads one of these budgets again, it
         // must see that its snapshot may be out of date.
-        self.dropped.fetch_add(before - shard.budgets.len(), Ordering::Release);
+        self.dropped.fetch_add(before - shard.len(), Ordering::Release);
         lost
     }
 
@@ -93,8 +81,23 @@ impl BudgetCache {
         self.dropped.load(Ordering::Acquire)
     }
 
+    /// Checks whether changed budgets take so much memory that they must be folded: only folded budgets can be dropped.
+    /// If most budgets are folded, folding can wait, so that one row contains many changes.
+    pub fn check_changed(&self) {
+        let counts = (0..SHARDS).map(|index| self.lock(index).counts());
+        let (all, changed) = counts.fold((0, 0), |sums, counts| (sums.0 + counts.0, sums.1 + counts.1));
+        let share = changed as f64 / all.max(1) as f64;
+        let must_fold = share * self.octets() as f64 > MAX_CHANGED_SHARE * self.max_octets as f64;
+        self.must_fold.store(must_fold, Ordering::Relaxed);
+    }
+
+    /// Returns the result of the last [`BudgetCache::check_changed`].
+    pub fn must_fold(&self) -> bool {
+        self.must_fold.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the budgets take more memory than permitted.
     pub fn is_crowded(&self) -> bool {
-        self.octets() > MAX_OCTETS
+        self.octets() > self.max_octets
     }
 }

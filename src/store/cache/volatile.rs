@@ -1,10 +1,11 @@
 //! Volatile budgets: counters of things that exist at present, such as open sessions. They are never in a file.
 
-use super::{BudgetCache, Slot, Stage};
+use super::{BudgetCache, Stage};
 use crate::policy::budgets::Loaded;
 use crate::store::commit_queue::NEVER_WRITTEN;
 use crate::store::hashed_key::HashedKeyRef;
 use crate::time::Timestamp;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl BudgetCache {
@@ -17,23 +18,31 @@ impl BudgetCache {
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
     ) -> R {
         let mut held = self.lock_shards(hashed_keys);
-        for hashed_key in hashed_keys {
-            let Some(shard) = held.shard(*hashed_key) else { continue };
-            if !shard.budgets.contains_key(hashed_key.key.as_str()) {
-                let slot =
-                    Slot { budget: None, stage: Stage::Volatile, recently_used: true, written_epoch: NEVER_WRITTEN };
-                self.put(shard, hashed_key.owned(), slot);
+        for &hashed_key in hashed_keys {
+            if let Some(shard) = held.shard(hashed_key).filter(|shard| !shard.contains(hashed_key)) {
+                let octets = shard.insert(hashed_key, None, Stage::Volatile, NEVER_WRITTEN, true);
+                self.octets.fetch_add(octets, Ordering::Relaxed);
             }
         }
         let now = self.decision_time(now, began);
-        let take = |hashed_key: &HashedKeyRef<'_>| held.slot(*hashed_key)?.budget.take();
+        let mut freed = 0;
+        let take = |hashed_key: &HashedKeyRef<'_>| {
+            held.edit(*hashed_key, |slot| {
+                freed += slot.octets();
+                slot.take()
+            })?
+        };
         let mut loaded: Loaded = hashed_keys.iter().map(take).collect();
         let answer = act(now, &mut loaded);
+        let mut taken = 0;
         for (hashed_key, after) in hashed_keys.iter().zip(loaded.into_slots()) {
-            if let Some(slot) = held.slot(*hashed_key) {
-                (slot.budget, slot.recently_used) = (after.budget, true);
-            }
+            held.edit(*hashed_key, |slot| {
+                slot.recently_used = true;
+                slot.put(after.budget);
+                taken += slot.octets();
+            });
         }
+        self.octets.fetch_add(taken.wrapping_sub(freed), Ordering::Relaxed);
         answer
     }
 }

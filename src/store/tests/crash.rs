@@ -42,6 +42,7 @@ fn open(folder: &Path) -> Store {
         on_failure: OnFailure::Allow,
         shared: None,
         refusals: RefusalOptions::default(),
+        budget_octets: BUDGET_OCTETS,
         outcomes: None,
     };
     Store::open(&options, limits(), Arc::new(Metrics::new().unwrap())).unwrap()

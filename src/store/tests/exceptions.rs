@@ -181,6 +181,7 @@ async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
         on_failure: OnFailure::Defer,
         shared: None,
         refusals: RefusalOptions::default(),
+        budget_octets: BUDGET_OCTETS,
         outcomes: None,
     };
     let store = Store::open(&options, of(vec![one]), Arc::new(Metrics::new().unwrap())).unwrap();

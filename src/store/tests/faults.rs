@@ -102,6 +102,7 @@ async fn with_on_failure_defer_an_unusable_file_defers_mail() {
         on_failure: OnFailure::Defer,
         shared: None,
         refusals: RefusalOptions::default(),
+        budget_octets: BUDGET_OCTETS,
         outcomes: None,
     };
     let store = Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap();
@@ -206,6 +207,7 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
         on_failure,
         shared: None,
         refusals: RefusalOptions::default(),
+        budget_octets: BUDGET_OCTETS,
         outcomes: None,
     };
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()

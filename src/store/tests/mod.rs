@@ -88,6 +88,7 @@ fn options(path: &Path) -> Options {
         on_failure: OnFailure::Allow,
         shared: None,
         refusals: RefusalOptions::default(),
+        budget_octets: BUDGET_OCTETS,
         outcomes: None,
     }
 }
@@ -168,8 +169,8 @@ async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
     let policy = new_recipients("400K / 1d", None);
     let options = options(&folder.path().join("state.db"));
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
-    // 250 filters of 800 kB take more than the memory for budgets.
-    let users: Vec<String> = (0..250).map(|n| format!("user{n}")).collect();
+    // These filters of 800 kB take three times as much as the memory for budgets.
+    let users: Vec<String> = (0..3 * BUDGET_OCTETS / 800_000).map(|n| format!("user{n}")).collect();
     let seen = large_filter();
     for user in &users {
         admit_with(&store, &seen, user).await;
@@ -177,7 +178,7 @@ async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
     // Eviction goes through the cache shard by shard, and drops only budgets that are in the table and were not used
     // recently.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while store.core.cache.len() * 800_000 >= 180_000_000 {
+    while store.core.cache.len() * 800_000 > BUDGET_OCTETS {
         assert!(std::time::Instant::now() < deadline, "{} budgets", store.core.cache.len());
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
@@ -193,9 +194,10 @@ async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
 
 #[test]
 fn changed_budgets_are_dropped_only_while_the_file_cannot_be_written() {
-    const BUDGETS: usize = 425;
+    // Only if budgets take more than twice the memory for them are budgets lost.
+    const BUDGETS: usize = 3 * BUDGET_OCTETS / 800_000;
     let seen = large_filter();
-    let cache = BudgetCache::default();
+    let cache = BudgetCache::new(BUDGET_OCTETS);
     for n in 0..BUDGETS {
         let hashed_key = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
         let state = crate::engine::State { at: at(0), level: 1.0 };
@@ -244,6 +246,7 @@ async fn seen_values_outlive_the_store_that_saw_them() {
             on_failure: OnFailure::Allow,
             shared: None,
             refusals: RefusalOptions::default(),
+            budget_octets: BUDGET_OCTETS,
             outcomes: None,
         };
         Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()

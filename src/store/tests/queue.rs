@@ -73,7 +73,7 @@ async fn one_commit_contains_the_changes_of_all_sessions_that_are_ready() {
 
 #[tokio::test]
 async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
-    let (queue, cache) = (Queue::default(), BudgetCache::default());
+    let (queue, cache) = (Queue::default(), BudgetCache::new(BUDGET_OCTETS));
     let (policy, asked) = (policy("100 / 1d"), asked("alice", 60));
     let plan = Plan::new(&policy, &asked, at(0));
     let hashed_keys: Vec<_> = plan.keys().map(HashedKey::of).collect();

@@ -68,6 +68,7 @@ fn open_with_refusals(path: &Path, refusals: RefusalOptions) -> Store {
         on_failure: OnFailure::Allow,
         shared: None,
         refusals,
+        budget_octets: BUDGET_OCTETS,
         outcomes: None,
     };
     Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap()

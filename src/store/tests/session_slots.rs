@@ -59,6 +59,7 @@ async fn play(ops: Vec<Op>) {
         on_failure: OnFailure::Allow,
         shared: None,
         refusals: RefusalOptions::default(),
+        budget_octets: BUDGET_OCTETS,
         outcomes: None,
     };
     let store = Store::open(&options, limits(3.0), Arc::new(Metrics::new().unwrap())).unwrap();

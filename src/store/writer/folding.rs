@@ -66,21 +66,18 @@ impl Task {
 
     /// Aborts the fold pass; the next pass folds the remaining budgets.
     pub(super) fn abort_pass(&mut self, reason: String) {
-        if let Some(pass) = self.pass.take() {
-            self.core.cache.put_back(pass.hashed_keys.into_iter());
-        }
+        self.pass = None;
         self.record(Attempt::Fold, Err(reason));
     }
 
     /// Continues the fold pass, or begins one if a pass is due.
     pub(super) fn advance(&mut self, idle: bool) {
         let is_allowed = self.may_retry(Attempt::Fold) && !self.failed.contains_key(&Attempt::Append);
-        let is_crowded = self.core.cache.is_crowded();
         let Some(file) = &mut self.file else { return };
         let Some(pass) = &mut self.pass else {
             let is_due = self.journal_octets > self.fold_at_octets
                 || self.behind
-                || is_crowded && self.core.cache.has_changed()
+                || self.core.cache.must_fold() && self.core.cache.has_changed()
                 || (idle || self.last_fold.elapsed() > FOLD_AFTER)
                     && (self.journal_octets > 0 || self.core.cache.has_changed());
             if is_due && is_allowed {

@@ -32,7 +32,7 @@ impl Pass {
 
     pub fn next(&mut self, core: &Core) -> Option<HashedKey> {
         while self.hashed_keys.is_empty() && self.shard < SHARDS {
-            self.hashed_keys = core.cache.take_changed(self.shard);
+            self.hashed_keys = core.cache.changed(self.shard);
             self.hashed_keys.reverse();
             self.shard += 1;
         }

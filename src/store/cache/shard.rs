@@ -1,0 +1,227 @@
+//! Shard of the cache: a hash table of slots.
+
+use super::slot::{Slot, Stage};
+use crate::policy::budgets::{Budget, Key, KeyRef};
+use crate::store::hashed_key::{HashedKey, HashedKeyRef, order};
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use std::collections::HashMap;
+use std::hash::BuildHasher as _;
+use tokio::sync::oneshot;
+
+/// Part of the cache, with the budgets of a range of hashes.
+#[derive(Default)]
+pub struct Shard {
+    /// The slots are not in the table itself, because a table is only half full after it has grown.
+    slots: HashTable<Box<Slot>>,
+    /// The different beginnings of the keys: one for each limit, and one for each memory. The list never shrinks.
+    prefixes: Vec<Box<str>>,
+    /// Hashes the hashes of the keys with a secret. A client could choose keys that have the same place in the hash
+    /// table without it.
+    hasher: RandomState,
+    /// Numbers of slots at [`Stage::Changed`] and at [`Stage::Unread`].
+    changed: usize,
+    unread: usize,
+    /// Budgets that the loader is reading, each with the channels of the transactions that wait for it.
+    pub loading: HashMap<Key, Vec<oneshot::Sender<()>>>,
+    /// Number of slots without a budget. This is the number that was left when such slots were last dropped, plus the
+    /// number inserted since then.
+    pub empty: usize,
+}
+
+impl Shard {
+    pub fn get(&self, hashed_key: HashedKeyRef<'_>) -> Option<&Slot> {
+        let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
+        self.slots.find(hash, |slot| is_of(slot, &self.prefixes, parts)).map(|slot| &**slot)
+    }
+
+    pub fn contains(&self, hashed_key: HashedKeyRef<'_>) -> bool {
+        self.get(hashed_key).is_some()
+    }
+
+    /// Calls `act` with the slot of a key. Returns `None` if the key is not in memory.
+    pub fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+        let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
+        let slot = self.slots.find_mut(hash, |slot| is_of(slot, &self.prefixes, parts))?;
+        let before = slot.stage;
+        let result = act(slot);
+        let after = slot.stage;
+        self.count(before, false);
+        self.count(after, true);
+        Some(result)
+    }
+
+    /// Inserts a budget, whose key is not in memory. Returns the memory that its slot takes, in octets.
+    pub fn insert(
+        &mut self,
+        hashed_key: HashedKeyRef<'_>,
+        budget: Option<Budget>,
+        stage: Stage,
+        written_epoch: u64,
+        recently_used: bool,
+    ) -> usize {
+        let (prefix, owner) = hashed_key.key.split_prefix();
+        let known = self.prefixes.iter().position(|known| &**known == prefix);
+        let prefix = known.unwrap_or_else(|| {
+            self.prefixes.push(prefix.into());
+            self.prefixes.len() - 1
+        });
+        let mut slot = Slot::new(prefix as u32, owner, stage, written_epoch);
+        slot.recently_used = recently_used;
+        self.empty += usize::from(budget.is_none());
+        if budget.is_some() {
+            slot.put(budget);
+        }
+        let octets = slot.octets();
+        let hash = self.hasher.hash_one(hashed_key.order);
+        self.slots.insert_unique(hash, slot.into(), |slot| hash_of(slot, &self.prefixes, &self.hasher));
+        self.count(stage, true);
+        octets
+    }
+
+    /// Drops the slots for which `keep` returns false. Returns the memory that they took, in octets.
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut Slot) -> bool) -> usize {
+        let (mut octets, mut changed, mut unread) = (0, 0, 0);
+        self.slots.retain(|slot| {
+            let is_kept = keep(slot);
+            if !is_kept {
+                octets += slot.octets();
+                changed += usize::from(slot.stage == Stage::Changed);
+                unread += usize::from(slot.stage == Stage::Unread);
+            }
+            is_kept
+        });
+        self.changed -= changed;
+        self.unread -= unread;
+        octets
+    }
+
+    /// Makes the hash table smaller if it is mostly empty: it does not become smaller by itself.
+    pub fn shrink(&mut self) {
+        if self.slots.capacity() > 4 * self.slots.len() {
+            self.slots.shrink_to(2 * self.slots.len(), |slot| hash_of(slot, &self.prefixes, &self.hasher));
+        }
+    }
+
+    /// Drops the slot of a key. Returns the memory that it took, in octets.
+    pub fn remove(&mut self, hashed_key: HashedKeyRef<'_>) -> usize {
+        let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
+        let Ok(entry) = self.slots.find_entry(hash, |slot| is_of(slot, &self.prefixes, parts)) else { return 0 };
+        let (slot, _) = entry.remove();
+        self.count(slot.stage, false);
+        slot.octets()
+    }
+
+    /// Calls `take` with each slot and its key.
+    pub fn for_each(&self, mut take: impl FnMut(KeyRef<'_>, &Slot)) {
+        let mut text = String::new();
+        for slot in &self.slots {
+            text.clear();
+            text.push_str(&self.prefixes[slot.prefix as usize]);
+            text.push_str(slot.owner());
+            take(KeyRef::of_text(&text), slot);
+        }
+    }
+
+    /// Returns the keys of the slots at this stage, sorted.
+    pub fn keys_at(&self, stage: Stage) -> Vec<HashedKey> {
+        let mut keys = Vec::new();
+        self.for_each(|key, slot| keys.extend((slot.stage == stage).then(|| HashedKey::of(key.owned()))));
+        keys.sort_unstable();
+        keys
+    }
+
+    pub fn has_changed(&self) -> bool {
+        self.changed > 0
+    }
+
+    pub fn has_unread(&self) -> bool {
+        self.unread > 0
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the number of slots, and how many of them have changed.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.slots.len(), self.changed)
+    }
+
+    fn count(&mut self, stage: Stage, is_added: bool) {
+        let number = match stage {
+            Stage::Changed => &mut self.changed,
+            Stage::Unread => &mut self.unread,
+            Stage::Folded | Stage::Folding | Stage::Volatile => return,
+        };
+        *number = if is_added { *number + 1 } else { *number - 1 };
+    }
+}
+
+/// Returns whether the key of a slot consists of this prefix and this part of the owner.
+fn is_of(slot: &Slot, prefixes: &[Box<str>], (prefix, owner): (&str, &str)) -> bool {
+    slot.is_of(owner) && &*prefixes[slot.prefix as usize] == prefix
+}
+
+/// Returns the hash of a slot in the hash table.
+fn hash_of(slot: &Slot, prefixes: &[Box<str>], hasher: &RandomState) -> u64 {
+    hasher.hash_one(order([&prefixes[slot.prefix as usize], slot.owner()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::State;
+    use crate::time::Timestamp;
+    use proptest::prelude::*;
+
+    const STAGES: [Stage; 5] = [Stage::Folded, Stage::Folding, Stage::Changed, Stage::Unread, Stage::Volatile];
+
+    fn key(limit: u8, user: u8) -> HashedKey {
+        HashedKey::of(Key::from_stored(&format!("limit{limit}\u{1f}recipients\u{1f}ewma\u{1f}user={user}")))
+    }
+
+    proptest! {
+        /// Slots are inserted, change their stages and are dropped. The shard finds each slot by its key, and counts the
+        /// changed and unread ones.
+        #[test]
+        fn a_shard_finds_and_counts_its_slots(acts in proptest::collection::vec((0u8..3, 0u8..40, 0usize..7), 0..300)) {
+            let (mut shard, mut expected) = (Shard::default(), HashMap::new());
+            for (limit, user, act) in acts {
+                let hashed_key = key(limit, user);
+                match STAGES.get(act) {
+                    Some(stage) if expected.contains_key(&hashed_key) => {
+                        shard.edit(hashed_key.borrowed(), |slot| slot.stage = *stage);
+                        expected.insert(hashed_key, *stage);
+                    }
+                    Some(stage) => {
+                        let budget = Budget::new(State { at: Timestamp::from_micros(0), level: f64::from(user) });
+                        shard.insert(hashed_key.borrowed(), Some(budget), *stage, 0, false);
+                        expected.insert(hashed_key, *stage);
+                    }
+                    None if act == 5 => {
+                        shard.remove(hashed_key.borrowed());
+                        expected.remove(&hashed_key);
+                    }
+                    None => {
+                        shard.retain(|slot| slot.stage != Stage::Unread || !slot.owner().ends_with('7'));
+                        expected.retain(|key, stage| *stage != Stage::Unread || !key.key.as_str().ends_with('7'));
+                        shard.shrink();
+                    }
+                }
+                let of = |stage| expected.values().filter(|of| **of == stage).count();
+                prop_assert_eq!(shard.counts(), (expected.len(), of(Stage::Changed)));
+                prop_assert_eq!(shard.has_unread(), of(Stage::Unread) > 0);
+            }
+            for stage in STAGES {
+                let mut keys: Vec<HashedKey> =
+                    expected.iter().filter(|(_, of)| **of == stage).map(|(key, _)| key.clone()).collect();
+                keys.sort_unstable();
+                prop_assert_eq!(shard.keys_at(stage), keys);
+            }
+            for (hashed_key, stage) in expected {
+                prop_assert_eq!(shard.get(hashed_key.borrowed()).map(|slot| slot.stage), Some(stage));
+            }
+        }
+    }
+}
