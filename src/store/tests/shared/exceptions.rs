@@ -50,7 +50,7 @@ async fn exceptions_are_exchanged_after_an_absence() {
     let path = redis.folder.path().join("node1.db");
     nodes.push(Store::open(&redis.options(&path), policy("10 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap());
     until(|| !is_suspended(&nodes[1], "alice")).await;
-    // Redis stops. Both nodes suspend somebody.
+    // Redis stops. Each node suspends another user.
     redis.kill();
     nodes[0].suspend(Suspension::strict(owner("bob"), term(2, 86_400))).await;
     nodes[1].suspend(Suspension::strict(owner("carol"), term(2, 86_400))).await;
