@@ -150,7 +150,8 @@ fn a_node_that_is_cut_off_keeps_to_the_limit_and_merges_its_charges() {
     assert_eq!((admitted(0, 1), admitted(1, 1)), (0, 0));
 }
 
-/// Nodes are killed under load, and start again. What clients were told is in Redis.
+/// Nodes are killed under load, and start again. What clients were told is in Redis. On a busy machine most clients wait
+/// for their login, which costs more than a recipient. So kills go on until one has met a recipient without a reply.
 #[test]
 fn killed_nodes_lose_no_acknowledged_charge() {
     let redis = Redis::start();
@@ -159,7 +160,10 @@ fn killed_nodes_lose_no_acknowledged_charge() {
     std::thread::scope(|scope| {
         let _over = SetOnDrop(&load.is_over);
         load.start(scope);
-        for killed in [1, 2, 1, 3, 0] {
+        for (kills, killed) in [1, 2, 1, 3, 0].into_iter().cycle().take(50).enumerate() {
+            if kills >= 5 && load.unanswered.load(Ordering::Relaxed) > 0 {
+                break;
+            }
             load.wait_for_more(200);
             nodes.weirs.remove(killed).kill();
             let weir = nodes.sites[killed].start();
@@ -173,7 +177,7 @@ fn killed_nodes_lose_no_acknowledged_charge() {
     let unanswered = load.unanswered.load(Ordering::Relaxed) as f64;
     println!("{} admitted, {unanswered} unanswered; users: {of_users}; all: {of_all}", load.total());
     assert_eq!((of_users.lost, of_all.lost), (0.0, 0.0));
-    assert!(unanswered > 0.0, "the kills met no session");
+    assert!(unanswered > 0.0, "the kills met no recipient");
     assert!(of_users.excess <= unanswered && of_all.excess <= unanswered);
     assert_eq!(nodes.metric("weir_state_degraded"), 0.0);
 }
