@@ -47,12 +47,17 @@ impl Timestamp {
 
     /// Formats the time as in RFC 3339, in UTC, down to the second: `2026-11-21T10:00:00Z`.
     pub fn rfc3339(self) -> String {
-        jiff::Timestamp::from_second(self.whole_seconds()).unwrap_or_default().to_string()
+        Self(self.whole_seconds().saturating_mul(1_000_000)).rfc3339_exact()
     }
 
-    /// Formats the time as in RFC 3339, in UTC, exact to the microsecond: `2026-11-21T10:00:00.25Z`.
+    /// Formats the time as in RFC 3339, in UTC, exact to the microsecond: `2026-11-21T10:00:00.25Z`. The last two hours of
+    /// the year 9999, which jiff does not know, and all later times, become the last second of that year.
     pub fn rfc3339_exact(self) -> String {
-        jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_string()
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(instant) => instant.to_string(),
+            Err(_) if self.0 > 0 => END_OF_9999.to_owned(),
+            Err(_) => jiff::Timestamp::MIN.to_string(),
+        }
     }
 
     /// Returns the point in time `duration` later. Instead of an overflow, returns the last possible point in time.
@@ -149,6 +154,9 @@ fn sum_of_parts<'t>(text: &'t str, unit: impl Fn(&'t str) -> Option<(u64, &'t st
     if total > LONGEST { Err("it is too long") } else { Ok(total) }
 }
 
+/// Text of [`Timestamp::END_OF_9999`].
+const END_OF_9999: &str = "9999-12-31T23:59:59Z";
+
 /// Longest duration, a thousand years: a timestamp plus a few such durations does not overflow an i64.
 const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
@@ -185,6 +193,9 @@ pub fn parse_moment(text: &str) -> Result<Moment, Unreadable> {
         return known
             .then_some(Moment::Exact(Timestamp(micros)))
             .ok_or_else(|| Unreadable(format!("\"{text}\" is no time in seconds; are these milliseconds?")));
+    }
+    if text == END_OF_9999 {
+        return Ok(Moment::Exact(Timestamp::END_OF_9999));
     }
     let instant = text.parse::<jiff::Timestamp>().ok();
     let exact = instant.map(|instant| Moment::Exact(Timestamp(instant.as_microsecond())));
@@ -317,6 +328,16 @@ mod tests {
         {
             assert_eq!(format_amount(amount), text);
         }
+    }
+
+    /// jiff does not know the last hours of the year 9999. A suspension until released became one until 1970 in a dump.
+    #[test]
+    fn the_end_of_the_year_9999_is_read_as_it_is_written() {
+        let end = Timestamp::END_OF_9999;
+        assert_eq!((end.rfc3339(), end.rfc3339_exact()), (END_OF_9999.to_owned(), END_OF_9999.to_owned()));
+        assert_eq!(parse_time(END_OF_9999), Ok(end));
+        assert_eq!(Timestamp::from_micros(i64::MAX).rfc3339(), END_OF_9999);
+        assert!(Timestamp::from_micros(i64::MIN).rfc3339().starts_with("-00"));
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Cluster {
             cluster.masters.push((ports[0], server.unwrap()));
         }
         let began = Instant::now();
-        while cluster.masters.iter().any(|(port, _)| !cli(*port, &["ping"]).contains("PONG")) {
+        while cluster.masters.iter().any(|(port, _)| !redis_cli(*port, &["ping"]).contains("PONG")) {
             assert!(began.elapsed() < Duration::from_secs(10), "redis-server does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -44,7 +44,11 @@ impl Cluster {
         let create =
             Command::new("redis-cli").args(["--cluster", "create"]).args(addresses).arg("--cluster-yes").output();
         assert!(create.as_ref().unwrap().status.success(), "{create:?}");
-        while cluster.masters.iter().any(|(port, _)| !cli(*port, &["cluster", "info"]).contains("cluster_state:ok")) {
+        while cluster
+            .masters
+            .iter()
+            .any(|(port, _)| !redis_cli(*port, &["cluster", "info"]).contains("cluster_state:ok"))
+        {
             assert!(began.elapsed() < Duration::from_secs(60), "the Cluster does not begin");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -61,7 +65,7 @@ impl Drop for Cluster {
     }
 }
 
-fn cli(port: u16, command: &[&str]) -> String {
+fn redis_cli(port: u16, command: &[&str]) -> String {
     let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(command).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -94,7 +98,7 @@ fn the_budgets_of_all_masters_are_copied() {
     let policy = policy("100 / 1h");
     transfer(&Place::File(from), &Place::Redis(shared.clone()), &policy, at(0)).unwrap();
     for (port, _) in &cluster.masters {
-        assert!(cli(*port, &["dbsize"]).trim().parse::<u32>().unwrap() > 100);
+        assert!(redis_cli(*port, &["dbsize"]).trim().parse::<u32>().unwrap() > 100);
     }
     let copied = transfer(&Place::Redis(shared), &Place::File(to.clone()), &policy, at(0)).unwrap();
     assert!(copied.left_out.is_none());
