@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 37] = [
+const ROOMS: [(&str, &[&str], Kind); 38] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -23,6 +23,8 @@ const ROOMS: [(&str, &[&str], Kind); 37] = [
     ("engine", &["time"], Kind::Pure),
     ("policy", &["engine", "time"], Kind::Pure),
     ("top", &["time"], Kind::Pure),
+    // The rules of the edge, made from the register of direct ways.
+    ("egress", &["policy::egress", "policy::exception", "time"], Kind::Pure),
     ("decisions", &["policy", "engine", "smtp", "time", "log"], Kind::Free),
     (
         "session",
@@ -115,6 +117,7 @@ const ROOMS: [(&str, &[&str], Kind); 37] = [
         &[
             "server",
             "socket_file",
+            "egress",
             "queue_id",
             "outcomes",
             "session",
@@ -139,6 +142,7 @@ const ROOMS: [(&str, &[&str], Kind); 37] = [
     (
         "config",
         &[
+            "egress",
             "time",
             "smtp",
             "engine",

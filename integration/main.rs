@@ -16,6 +16,7 @@ mod dashboard_pages;
 mod decision_log;
 mod dialogue;
 mod differential;
+mod direct_ways;
 mod documents;
 mod dovecot_logins;
 mod evidence;

@@ -129,6 +129,7 @@ pub mod config;
 pub mod daemon;
 pub mod decisions;
 pub mod delegation;
+pub mod egress;
 pub mod engine;
 pub mod explain;
 pub mod history;

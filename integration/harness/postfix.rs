@@ -53,9 +53,13 @@ impl Postfix {
 
     /// Starts a Postfix with these settings in addition to the common settings.
     pub fn start_with(settings: &str) -> Self {
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], free_port())), settings)
+    }
+
+    /// Starts a Postfix that listens on this address.
+    pub fn start_at(address: SocketAddr, settings: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
-        let port = free_port();
-        let this = Self { folder, address: format!("127.0.0.1:{port}").parse().unwrap() };
+        let this = Self { folder, address };
         for name in ["conf", "queue", "data", "mail"] {
             std::fs::create_dir(this.path(name)).unwrap();
         }
@@ -66,7 +70,7 @@ impl Postfix {
         std::fs::write(this.certificate(), made.cert.pem()).unwrap();
         std::fs::write(this.path("conf/key.pem"), made.signing_key.serialize_pem()).unwrap();
         std::fs::write(this.path("conf/main.cf"), this.main_cf(user, group) + settings).unwrap();
-        std::fs::write(this.path("conf/master.cf"), master_cf(port)).unwrap();
+        std::fs::write(this.path("conf/master.cf"), master_cf(address)).unwrap();
         // Some of Postfix's programs write to the log without root permissions.
         std::fs::write(this.path("log"), "").unwrap();
         std::fs::set_permissions(this.path("log"), PermissionsExt::from_mode(0o666)).unwrap();
@@ -173,7 +177,7 @@ impl Postfix {
              maillog_file = {folder}/log\n\
              maillog_file_prefixes = {folder}\n\
              myhostname = postfix.example\n\
-             inet_interfaces = 127.0.0.1\n\
+             inet_interfaces = {}\n\
              inet_protocols = ipv4\n\
              mydestination =\n\
              alias_maps =\n\
@@ -188,7 +192,8 @@ impl Postfix {
              smtpd_tls_security_level = may\n\
              smtpd_tls_cert_file = {folder}/conf/certificate.pem\n\
              smtpd_tls_key_file = {folder}/conf/key.pem\n\
-             smtpd_client_connection_count_limit = 0\n"
+             smtpd_client_connection_count_limit = 0\n",
+            self.address.ip()
         )
     }
 }
@@ -204,8 +209,8 @@ impl Drop for Postfix {
 }
 
 /// Returns a master.cf with the services for receiving, delivering and relaying.
-fn master_cf(port: u16) -> String {
-    let mut text = format!("127.0.0.1:{port} inet n - n - - smtpd\n");
+fn master_cf(address: SocketAddr) -> String {
+    let mut text = format!("{address} inet n - n - - smtpd\n");
     for (name, program) in [
         ("rewrite", "trivial-rewrite"),
         ("bounce", "bounce"),

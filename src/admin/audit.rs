@@ -45,7 +45,7 @@ pub struct AuditAnswer {
 #[serde(rename_all = "kebab-case")]
 pub struct AuditLine {
     /// The act: `granted`, `revoked`, `suspended`, `released`, `reset`, `reloaded`, or `ended` for an exception that has
-    /// expired.
+    /// expired. In the register of direct ways: `registered`, `unregistered`, `quarantined`, `unquarantined`, or `ended`.
     pub audit: String,
     #[schema(format = DateTime)]
     pub at: String,
@@ -53,7 +53,7 @@ pub struct AuditLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     pub owner: OwnerFields,
-    /// Rate of a grant.
+    /// Rate of a grant. Or what an entry of the register of direct ways does, and for whom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
     /// End of the exception or, if it was ended early, its planned end.

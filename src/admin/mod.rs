@@ -13,6 +13,7 @@ pub mod budgets;
 mod caller;
 mod credentials;
 mod dashboard;
+pub mod egress;
 mod error;
 mod events;
 mod evidence;

@@ -5,8 +5,8 @@
 
 use super::{Api, ApiError, ErrorAnswer, ErrorCode};
 use super::{
-    activity, audit, budgets, caller, error, events, evidence, exceptions, level_chart, limits, logins, memories,
-    outcomes, refusals, rehearsal, reload, sessions, state, status, top, upstreams, what_if,
+    activity, audit, budgets, caller, egress, error, events, evidence, exceptions, level_chart, limits, logins,
+    memories, outcomes, refusals, rehearsal, reload, sessions, state, status, top, upstreams, what_if,
 };
 use axum::Router;
 use axum::http::{Method, Uri};
@@ -19,6 +19,8 @@ use utoipa_axum::routes;
 fn reading() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(exceptions::list))
+        .routes(routes!(egress::register::list))
+        .routes(routes!(egress::register::check))
         .routes(routes!(audit::audit))
         .routes(routes!(logins::logins))
         .routes(routes!(refusals::refusal))
@@ -48,6 +50,8 @@ fn acting() -> OpenApiRouter<Api> {
         .routes(routes!(reload::reload))
         .routes(routes!(exceptions::grants::grant, exceptions::grants::revoke))
         .routes(routes!(exceptions::suspensions::suspend, exceptions::suspensions::release))
+        .routes(routes!(egress::register::register, egress::register::unregister))
+        .routes(routes!(egress::register::quarantine, egress::register::unquarantine))
         .routes(routes!(exceptions::resets::reset))
         .routes(routes!(memories::learn))
         .routes(routes!(outcomes::outcomes))

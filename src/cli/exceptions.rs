@@ -143,7 +143,7 @@ pub fn grant(Grant { budget, rate, term, force, config }: Grant) -> Result<(), C
     let mut request = GrantRequest { limit, key, rate, for_seconds, reason, force: force.force };
     act_checked(|force| {
         request.force |= force;
-        control_client::post(&config.config, "/v1/grants", &request)
+        control_client::post(&config.config, "/v1/grants", &request).map(|answer: ActAnswer| answer.message)
     })
 }
 
@@ -159,7 +159,7 @@ pub fn reset(Reset { budget, because, force, config }: Reset) -> Result<(), Comm
     let mut request = ResetRequest { limit, key, reason: because.reason, force: force.force };
     act_checked(|force| {
         request.force |= force;
-        control_client::post(&config.config, "/v1/resets", &request)
+        control_client::post(&config.config, "/v1/resets", &request).map(|answer: ActAnswer| answer.message)
     })
 }
 
@@ -171,7 +171,7 @@ pub fn suspend(arguments: Suspend) -> Result<(), CommandError> {
         SuspendRequest { owner, for_seconds, until_released, reason, strict, keep, strangers_only, force };
     act_checked(|force| {
         request.force |= force;
-        control_client::post(&config.config, "/v1/suspensions", &request)
+        control_client::post(&config.config, "/v1/suspensions", &request).map(|answer: ActAnswer| answer.message)
     })
 }
 
@@ -216,23 +216,24 @@ fn print_audit(config: &Path, last: u64, is_json: bool) -> Result<(), CommandErr
 }
 
 /// Returns the duration of an exception in seconds.
-fn seconds(time: &str) -> Result<f64, CommandError> {
+pub fn seconds(time: &str) -> Result<f64, CommandError> {
     parse_term(time).map_err(|why| CommandError::new(exit::DATA, why))
 }
 
 /// Sends a command that names an owner to the running Weir. Weir may answer that the command is probably a mistake, for
 /// example because the owner's name is unknown. In this case, asks the administrator for a confirmation. Without a
-/// terminal, the command fails instead. `act` sends the command; its argument is whether a confirmation forces it.
-fn act_checked(mut act: impl FnMut(bool) -> Result<ActAnswer, AskError>) -> Result<(), CommandError> {
+/// terminal, the command fails instead. `act` sends the command; its argument is whether a confirmation forces it. Its
+/// result is the message of the answer, which is printed.
+pub fn act_checked(mut act: impl FnMut(bool) -> Result<String, AskError>) -> Result<(), CommandError> {
     let doubts = match act(false) {
         Err(AskError::Answered(_, details)) if details.code == ErrorCode::Doubtful => details.doubts,
-        answer => return printed(answer?),
+        message => return print_text(&message?),
     };
     if !confirmed(&doubts)? {
         let remedy = "nothing was changed; --force does it all the same";
         return Err(CommandError::new(exit::NO_USER, format!("{}; {remedy}", doubts.join("; "))));
     }
-    let message = act(true)?.message;
+    let message = act(true)?;
     // The administrator has read the warnings in `doubts` already, so they are not printed again.
     let is_known = |doubt: &str| doubts.iter().any(|known| known == doubt);
     let is_new = |line: &&str| line.trim_end().strip_prefix("warning: ").is_none_or(|doubt| !is_known(doubt));

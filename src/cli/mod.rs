@@ -5,6 +5,7 @@ mod check;
 mod command_error;
 mod control_client;
 mod demo;
+mod egress;
 mod exceptions;
 mod history;
 mod import;
@@ -164,6 +165,12 @@ enum Command {
         #[command(subcommand)]
         command: outcomes::Command,
     },
+    /// Keep the register of direct ways past Weir, and make the rules of the edge from it
+    #[command(after_help = "Example:\n  weir egress check 192.0.2.7")]
+    Egress {
+        #[command(subcommand)]
+        command: egress::Command,
+    },
     /// Print the rate limits of another program's configuration as limits of Weir
     #[command(after_help = concat!(
         "Exit code: 65 if a part of the configuration is not translated; standard error names each part.\n\n",
@@ -303,6 +310,7 @@ pub fn run() -> ExitCode {
         Command::Recommend(arguments) => recommend::run(&arguments),
         Command::History(arguments) => history::run(&arguments),
         Command::Outcomes { command } => outcomes::run(&command),
+        Command::Egress { command } => egress::run(command),
         Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),

@@ -230,9 +230,13 @@ fn description(path: &Path, info: &Info) -> String {
     let note = if info.shared.is_some() { ", of before store = \"redis\", and not in use" } else { "" };
     let _ = writeln!(text, "budgets: {}{note}", total(&info.kinds));
     text.push_str(&kinds(&info.kinds));
-    let (grants, suspensions) = (info.grants.len() as u64, info.suspensions.len() as u64);
+    let exceptions = &info.exceptions;
+    let (grants, suspensions) = (exceptions.grants.len() as u64, exceptions.suspensions.len() as u64);
     let (grants, suspensions) = (counted(grants, "grant"), counted(suspensions, "suspension"));
     let _ = writeln!(text, "exceptions: {grants}, {suspensions}; audit: {}", counted(info.records as u64, "record"));
+    if !exceptions.entries.is_empty() {
+        let _ = writeln!(text, "direct ways: {}", exceptions.entries.len());
+    }
     let _ = writeln!(text, "login history: {}", counted(info.logins, "network"));
     let (refusals, oldest) = info.refusals;
     let since = oldest.map_or_else(String::new, |oldest| format!(", the oldest of {}", oldest.rfc3339()));

@@ -3,8 +3,9 @@
 use super::Setting;
 use std::collections::BTreeMap;
 
-/// Sections and top-level keys that a reload applies, including all keys and sub-tables of these sections.
-const RELOADED: [&str; 12] = [
+/// Sections and top-level keys that a reload applies, including all keys and sub-tables of these sections. The
+/// running Weir does not read `egress` at all.
+const RELOADED: [&str; 13] = [
     "limit",
     "list",
     "addresses",
@@ -17,6 +18,7 @@ const RELOADED: [&str; 12] = [
     "help-url",
     "upstream",
     "dns",
+    "egress",
 ];
 
 /// Keys that a reload applies, although it does not apply the other keys of the same section.

@@ -9,6 +9,7 @@ mod decision_log;
 mod delay;
 mod diagnostic;
 mod diff;
+mod egress;
 mod exposure;
 mod file_checks;
 mod files;
@@ -74,6 +75,8 @@ pub struct Config {
     pub policy: Policy,
     /// Targets of notifications.
     pub notify: crate::notify::Options,
+    /// `None`: there is no section `[egress]`.
+    pub egress: Option<crate::egress::Options>,
     pub log: log::Format,
     /// `None`: Weir writes no decision log.
     pub decision_log: Option<decisions::Options>,
@@ -295,6 +298,7 @@ impl Reader {
         let admin::Admin { options: admin, socket, tokens } =
             admin::read(root.section("admin"), &self.folder, &state.path, &places.state, &listeners);
         (places.socket, places.tokens) = (socket, tokens);
+        let egress = egress::read(root.section("egress"));
         let log = log_format(root.section("log"));
         let decision_log = decision_log::read(root.section("decision-log"), &self.folder);
         let normalizer = addresses::normalizer(root.section("addresses"));
@@ -370,6 +374,7 @@ impl Reader {
             admin,
             policy,
             notify,
+            egress,
             log,
             decision_log,
             problems,

@@ -1,10 +1,11 @@
 //! Temporary exceptions from the limits. A grant replaces a limit's rate for one owner. A suspension refuses the mail of
-//! one owner.
+//! one owner. The register of direct ways is kept with them, because its entries begin, end and are stored as they do.
 
 use super::Policy;
 pub use super::suspension::{AllowedRecipients, NewPassword, PasswordFingerprint, Suspension, SuspensionRules};
 pub use super::term::{By, Length, Term, UNTIL_RELEASED};
 use crate::policy::budgets::{Key, KeyRef, Owner};
+use crate::policy::egress::{EgressEntry, EgressKey, EgressRule, Register, parse_network};
 use crate::policy::limit::{Limit, Quota, RateTerms};
 use crate::policy::matching::{Field, NormalizedFacts};
 use crate::time::Timestamp;
@@ -19,6 +20,17 @@ pub struct Exceptions {
     suspensions: HashMap<Owner, Arc<Suspension>>,
     /// Fields of the owners of suspensions, such as `user`.
     suspended: Vec<Field>,
+    egress: Arc<Register>,
+    /// Number of changes of suspensions and of the register, so that a reader of them notices a change.
+    egress_changes: u64,
+}
+
+/// Exceptions that have been removed because they had ended.
+#[derive(Default)]
+pub struct Ended {
+    pub grants: Vec<Arc<Grant>>,
+    pub suspensions: Vec<Arc<Suspension>>,
+    pub entries: Vec<Arc<EgressEntry>>,
 }
 
 /// Grant: gives one owner a rate that is higher or lower than the limit's rate. While the grant is valid, the owner's
@@ -75,6 +87,41 @@ impl Exceptions {
             }
         }
         self.suspensions.insert(suspension.owner.clone(), suspension);
+        self.egress_changes += 1;
+    }
+
+    /// Adds an entry to the register. It replaces an earlier entry of the same key.
+    pub fn register(&mut self, entry: Arc<EgressEntry>) {
+        Arc::make_mut(&mut self.egress).insert(entry);
+        self.egress_changes += 1;
+    }
+
+    /// Removes an entry of the register, and returns it.
+    pub fn unregister(&mut self, key: EgressKey) -> Option<Arc<EgressEntry>> {
+        self.egress.get(key)?;
+        self.egress_changes += 1;
+        Arc::make_mut(&mut self.egress).remove(key)
+    }
+
+    pub fn egress(&self) -> &Arc<Register> {
+        &self.egress
+    }
+
+    /// Returns a quarantine for each suspension of a client: a suspended client has no direct way either. Suspensions of
+    /// users and senders close none, because no address follows from them.
+    pub fn quarantines_of_suspensions(&self) -> impl Iterator<Item = EgressEntry> {
+        self.suspensions().filter_map(|suspension| {
+            let mut parts = suspension.owner.parts();
+            let (Some((field, value)), None) = (parts.next(), parts.next()) else { return None };
+            let is_client = matches!(Field::parse(field), Some(Field::Client(_)));
+            let network = parse_network(value).ok().filter(|_| is_client)?;
+            let (rule, term) = (EgressRule::Quarantine, suspension.term.clone());
+            Some(EgressEntry { network, rule, owner: "".into(), term })
+        })
+    }
+
+    pub fn egress_changes(&self) -> u64 {
+        self.egress_changes
     }
 
     /// Removes a grant, and returns it.
@@ -87,11 +134,12 @@ impl Exceptions {
 
     /// Removes a suspension, and returns it.
     pub fn release(&mut self, owner: &Owner) -> Option<Arc<Suspension>> {
+        self.egress_changes += 1;
         self.suspensions.remove(owner)
     }
 
     /// Removes all exceptions that have certainly ended (see [`Term::has_ended`]), and returns them.
-    pub fn forget(&mut self, now: Timestamp, doubt: Option<Timestamp>) -> (Vec<Arc<Grant>>, Vec<Arc<Suspension>>) {
+    pub fn forget(&mut self, now: Timestamp, doubt: Option<Timestamp>) -> Ended {
         let is_over = |term: &Term| term.has_ended(now, doubt);
         let of_limits = self.grants.values_mut();
         let grants = of_limits.flat_map(|grants| grants.extract_if(|_, grant| is_over(&grant.term)));
@@ -99,16 +147,21 @@ impl Exceptions {
         self.grants.retain(|_, grants| !grants.is_empty());
         let suspensions = self.suspensions.extract_if(|_, suspension| is_over(&suspension.term));
         let suspensions = suspensions.map(|(_, suspension)| suspension).collect();
+        // The register is cloned only if there is something to remove.
+        let any_is_over = self.egress.entries().any(|entry| is_over(&entry.term));
+        let entries = if any_is_over { Arc::make_mut(&mut self.egress).extract(is_over) } else { Vec::new() };
+        self.egress_changes += 1;
         let suspended =
             |field: &Field| self.suspensions.keys().any(|owner| owner.fields().any(|one| one == Some(*field)));
         self.suspended.retain(suspended);
-        (grants, suspensions)
+        Ended { grants, suspensions, entries }
     }
 
     /// Returns whether [`Exceptions::forget`] would remove any exception.
     pub fn any_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
         let terms = self.suspensions().map(|suspension| &suspension.term);
-        terms.chain(self.grants().map(|grant| &grant.term)).any(|term| term.has_ended(now, doubt))
+        let terms = terms.chain(self.grants().map(|grant| &grant.term));
+        terms.chain(self.egress.entries().map(|entry| &entry.term)).any(|term| term.has_ended(now, doubt))
     }
 
     /// Returns the grant of an owner for a limit, expired or not.

@@ -6,13 +6,14 @@
 //!
 //! Modules, in the order of a decision: [`address`] normalizes addresses. [`request`] contains the events and facts of
 //! a session. [`location`] finds the country of a client. [`limit`] contains the limits of `weir.toml`. [`matching`] determines to which events a limit applies.
-//! [`exception`] contains grants and suspensions, `suspension` the rules of the latter. `plan` finds limits and budgets. [`budgets`] contains the keys and
+//! [`exception`] contains grants and suspensions, `suspension` the rules of the latter, [`egress`] the register of direct ways. `plan` finds limits and budgets. [`budgets`] contains the keys and
 //! states of budgets. `decision` measures and charges each event. [`verdict`] contains the result of a decision.
 
 pub mod address;
 mod budget_view;
 pub mod budgets;
 mod decision;
+pub mod egress;
 pub mod exception;
 mod fullness;
 mod in_memory;

@@ -1,7 +1,8 @@
-//! Audit trail of exceptions, resets and reloads. A record contains the time, the action, the owner, the author (an
+//! Audit trail of exceptions, of the register of direct ways, of resets and reloads. A record contains the time, the action, the owner, the author (an
 //! administrator or a limit), and the reason.
 
 use crate::policy::budgets::Owner;
+use crate::policy::egress::{EgressEntry, NetworkText};
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::time::{Timestamp, format_wait};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ pub struct AuditRecord {
     /// Name of the limit to which the grant or reset applies; `None` for a suspension, which applies to no limit.
     pub limit: Option<Arc<str>>,
     pub owner: Owner,
-    /// Rate of a grant.
+    /// Rate of a grant; or what an entry of the register of direct ways does, and for whom, such as `out for physics`.
     pub rate: Option<Arc<str>>,
     /// Time when the exception ends or, if it was ended early, would have ended.
     pub until: Option<Timestamp>,
@@ -33,13 +34,32 @@ pub enum Act {
     Reset,
     /// The configuration was read again on command.
     Reloaded,
-    /// The exception has expired.
+    /// A network was registered for a direct way.
+    Registered,
+    /// A registration was removed.
+    Unregistered,
+    /// A network was quarantined.
+    Quarantined,
+    /// A quarantine was removed.
+    Unquarantined,
+    /// The exception or the entry of the register has expired.
     Ended,
 }
 
 impl Act {
-    pub const ALL: [Self; 7] =
-        [Self::Granted, Self::Revoked, Self::Suspended, Self::Released, Self::Reset, Self::Reloaded, Self::Ended];
+    pub const ALL: [Self; 11] = [
+        Self::Granted,
+        Self::Revoked,
+        Self::Suspended,
+        Self::Released,
+        Self::Reset,
+        Self::Reloaded,
+        Self::Registered,
+        Self::Unregistered,
+        Self::Quarantined,
+        Self::Unquarantined,
+        Self::Ended,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -49,6 +69,10 @@ impl Act {
             Self::Released => "released",
             Self::Reset => "reset",
             Self::Reloaded => "reloaded",
+            Self::Registered => "registered",
+            Self::Unregistered => "unregistered",
+            Self::Quarantined => "quarantined",
+            Self::Unquarantined => "unquarantined",
             Self::Ended => "ended",
         }
     }
@@ -80,6 +104,19 @@ impl AuditRecord {
         Self::of_term(act, &suspension.owner, &suspension.term, at, why)
     }
 
+    /// Returns the record of an action on an entry of the register of direct ways. If `why` is `None`, the record gets the
+    /// author and the reason of the entry.
+    pub fn of_entry(act: Act, entry: &EgressEntry, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
+        let EgressEntry { network, rule, owner: responsible, term } = entry;
+        let network = NetworkText(*network).to_string();
+        let owner = Owner::from_parts([("client".into(), network.as_str())].into_iter());
+        let what = match &**responsible {
+            "" => rule.name().to_owned(),
+            responsible => format!("{} for {responsible}", rule.name()),
+        };
+        Self { rate: Some(what.into()), ..Self::of_term(act, &owner, term, at, why) }
+    }
+
     fn of_term(act: Act, owner: &Owner, term: &Term, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         let (by, reason) = why.unwrap_or_else(|| (term.by.clone(), term.reason.clone()));
         Self { at, act, limit: None, owner: owner.clone(), rate: None, until: Some(term.until), was: None, by, reason }
@@ -96,7 +133,11 @@ impl AuditRecord {
         // Commands that end an exception may omit the reason; a key without a value is left out.
         let reason = Some(&**reason).filter(|reason| !reason.is_empty());
         let time = until.filter(|_| *act != Act::Ended).map(|until| format_wait(until.since(*at)));
-        let what = if limit.is_some() { "grant" } else { "suspension" };
+        let what = match (limit, rate) {
+            (Some(_), _) => "grant",
+            (None, Some(_)) => "direct way",
+            (None, None) => "suspension",
+        };
         match act {
             Act::Suspended => tracing::warn!(%owner, time, %by, reason, "suspended"),
             Act::Released => tracing::info!(%owner, time, %by, reason, "released"),
@@ -104,6 +145,12 @@ impl AuditRecord {
             Act::Revoked => tracing::info!(limit, %owner, rate, time, %by, reason, "grant revoked"),
             Act::Reset => tracing::info!(limit, %owner, was, %by, reason, "budget reset"),
             Act::Reloaded => tracing::info!(%by, reason, "reloaded on command"),
+            Act::Registered => tracing::warn!(%owner, rate, time, %by, reason, "direct way registered"),
+            Act::Unregistered => {
+                tracing::info!(%owner, rate, time, %by, reason, "registration of a direct way removed")
+            }
+            Act::Quarantined => tracing::warn!(%owner, rate, time, %by, reason, "direct ways quarantined"),
+            Act::Unquarantined => tracing::info!(%owner, rate, time, %by, reason, "quarantine of direct ways removed"),
             Act::Ended => tracing::info!(limit, %owner, rate, %by, reason, "{what} ended"),
         }
     }

@@ -5,16 +5,19 @@
 use super::dump_error::DumpError;
 use super::file::{self, CopyError, File, OpenError};
 use super::jsonl::{self, Line};
+use super::pending_exceptions::ReadExceptions;
 use super::refusals;
 use super::shared::SharedBulk;
 use super::shared_writer::SharedWriter;
 use super::whole_file::{StateReader, fill};
 use crate::policy::budgets::{Budget, Key};
-use crate::policy::exception::{Grant, Suspension};
+use crate::policy::egress::EgressEntry;
+use crate::policy::exception::Exceptions;
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, BufWriter, Read as _, Seek as _, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Sizes and contents of a state file.
 pub struct Info {
@@ -33,10 +36,8 @@ pub struct Info {
     pub kinds: BTreeMap<String, Kind>,
     /// The budgets of the nodes, if they are in Redis. Those of the file are then not in use.
     pub shared: Option<SharedInfo>,
-    /// Grants in the file. Some may have expired and not been deleted yet.
-    pub grants: Vec<Grant>,
-    /// Suspensions in the file. Some may have expired and not been deleted yet.
-    pub suspensions: Vec<Suspension>,
+    /// Exceptions in the file. Some may have expired and not been deleted yet.
+    pub exceptions: ReadExceptions,
     /// Number of records in the audit trail.
     pub records: usize,
     /// Number of rows of the login history.
@@ -89,12 +90,12 @@ pub fn info(path: &Path, shared: Option<&SharedBulk>) -> Result<Info, DumpError>
         Kind::count(&mut kinds, &hashed_key.key, &budget);
         Ok(())
     })?;
-    let (grants, suspensions, records) = reader.exceptions()?;
+    let (exceptions, records) = reader.exceptions()?;
     let logins = reader.file.count_logins().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
     let refusals = reader.file.refusal_extent().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
     reader.end()?;
     let (shared, records) = (shared.map(shared_info).transpose()?, records.len());
-    Ok(Info { octets, unused, log, entries, journal, kinds, shared, grants, suspensions, records, logins, refusals })
+    Ok(Info { octets, unused, log, entries, journal, kinds, shared, exceptions, records, logins, refusals })
 }
 
 fn shared_info(shared: &SharedBulk) -> Result<SharedInfo, DumpError> {
@@ -104,6 +105,18 @@ fn shared_info(shared: &SharedBulk) -> Result<SharedInfo, DumpError> {
         Ok::<(), DumpError>(())
     })?;
     Ok(SharedInfo { kinds, skipped: DumpError::of_skipped(shared, skipped) })
+}
+
+/// Reads the register of direct ways from a state file, with a quarantine for each suspension of a client. Works also while
+/// a Weir process is using the file.
+pub fn read_egress(path: &Path) -> Result<Vec<EgressEntry>, DumpError> {
+    let mut reader = StateReader::open(path)?;
+    let (ReadExceptions { mut entries, suspensions, .. }, _) = reader.exceptions()?;
+    reader.end()?;
+    let mut exceptions = Exceptions::default();
+    suspensions.into_iter().for_each(|suspension| exceptions.suspend(Arc::new(suspension)));
+    entries.extend(exceptions.quarantines_of_suspensions());
+    Ok(entries)
 }
 
 /// Writes to `out` every budget, exception, audit record, row of the login history and record of refusals as a line of
@@ -124,8 +137,9 @@ pub fn dump(path: &Path, shared: Option<&SharedBulk>, out: &mut dyn Write) -> Re
             DumpError::of_skipped(shared, skipped)
         }
     };
-    let (grants, suspensions, records) = reader.exceptions()?;
+    let (ReadExceptions { grants, suspensions, entries }, records) = reader.exceptions()?;
     let exceptions = grants.iter().map(jsonl::of_grant).chain(suspensions.iter().map(jsonl::of_suspension));
+    let exceptions = exceptions.chain(entries.iter().map(jsonl::of_entry));
     let mut lines = exceptions.chain(records.iter().map(jsonl::of_record));
     let outcome = lines.try_for_each(|line| writeln!(out, "{line}"));
     let outcome = outcome.and_then(|()| reader.logins(|key, row| writeln!(out, "{}", jsonl::of_login(key, row))));
@@ -171,7 +185,7 @@ impl Loaded {
     fn count(&mut self, line: &Line) {
         match line {
             Line::Budget(..) => self.budgets += 1,
-            Line::Grant(_) | Line::Suspension(_) => self.exceptions += 1,
+            Line::Grant(_) | Line::Suspension(_) | Line::EgressEntry(_) => self.exceptions += 1,
             Line::AuditRecord(_) => self.records += 1,
             Line::Login(..) => self.logins += 1,
             Line::Refusal(_) => self.refusals += 1,

@@ -1,4 +1,4 @@
-//! Grants, suspensions and resets. They take effect in memory at once, and the writer then writes them to the
+//! Grants, suspensions, the register of direct ways, and resets. They take effect in memory at once, and the writer then writes them to the
 //! file.
 
 use super::audit::{Act, AuditRecord};
@@ -6,12 +6,12 @@ use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, Health};
-use super::pending_exceptions::{Batch, ExceptionKey, Kept, warn_inert_grants};
-use super::shared::FoundExceptions;
+use super::pending_exceptions::{Batch, ExceptionKey, Kept, ReadExceptions, warn_inert_grants};
 use super::writer_job::WriterJob;
 use super::{Store, Unavailable};
 use crate::engine::State;
 use crate::policy::budgets::{Key, Loaded, Owner};
+use crate::policy::egress::{EgressEntry, EgressKey};
 use crate::policy::exception::{By, Exceptions, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::policy::{NameSearch, Policy};
 use crate::time::Timestamp;
@@ -72,12 +72,12 @@ impl Core {
     /// Loads the exceptions of the file. An exception that was changed in memory before the file could be opened is not
     /// replaced.
     pub fn load_exceptions(&self, file: &File) {
-        let (grants, suspensions) = match file.exceptions() {
+        let ReadExceptions { grants, suspensions, entries } = match file.exceptions() {
             Ok(read) => read,
             Err(error) => {
                 return tracing::error!(
                     error = file::describe(&error),
-                    "grants and suspensions cannot be read: none holds"
+                    "grants, suspensions and direct ways cannot be read: none holds"
                 );
             }
         };
@@ -85,27 +85,31 @@ impl Core {
         let mut policy = Policy::clone(&slot);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
-        let is_newer = |batch: &Batch, limit: Option<&Arc<str>>, owner: &Owner| {
-            batch.changed.contains(&(limit.cloned(), owner.clone()))
-        };
         let mut rewritten = Vec::new();
-        let mut normalize = |limit: Option<&Arc<str>>, owner: &mut Owner| {
+        let mut normalize = |owner: &mut Owner, key: &dyn Fn(Owner) -> ExceptionKey| {
             let normal = owner.normalized(&policy.normalizer);
             if normal != *owner {
                 let former = std::mem::replace(owner, normal);
-                rewritten.extend([(limit.cloned(), former), (limit.cloned(), owner.clone())]);
+                rewritten.extend([key(former), key(owner.clone())]);
             }
+            key(owner.clone())
         };
         for mut grant in grants {
-            normalize(Some(&grant.limit), &mut grant.owner);
-            if !is_newer(&batch, Some(&grant.limit), &grant.owner) {
+            let limit = grant.limit.clone();
+            let key = normalize(&mut grant.owner, &|owner| ExceptionKey::Grant(limit.clone(), owner));
+            if !batch.changed.contains(&key) {
                 exceptions.grant(grant);
             }
         }
         for mut suspension in suspensions {
-            normalize(None, &mut suspension.owner);
-            if !is_newer(&batch, None, &suspension.owner) {
+            let key = normalize(&mut suspension.owner, &ExceptionKey::Suspension);
+            if !batch.changed.contains(&key) {
                 exceptions.suspend(Arc::new(suspension));
+            }
+        }
+        for entry in entries {
+            if !batch.changed.contains(&ExceptionKey::Egress(entry.key())) {
+                exceptions.register(Arc::new(entry));
             }
         }
         if !rewritten.is_empty() {
@@ -122,35 +126,41 @@ impl Core {
 
     /// Takes exceptions that other nodes have changed, and removes those that other nodes have ended. The other nodes have
     /// the audit records.
-    pub fn adopt_exceptions(&self, found: FoundExceptions, gone: Vec<ExceptionKey>) {
+    pub fn adopt_exceptions(&self, found: ReadExceptions, gone: Vec<ExceptionKey>) {
         let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let mut policy = Policy::clone(&slot);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
         let mut adopted = 0;
         for grant in found.grants {
-            let (limit, owner) = (grant.limit.clone(), grant.owner.clone());
-            if exceptions.grant_of(&limit, &owner).is_none_or(|former| **former != grant) {
+            if exceptions.grant_of(&grant.limit, &grant.owner).is_none_or(|former| **former != grant) {
+                batch.changed.insert(ExceptionKey::of_grant(&grant));
                 exceptions.grant(grant);
-                batch.changed.insert((Some(limit), owner));
                 adopted += 1;
             }
         }
         for suspension in found.suspensions {
-            let owner = suspension.owner.clone();
-            if exceptions.suspension_of(&owner).is_none_or(|former| **former != suspension) {
+            if exceptions.suspension_of(&suspension.owner).is_none_or(|former| **former != suspension) {
+                batch.changed.insert(ExceptionKey::of_suspension(&suspension));
                 exceptions.suspend(Arc::new(suspension));
-                batch.changed.insert((None, owner));
                 adopted += 1;
             }
         }
-        for (limit, owner) in gone {
-            let is_removed = match &limit {
-                Some(limit) => exceptions.revoke(limit, &owner).is_some(),
-                None => exceptions.release(&owner).is_some(),
+        for entry in found.entries {
+            if exceptions.egress().get(entry.key()).is_none_or(|former| **former != entry) {
+                batch.changed.insert(ExceptionKey::Egress(entry.key()));
+                exceptions.register(Arc::new(entry));
+                adopted += 1;
+            }
+        }
+        for key in gone {
+            let is_removed = match &key {
+                ExceptionKey::Grant(limit, owner) => exceptions.revoke(limit, owner).is_some(),
+                ExceptionKey::Suspension(owner) => exceptions.release(owner).is_some(),
+                ExceptionKey::Egress(key) => exceptions.unregister(*key).is_some(),
             };
             if is_removed {
-                batch.changed.insert((limit, owner));
+                batch.changed.insert(key);
                 adopted += 1;
             }
         }
@@ -164,7 +174,7 @@ impl Core {
         *slot = policy.clone();
         drop((batch, slot));
         self.queue.send_job(WriterJob::WriteExceptions);
-        tracing::info!(adopted, "grants and suspensions taken over from other nodes");
+        tracing::info!(adopted, "grants, suspensions and direct ways taken over from other nodes");
         warn_inert_grants(&policy);
     }
 
@@ -276,6 +286,40 @@ impl Store {
             Some(suspension)
         });
         Some((ended?, self.core.wait_until_written(written).await))
+    }
+
+    /// Adds an entry to the register of direct ways. If the new entry replaces one of the same key, returns the replaced
+    /// entry.
+    pub async fn register(&self, entry: EgressEntry) -> (Option<Arc<EgressEntry>>, Kept) {
+        let (now, key) = (entry.term.since, entry.key());
+        let act = if key.is_quarantine { Act::Quarantined } else { Act::Registered };
+        let (former, written) = self.core.change_exceptions(|exceptions, batch| {
+            let former = exceptions.egress().get(key).filter(|former| former.term.holds(now)).cloned();
+            batch.add_entry(&entry);
+            batch.add_record(AuditRecord::of_entry(act, &entry, now, None));
+            exceptions.register(Arc::new(entry));
+            former
+        });
+        (former, self.core.wait_until_written(written).await)
+    }
+
+    /// Removes an entry of the register of direct ways early, and returns it. `None` if there is no such entry.
+    pub async fn unregister(
+        &self,
+        key: EgressKey,
+        (by, reason): (By, Arc<str>),
+        now: Timestamp,
+    ) -> Option<(Arc<EgressEntry>, Kept)> {
+        let doubt = self.core.clock_doubt();
+        let act = if key.is_quarantine { Act::Unquarantined } else { Act::Unregistered };
+        let (removed, written) = self.core.change_exceptions(|exceptions, batch| {
+            batch.end_expired(exceptions, now, doubt);
+            let entry = exceptions.unregister(key)?;
+            batch.add_entry(&entry);
+            batch.add_record(AuditRecord::of_entry(act, &entry, now, Some((by, reason))));
+            Some(entry)
+        });
+        Some((removed?, self.core.wait_until_written(written).await))
     }
 
     /// Sets the password fingerprints of suspensions that lack one. Does not wait until they are in the file. Does

@@ -5,7 +5,7 @@
 //! If the limit counts distinct values, `seen` is the budget's filter in base64. If the limit measures regularity,
 //! `times` has the times of the last events. If the budget belongs to a grant,
 //! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
-//! `suspension`). A suspension has `strict`, a lock has `known-to`, and, if a new password ends it, `ends-on-new-password`, perhaps with
+//! `suspension`, or `egress` for an entry of the register of direct ways). A suspension has `strict`, a lock has `known-to`, and, if a new password ends it, `ends-on-new-password`, perhaps with
 //! `password-fingerprint`. The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
 //! A row of the login history is
 //! `{"login":"alice","network":"192.0.2.0/24","first":"2026-11-21T10:00:00Z","last":"2026-11-22T10:00:00Z","logins":7,"country":"AT","tls":"TLSv1.3","mechanism":"PLAIN","helo":["laptop.example"]}`;
@@ -21,6 +21,7 @@ use crate::engine::regularity::Times;
 use crate::policy::KnownTo;
 use crate::policy::Memory;
 use crate::policy::budgets::{Budget, Key, Owner};
+use crate::policy::egress::{EgressEntry, EgressRule, NetworkText, parse_network};
 use crate::policy::exception::{By, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::policy::limit::{Algorithm, Count};
 use crate::policy::matching::Field;
@@ -35,6 +36,7 @@ pub enum Line {
     Budget(HashedKey, Budget),
     Grant(Grant),
     Suspension(Suspension),
+    EgressEntry(EgressEntry),
     AuditRecord(AuditRecord),
     Login(LoginKey, LoginRow),
     Refusal(Box<RefusalRow>),
@@ -43,6 +45,7 @@ pub enum Line {
 /// Values of the key `exception`.
 const GRANT: &str = "grant";
 const SUSPENSION: &str = "suspension";
+const EGRESS: &str = "egress";
 
 /// Maximum octets of a text in a line of the login history: a user name with its domain.
 const MAX_LOGIN_OCTETS: usize = 1_024;
@@ -87,6 +90,14 @@ pub fn of_suspension(suspension: &Suspension) -> Value {
             line["password-fingerprint"] = json!(fingerprint.to_string());
         }
     }
+    line
+}
+
+pub fn of_entry(entry: &EgressEntry) -> Value {
+    let EgressEntry { network, rule, owner: responsible, term } = entry;
+    let network = NetworkText(*network).to_string();
+    let mut line = of_term(EGRESS, &Owner::from_parts([("client".into(), network.as_str())].into_iter()), term);
+    (line["rule"], line["responsible"]) = (json!(rule.name()), json!(**responsible));
     line
 }
 
@@ -212,6 +223,8 @@ impl Object {
             "ends-on-new-password",
             "password-fingerprint",
             "known-to",
+            "rule",
+            "responsible",
         ])?;
         let term = Term {
             since: self.time("since")?,
@@ -234,7 +247,17 @@ impl Object {
                 };
                 Ok(Line::Suspension(Suspension { owner, term, is_strict, known_to, new_password }))
             }
-            other => Err(format!("\"exception\" must be \"grant\" or \"suspension\", not \"{other}\"")),
+            EGRESS => {
+                let client = owner.parts().next().filter(|(field, _)| *field == "client");
+                let network = parse_network(client.ok_or("\"owner\" must have a client")?.1)?;
+                let rule = EgressRule::parse(self.word("rule")?).ok_or("\"rule\" is not known")?;
+                let owner = self.word("responsible")?;
+                if owner.contains(char::is_control) {
+                    return Err("\"responsible\" has a control character".to_owned());
+                }
+                Ok(Line::EgressEntry(EgressEntry { network, rule, owner: owner.into(), term }))
+            }
+            other => Err(format!("\"exception\" must be \"grant\", \"suspension\" or \"egress\", not \"{other}\"")),
         }
     }
 

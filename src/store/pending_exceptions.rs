@@ -1,11 +1,12 @@
-//! Changes of grants and suspensions, and audit records, that are not in the file yet. A change takes effect in memory
+//! Changes of grants, suspensions and the register of direct ways, and audit records, that are not in the file yet. A change takes effect in memory
 //! at once. It is written to the file before the administrator's command is answered. If the file cannot be written
 //! then, the change is written as soon as possible.
 
 use super::audit::{Act, AuditRecord};
 use crate::policy::Policy;
 use crate::policy::budgets::Owner;
-use crate::policy::exception::{Exceptions, Grant, Suspension};
+use crate::policy::egress::{EgressEntry, EgressKey};
+use crate::policy::exception::{Ended, Exceptions, Grant, Suspension};
 use crate::time::Timestamp;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -37,8 +38,24 @@ pub struct Batch {
     pub waiting: Vec<Sender<()>>,
 }
 
-/// Key of an exception: limit and owner of a grant, `None` and the owner of a suspension.
-pub type ExceptionKey = (Option<Arc<str>>, Owner);
+/// Key of an exception.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ExceptionKey {
+    /// Grant of this limit for this owner.
+    Grant(Arc<str>, Owner),
+    Suspension(Owner),
+    /// Entry of the register of direct ways.
+    Egress(EgressKey),
+}
+
+/// Exceptions that were read, from the state file or from Redis.
+#[derive(Default)]
+pub struct ReadExceptions {
+    pub grants: Vec<Grant>,
+    pub suspensions: Vec<Suspension>,
+    /// Entries of the register of direct ways.
+    pub entries: Vec<EgressEntry>,
+}
 
 /// Place where a change is kept: in the file, or only in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +103,16 @@ impl PendingExceptions {
     }
 }
 
+impl ExceptionKey {
+    pub fn of_grant(grant: &Grant) -> Self {
+        Self::Grant(grant.limit.clone(), grant.owner.clone())
+    }
+
+    pub fn of_suspension(suspension: &Suspension) -> Self {
+        Self::Suspension(suspension.owner.clone())
+    }
+}
+
 impl Batch {
     /// Tells the waiting commands that the batch is in the file.
     pub fn written(self) {
@@ -103,19 +130,24 @@ impl Batch {
         if self.changed.len() > MAX_PENDING_CHANGES {
             // An exception that was ended early then stays in the file, and the next process loads it. It ends at its
             // original time, unless that time is already over.
-            self.changed.retain(|(limit, owner)| match limit {
-                Some(limit) => exceptions.grant_of(limit, owner).is_some(),
-                None => exceptions.suspension_of(owner).is_some(),
+            self.changed.retain(|key| match key {
+                ExceptionKey::Grant(limit, owner) => exceptions.grant_of(limit, owner).is_some(),
+                ExceptionKey::Suspension(owner) => exceptions.suspension_of(owner).is_some(),
+                ExceptionKey::Egress(key) => exceptions.egress().get(*key).is_some(),
             });
         }
     }
 
     pub fn add_grant(&mut self, grant: &Grant) {
-        self.add((Some(grant.limit.clone()), grant.owner.clone()));
+        self.add(ExceptionKey::of_grant(grant));
     }
 
     pub fn add_suspension(&mut self, suspension: &Suspension) {
-        self.add((None, suspension.owner.clone()));
+        self.add(ExceptionKey::of_suspension(suspension));
+    }
+
+    pub fn add_entry(&mut self, entry: &EgressEntry) {
+        self.add(ExceptionKey::Egress(entry.key()));
     }
 
     fn add(&mut self, key: ExceptionKey) {
@@ -126,7 +158,7 @@ impl Batch {
     /// Ends the exceptions that have expired. If the clock may be wrong (`doubt`), exceptions whose end is uncertain
     /// are not ended.
     pub fn end_expired(&mut self, exceptions: &mut Exceptions, now: Timestamp, doubt: Option<Timestamp>) {
-        let (grants, suspensions) = exceptions.forget(now, doubt);
+        let Ended { grants, suspensions, entries } = exceptions.forget(now, doubt);
         for grant in grants {
             self.add_grant(&grant);
             self.add_record(AuditRecord::of_grant(Act::Ended, &grant, now, None));
@@ -134,6 +166,10 @@ impl Batch {
         for suspension in suspensions {
             self.add_suspension(&suspension);
             self.add_record(AuditRecord::of_suspension(Act::Ended, &suspension, now, None));
+        }
+        for entry in entries {
+            self.add_entry(&entry);
+            self.add_record(AuditRecord::of_entry(Act::Ended, &entry, now, None));
         }
     }
 

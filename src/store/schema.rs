@@ -11,14 +11,23 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// Version of the schema. A change of the schema must increment the version and add a migration.
-pub const VERSION: i64 = 9;
+pub const VERSION: i64 = 10;
 
 /// SQL that creates the tables that do not exist.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Migrations. Each migration is from one version to the next version. The first migration is from version 1.
-const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
-    [add_seen, sort_by_hash, add_exceptions, add_logins, add_refusals, to_version_7, to_version_8, fold_journal];
+const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] = [
+    add_seen,
+    sort_by_hash,
+    add_exceptions,
+    add_logins,
+    add_refusals,
+    to_version_7,
+    to_version_8,
+    fold_journal,
+    add_egress,
+];
 
 /// Reason why a database cannot be used as a state file.
 #[derive(Debug)]
@@ -139,6 +148,11 @@ fn fold_journal(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     })?;
     budget_rows::upsert(transaction, &replayed.0.into_iter().collect::<Vec<_>>())?;
     transaction.execute_batch("DROP TABLE journal")
+}
+
+/// Migrates to version 10, which adds the register of direct ways.
+fn add_egress(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)
 }
 
 /// Adds the queue ids of messages.

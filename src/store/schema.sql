@@ -1,4 +1,4 @@
--- The state file, version 9. Weir's writer is its only writer; open it read-only to read it by hand.
+-- The state file, version 10. Weir's writer is its only writer; open it read-only to read it by hand.
 
 -- The last state of each budget, without the changes in the journal.
 CREATE TABLE IF NOT EXISTS budget (
@@ -39,11 +39,24 @@ CREATE TABLE IF NOT EXISTS exception (
     PRIMARY KEY (of_limit, owner)
 ) STRICT, WITHOUT ROWID;
 
--- Audit trail of exceptions and of resets. Records older than a year are deleted.
+-- Register of direct ways: networks that may connect to mail servers outside, or receive mail, and quarantined ones.
+CREATE TABLE IF NOT EXISTS egress (
+    network    TEXT NOT NULL,    -- address, or network without host bits
+    quarantine INTEGER NOT NULL, -- 1: a quarantine; 0: a registration
+    rule       TEXT NOT NULL,    -- out, in, out-and-in, quarantine
+    owner      TEXT NOT NULL,    -- the person or office that is responsible
+    since      INTEGER NOT NULL, -- microseconds since 1970
+    until      INTEGER NOT NULL,
+    author     TEXT NOT NULL,    -- name of an administrator
+    reason     TEXT NOT NULL,
+    PRIMARY KEY (network, quarantine)
+) STRICT, WITHOUT ROWID;
+
+-- Audit trail of exceptions, of direct ways and of resets. Records older than a year are deleted.
 CREATE TABLE IF NOT EXISTS audit (
     id       INTEGER PRIMARY KEY,
     at       INTEGER NOT NULL, -- microseconds since 1970
-    act      TEXT NOT NULL,    -- granted, revoked, suspended, released, reset, ended
+    act      TEXT NOT NULL,    -- granted, revoked, suspended, released, reset, ended, and others: see audit.rs
     of_limit TEXT,
     owner    TEXT NOT NULL,
     rate     TEXT,

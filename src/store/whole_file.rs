@@ -8,9 +8,9 @@ use super::journal::Replayed;
 use super::jsonl::Line;
 use super::login_history::{LoginKey, LoginRow};
 use super::options::{Durability, OnFailure, Options};
+use super::pending_exceptions::ReadExceptions;
 use super::refusals::{RefusalOptions, RefusalRow};
 use crate::policy::budgets::Budget;
-use crate::policy::exception::{Grant, Suspension};
 use std::path::Path;
 
 /// Reader of a whole state file. Keeps the budgets found in its journal, and the failures of reading.
@@ -27,9 +27,6 @@ struct ReadFailures {
     failures: usize,
     reason: Option<String>,
 }
-
-/// Exceptions and their audit trail.
-type Exceptions = (Vec<Grant>, Vec<Suspension>, Vec<AuditRecord>);
 
 /// Number of ranges of hashes. The table of budgets is read range by range.
 const RANGES: i64 = 256;
@@ -90,15 +87,15 @@ impl<'a> StateReader<'a> {
     }
 
     /// Reads the exceptions and their audit trail in one transaction.
-    pub fn exceptions(&mut self) -> Result<Exceptions, DumpError> {
+    pub fn exceptions(&mut self) -> Result<(ReadExceptions, Vec<AuditRecord>), DumpError> {
         let read = self.in_transaction(|file| {
             file.exceptions().and_then(|known| Ok((known, file.audit_trail(None, usize::MAX)?)))
         })?;
-        let ((grants, suspensions), records) = read.unwrap_or_else(|error| {
+        let (exceptions, records) = read.unwrap_or_else(|error| {
             self.missed.reason = Some(file::describe(&error));
             Default::default()
         });
-        Ok((grants, suspensions, records.into_iter().map(|(_, record)| record).collect()))
+        Ok((exceptions, records.into_iter().map(|(_, record)| record).collect()))
     }
 
     /// Calls `take` with each row of the login history, until `take` returns an error. Reads a part of the rows at a

@@ -11,10 +11,10 @@ pub mod resets;
 pub mod suspensions;
 
 pub use applicability::{Applicability, applicability};
-pub use format::trail;
+pub use format::{kept, trail};
 pub use names::Account;
 pub use release::end_on_new_password;
-pub use request::{checked_reason, parse_term};
+pub use request::{checked_reason, checked_term, parse_term};
 
 use super::{Api, ApiError, Caller, Errors, Json};
 use crate::clock;

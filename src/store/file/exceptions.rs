@@ -1,11 +1,12 @@
-//! Exceptions (grants and suspensions) and their audit trail in the state file.
+//! Exceptions (grants, suspensions and the register of direct ways) and their audit trail in the state file.
 
 use super::File;
 use crate::policy::KnownTo;
 use crate::policy::budgets::Owner;
+use crate::policy::egress::{EgressEntry, EgressRule, NetworkText, parse_network};
 use crate::policy::exception::{By, Exceptions, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::store::audit::{Act, AuditRecord};
-use crate::store::pending_exceptions::Batch;
+use crate::store::pending_exceptions::{Batch, ExceptionKey, ReadExceptions};
 use crate::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
@@ -15,7 +16,7 @@ const MAX_AUDIT_RECORDS: i64 = 100_000;
 
 impl File {
     /// Reads all exceptions, expired ones included.
-    pub fn exceptions(&self) -> rusqlite::Result<(Vec<Grant>, Vec<Suspension>)> {
+    pub fn exceptions(&self) -> rusqlite::Result<ReadExceptions> {
         let mut statement = self.connection.prepare(
             "SELECT of_limit, owner, rate, since, until, author, reason, lenient, password, known_to FROM exception \
              ORDER BY of_limit, owner",
@@ -23,12 +24,7 @@ impl File {
         let (mut grants, mut suspensions) = (Vec::new(), Vec::new());
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let term = Term {
-                since: Timestamp::from_micros(row.get(3)?),
-                until: Timestamp::from_micros(row.get(4)?),
-                by: by(row, 5)?,
-                reason: row.get(6)?,
-            };
+            let term = term(row, 3)?;
             let owner = owner(row, 1)?;
             match row.get(2)? {
                 Some(rate) => grants.push(Grant { limit: row.get(0)?, owner, rate, term }),
@@ -39,22 +35,46 @@ impl File {
                 }
             }
         }
-        Ok((grants, suspensions))
+        Ok(ReadExceptions { grants, suspensions, entries: self.entries()? })
+    }
+
+    /// Reads the register of direct ways, with expired entries. Entries that an administrator has made unreadable by hand are
+    /// left out.
+    fn entries(&self) -> rusqlite::Result<Vec<EgressEntry>> {
+        let mut statement = self
+            .connection
+            .prepare("SELECT network, rule, owner, since, until, author, reason FROM egress ORDER BY network, rule")?;
+        let (mut entries, mut rows) = (Vec::new(), statement.query([])?);
+        while let Some(row) = rows.next()? {
+            let network = parse_network(row.get_ref(0)?.as_str()?).ok();
+            let rule = EgressRule::parse(row.get_ref(1)?.as_str()?);
+            let Some((network, rule)) = network.zip(rule) else {
+                tracing::warn!(
+                    network = row.get::<_, String>(0)?,
+                    "an entry of the register of direct ways cannot be read"
+                );
+                continue;
+            };
+            entries.push(EgressEntry { network, rule, owner: row.get(2)?, term: term(row, 3)? });
+        }
+        Ok(entries)
     }
 
     /// Writes a batch in one transaction: its audit records, and each changed exception in its present state in
     /// `exceptions`. A changed exception that is not in `exceptions` is deleted from the file.
     pub fn write_batch(&mut self, batch: &Batch, exceptions: &Exceptions) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        for (limit, owner) in &batch.changed {
-            let done = match limit {
-                Some(limit) => exceptions.grant_of(limit, owner).map(|grant| put_grant(&transaction, grant)),
-                None => exceptions.suspension_of(owner).map(|one| put_suspension(&transaction, one)),
+        for key in &batch.changed {
+            let done = match key {
+                ExceptionKey::Grant(limit, owner) => {
+                    exceptions.grant_of(limit, owner).map(|grant| put_grant(&transaction, grant))
+                }
+                ExceptionKey::Suspension(owner) => {
+                    exceptions.suspension_of(owner).map(|one| put_suspension(&transaction, one))
+                }
+                ExceptionKey::Egress(key) => exceptions.egress().get(*key).map(|entry| put_entry(&transaction, entry)),
             };
-            done.unwrap_or_else(|| {
-                let key = params![limit.as_deref().unwrap_or_default(), owner.as_str()];
-                transaction.execute("DELETE FROM exception WHERE of_limit = ?1 AND owner = ?2", key).map(|_| ())
-            })?;
+            done.unwrap_or_else(|| delete(&transaction, key))?;
         }
         batch.records.iter().try_for_each(|record| put_record(&transaction, record))?;
         transaction.commit()
@@ -111,6 +131,30 @@ pub fn put_suspension(connection: &Connection, suspension: &Suspension) -> rusql
     put(connection, ("", None), &suspension.owner, &suspension.term, kind)
 }
 
+/// Writes an entry of the register of direct ways. Replaces an entry of the same key.
+pub fn put_entry(connection: &Connection, entry: &EgressEntry) -> rusqlite::Result<()> {
+    let EgressEntry { network, rule, owner, term: Term { since, until, by, reason } } = entry;
+    let sql = "INSERT OR REPLACE INTO egress (network, quarantine, rule, owner, since, until, author, reason) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let (network, is_quarantine) = (NetworkText(*network).to_string(), entry.key().is_quarantine);
+    let (since, until, by) = (since.micros(), until.micros(), by.to_string());
+    let row = params![network, is_quarantine, rule.name(), &**owner, since, until, by, &**reason];
+    connection.prepare_cached(sql)?.execute(row).map(|_| ())
+}
+
+fn delete(connection: &Connection, key: &ExceptionKey) -> rusqlite::Result<()> {
+    let of_exception = "DELETE FROM exception WHERE of_limit = ?1 AND owner = ?2";
+    let deleted = match key {
+        ExceptionKey::Grant(limit, owner) => connection.execute(of_exception, params![&**limit, owner.as_str()]),
+        ExceptionKey::Suspension(owner) => connection.execute(of_exception, params!["", owner.as_str()]),
+        ExceptionKey::Egress(key) => {
+            let key = params![NetworkText(key.network).to_string(), key.is_quarantine];
+            connection.execute("DELETE FROM egress WHERE network = ?1 AND quarantine = ?2", key)
+        }
+    };
+    deleted.map(|_| ())
+}
+
 fn put(
     connection: &Connection,
     (limit, rate): (&str, Option<&str>),
@@ -155,6 +199,16 @@ fn owner(row: &Row<'_>, at: usize) -> rusqlite::Result<Owner> {
 fn new_password(row: &Row<'_>, at: usize) -> rusqlite::Result<NewPassword> {
     let stored = row.get_ref(at)?.as_str_or_null()?;
     Ok(stored.map_or(NewPassword::Keeps, |text| NewPassword::Ends(PasswordFingerprint::parse(text))))
+}
+
+/// Reads a term from four columns: beginning, end, author and reason.
+fn term(row: &Row<'_>, at: usize) -> rusqlite::Result<Term> {
+    Ok(Term {
+        since: Timestamp::from_micros(row.get(at)?),
+        until: Timestamp::from_micros(row.get(at + 1)?),
+        by: by(row, at + 2)?,
+        reason: row.get(at + 3)?,
+    })
 }
 
 fn by(row: &Row<'_>, at: usize) -> rusqlite::Result<By> {

@@ -18,6 +18,7 @@ impl TableWriter<'_> {
             Line::Budget(hashed_key, budget) => upsert(transaction, &[(hashed_key, budget)]),
             Line::Grant(grant) => exceptions::put_grant(transaction, &grant),
             Line::Suspension(suspension) => exceptions::put_suspension(transaction, &suspension),
+            Line::EgressEntry(entry) => exceptions::put_entry(transaction, &entry),
             Line::AuditRecord(record) => exceptions::put_record(transaction, &record),
             Line::Refusal(row) => refusals::put_refusal(transaction, &row),
             Line::Login(key, row) => logins::put_login(transaction, &key, &row),

@@ -5,10 +5,10 @@
 use super::connection::Connection;
 use super::names::Namer;
 use crate::policy::Policy;
-use crate::policy::budgets::Owner;
-use crate::policy::exception::{Exceptions, Grant, Suspension};
+use crate::policy::egress::NetworkText;
+use crate::policy::exception::Exceptions;
 use crate::store::jsonl::{self, Line};
-use crate::store::pending_exceptions::ExceptionKey;
+use crate::store::pending_exceptions::{ExceptionKey, ReadExceptions};
 use redis::{Cmd, Value, cmd};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ return redis.call('INCR', KEYS[2])
 type Present<'a> = &'a (dyn Fn() -> Arc<Policy> + Sync);
 
 /// Takes exceptions that other nodes have changed, and the keys of those that other nodes have ended.
-type Adopt<'a> = &'a (dyn Fn(FoundExceptions, Vec<ExceptionKey>) + Sync);
+type Adopt<'a> = &'a (dyn Fn(ReadExceptions, Vec<ExceptionKey>) + Sync);
 
 /// Exceptions of this node as Redis knows them. The lock is held only while the keys are changed or taken.
 #[derive(Default)]
@@ -46,13 +46,6 @@ struct Inner {
     known: Option<HashSet<ExceptionKey>>,
     /// Number of changes at that time.
     changes: i64,
-}
-
-/// Exceptions that were read from Redis.
-#[derive(Default)]
-pub struct FoundExceptions {
-    pub grants: Vec<Grant>,
-    pub suspensions: Vec<Suspension>,
 }
 
 impl SharedExceptions {
@@ -127,16 +120,18 @@ impl SharedExceptions {
     }
 
     /// Takes the exceptions that Redis has, except those that this node has changed meanwhile.
-    fn take(&self, (policy, adopt): (Present<'_>, Adopt<'_>), mut found: FoundExceptions, changes: i64) {
+    fn take(&self, (policy, adopt): (Present<'_>, Adopt<'_>), mut found: ReadExceptions, changes: i64) {
         let inner = &mut *self.lock();
-        let of_grants = found.grants.iter().map(|grant| (Some(grant.limit.clone()), grant.owner.clone()));
-        let now: HashSet<ExceptionKey> =
-            of_grants.chain(found.suspensions.iter().map(|suspension| (None, suspension.owner.clone()))).collect();
+        let keys_of_found = (found.grants.iter().map(ExceptionKey::of_grant))
+            .chain(found.suspensions.iter().map(ExceptionKey::of_suspension))
+            .chain(found.entries.iter().map(|entry| ExceptionKey::Egress(entry.key())));
+        let now: HashSet<ExceptionKey> = keys_of_found.collect();
         // After its start, this node has the exceptions of its own file: others may have ended them meanwhile.
         let known = inner.known.take().unwrap_or_else(|| keys(&policy().exceptions).collect());
         let gone = known.into_iter().filter(|key| !now.contains(key) && !inner.unsent.contains(key)).collect();
-        found.grants.retain(|grant| !inner.unsent.contains(&(Some(grant.limit.clone()), grant.owner.clone())));
-        found.suspensions.retain(|suspension| !inner.unsent.contains(&(None, suspension.owner.clone())));
+        found.grants.retain(|grant| !inner.unsent.contains(&ExceptionKey::of_grant(grant)));
+        found.suspensions.retain(|suspension| !inner.unsent.contains(&ExceptionKey::of_suspension(suspension)));
+        found.entries.retain(|entry| !inner.unsent.contains(&ExceptionKey::Egress(entry.key())));
         (inner.known, inner.changes) = (Some(now), changes);
         adopt(found, gone);
     }
@@ -147,31 +142,44 @@ impl SharedExceptions {
 }
 
 fn keys(exceptions: &Exceptions) -> impl Iterator<Item = ExceptionKey> {
-    let grants = exceptions.grants().map(|grant| (Some(grant.limit.clone()), grant.owner.clone()));
-    let suspensions = exceptions.suspensions().map(|suspension| (None, suspension.owner.clone()));
-    grants.chain(suspensions).collect::<Vec<_>>().into_iter()
+    let grants = exceptions.grants().map(|grant| ExceptionKey::of_grant(grant));
+    let suspensions = exceptions.suspensions().map(|suspension| ExceptionKey::of_suspension(suspension));
+    let entries = exceptions.egress().entries().map(|entry| ExceptionKey::Egress(entry.key()));
+    grants.chain(suspensions).chain(entries).collect::<Vec<_>>().into_iter()
 }
 
 /// Returns the text of an exception; `None` if it has ended.
-fn line(exceptions: &Exceptions, (limit, owner): &(Option<Arc<str>>, Owner)) -> Option<String> {
-    match limit {
-        Some(limit) => Some(jsonl::of_grant(exceptions.grant_of(limit, owner)?).to_string()),
-        None => Some(jsonl::of_suspension(exceptions.suspension_of(owner)?).to_string()),
+fn line(exceptions: &Exceptions, key: &ExceptionKey) -> Option<String> {
+    let line = match key {
+        ExceptionKey::Grant(limit, owner) => jsonl::of_grant(exceptions.grant_of(limit, owner)?),
+        ExceptionKey::Suspension(owner) => jsonl::of_suspension(exceptions.suspension_of(owner)?),
+        ExceptionKey::Egress(key) => jsonl::of_entry(exceptions.egress().get(*key)?),
+    };
+    Some(line.to_string())
+}
+
+/// Returns the field of an exception in the hash.
+fn field(key: &ExceptionKey) -> String {
+    match key {
+        ExceptionKey::Grant(limit, owner) => format!("{limit}\n{}", owner.as_str()),
+        ExceptionKey::Suspension(owner) => format!("\n{}", owner.as_str()),
+        // No owner begins with a line break.
+        ExceptionKey::Egress(key) => {
+            let kind = if key.is_quarantine { "quarantine" } else { "registration" };
+            format!("\n\n{kind} {}", NetworkText(key.network))
+        }
     }
 }
 
-fn field((limit, owner): &ExceptionKey) -> String {
-    format!("{}\n{}", limit.as_deref().unwrap_or_default(), owner.as_str())
-}
-
 /// Reads the values of the hash. A value that this version does not understand is left out, with a warning.
-fn found(values: Value, namer: &Namer) -> Result<FoundExceptions, String> {
+fn found(values: Value, namer: &Namer) -> Result<ReadExceptions, String> {
     let values: Vec<Vec<u8>> = redis::from_redis_value(values).map_err(|error| error.to_string())?;
-    let mut found = FoundExceptions::default();
+    let mut found = ReadExceptions::default();
     for value in values {
         match namer.open(&value).and_then(|line| Line::read(&line).ok()) {
             Some(Line::Grant(grant)) => found.grants.push(grant),
             Some(Line::Suspension(suspension)) => found.suspensions.push(suspension),
+            Some(Line::EgressEntry(entry)) => found.entries.push(entry),
             _ => {
                 tracing::warn!("an exception in Redis cannot be read: it has another secret, or a newer Weir wrote it")
             }

@@ -18,7 +18,6 @@ pub mod script;
 mod value;
 
 pub use bulk::{BulkError, PutEffect, SharedBulk};
-pub use exceptions::FoundExceptions;
 pub use options::{SharedOptions, Topology, check_url};
 
 use crate::engine::State;

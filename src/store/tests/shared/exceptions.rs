@@ -1,6 +1,7 @@
-//! Grants and suspensions of one node are in force on all nodes.
+//! Grants, suspensions and the register of direct ways of one node are in force on all nodes.
 
 use super::*;
+use crate::policy::egress::{EgressEntry, EgressRule, parse_network};
 use crate::policy::exception::{By, Grant, Suspension, Term};
 
 fn term(since: i64, until: i64) -> Term {
@@ -73,5 +74,23 @@ async fn a_redis_without_data_gets_the_exceptions_again() {
     nodes[1].suspend(Suspension::strict(owner("bob"), term(0, 86_400))).await;
     until(|| is_suspended(&nodes[0], "bob")).await;
     assert!(nodes.iter().all(|node| is_suspended(node, "alice")));
+    close(nodes).await;
+}
+
+/// The end of an exception without an end was 1970 on the other nodes.
+#[tokio::test(flavor = "multi_thread")]
+async fn exceptions_without_an_end_and_the_register_are_shared() {
+    let redis = Redis::launch().await;
+    let nodes = redis.nodes(2, &policy("10 / 1d"));
+    let endless = Term { until: Timestamp::END_OF_9999, ..term(0, 0) };
+    nodes[0].suspend(Suspension::strict(owner("alice"), endless.clone())).await;
+    let (network, rule) = (parse_network("192.0.2.0/24").unwrap(), EgressRule::Out);
+    let entry = EgressEntry { network, rule, owner: "physics".into(), term: endless.clone() };
+    nodes[0].register(entry.clone()).await;
+    let exceptions = |node: &Store| node.policy().exceptions.clone();
+    until(|| exceptions(&nodes[1]).egress().get(entry.key()).is_some_and(|one| **one == entry)).await;
+    until(|| exceptions(&nodes[1]).suspension_of(&owner("alice")).is_some_and(|one| one.term == endless)).await;
+    nodes[1].unregister(entry.key(), because(), at(1)).await.unwrap();
+    until(|| exceptions(&nodes[0]).egress().is_empty()).await;
     close(nodes).await;
 }

@@ -1,0 +1,194 @@
+//! A customer, the edge with real nftables, and a Postfix outside, each in a network namespace of its own.
+
+use super::register::site;
+use crate::harness::{Client, Namespace, Postfix, Process, Running, Site, run, succeed, wait_for};
+use std::io::ErrorKind;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const CUSTOMER: &str = "10.9.0.2";
+const POSTFIX: &str = "203.0.113.2:25";
+const WEIR: &str = "10.9.0.1:587";
+
+/// Longest time until a change of the register is in force at the edge.
+const IN_FORCE: Duration = Duration::from_secs(2);
+
+/// Listener of the edge's Weir.
+const LISTENER: &str =
+    "listener.s = { address = \"10.9.0.1:587\", tls = \"none\", auth = \"none\", trusted = [\"10.9.0.0/24\"] }\n";
+
+/// Limits of the edge's Weir.
+const LIMITS: &str = "limit = [{ name = \"five\", count = \"recipients\", per = [\"client\"], \
+     algorithm = \"token-bucket\", rate = \"5 / 1d\", action = [{ at = 1, suspend = \"1d\" }] }]\n";
+
+struct Network {
+    customer: Namespace,
+    edge: Namespace,
+    outside: Namespace,
+    postfix: Postfix,
+    site: Site,
+}
+
+impl Network {
+    /// Makes the network. Weir, at the edge, relays to the Postfix outside.
+    fn with_edge() -> Self {
+        let (customer, edge, outside) = (Namespace::new(), Namespace::new(), Namespace::new());
+        edge.connect("10.9.0.1/24", &customer, "10.9.0.2/24");
+        edge.connect("203.0.113.1/24", &outside, "203.0.113.2/24");
+        customer.route_by("10.9.0.1");
+        outside.route_by("203.0.113.1");
+        edge.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+        let settings = "virtual_mailbox_domains = example.net\nmynetworks = 0.0.0.0/0\nsmtpd_peername_lookup = no\n";
+        let postfix = outside.run(|| Postfix::start_at(POSTFIX.parse().unwrap(), settings));
+        let site = Site::builder()
+            .upstream(POSTFIX, "")
+            .more(&format!("{LISTENER}egress = {{ customers = [\"10.9.0.0/24\"] }}\n{LIMITS}"))
+            .build();
+        Self { customer, edge, outside, postfix, site }
+    }
+
+    fn start_weir(&self) -> Process {
+        self.edge.run(|| self.site.start())
+    }
+
+    /// Starts `weir egress apply --follow` at the edge, and waits until the table is loaded.
+    fn follow(&self) -> Running {
+        let mut apply = self.site.command(&["egress", "apply", "--follow"]);
+        let running = self.edge.run(|| Running(apply.stdout(Stdio::null()).spawn().unwrap()));
+        wait_for("table of the edge", || self.table("weir-egress"));
+        running
+    }
+
+    /// Returns a table of the edge without its counters; `None` if it does not exist.
+    fn table(&self, name: &str) -> Option<String> {
+        let listed = self.edge.run(|| run(Command::new("nft").args(["-s", "list", "table", "inet", name]), ""));
+        (listed.code == Some(0)).then_some(listed.out)
+    }
+
+    /// Connects from the customer directly to the Postfix outside, and reads its greeting. Returns `None` if the connection
+    /// is reset.
+    fn direct(&self) -> Option<Client> {
+        let connected = self.customer.run(|| {
+            let mut client = Client::try_connect_from(CUSTOMER.parse().unwrap(), POSTFIX.parse().unwrap())?;
+            client.try_reply().map(|greeting| (client, greeting))
+        });
+        match connected {
+            Ok((client, greeting)) => {
+                assert!(greeting.starts_with("220"), "{greeting}");
+                Some(client)
+            }
+            Err(error) if [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset].contains(&error.kind()) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Waits until the direct way is open, or closed. Returns how long that took.
+    fn wait_until(&self, is_open: bool) -> Duration {
+        let began = Instant::now();
+        wait_for(if is_open { "open way" } else { "closed way" }, || {
+            (self.direct().is_some() == is_open).then_some(())
+        });
+        began.elapsed()
+    }
+
+    fn egress(&self, arguments: &[&str]) {
+        succeed(&mut self.site.command(&[&["egress"], arguments].concat()), "");
+    }
+}
+
+#[test]
+fn the_edge_opens_and_closes_the_way_of_a_customer() {
+    let network = Network::with_edge();
+    let weir = network.start_weir();
+    assert!(network.direct().is_some(), "without rules, each way is open");
+    let other = "table inet other {\n\tchain c {\n\t\ttcp dport 26 drop\n\t}\n}\n";
+    network.edge.run(|| succeed(Command::new("nft").args(["-f", "-"]), other));
+    let apply = network.follow();
+    assert!(network.direct().is_none(), "an unregistered customer reaches no server outside");
+    // The customer can send through Weir.
+    let mut client = network.customer.run(|| Client::connect(WEIR.parse().unwrap()));
+    client.say("EHLO customer.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<r@example.net>", "250");
+    client.say("DATA", "354");
+    client.send(b"Subject: x\r\n\r\nx\r\n.\r\n");
+    client.expect("250");
+    network.postfix.message_for("r@example.net");
+    // A registration opens the way, and its end closes it.
+    network.egress(&["allow", CUSTOMER, "--owner", "o", "--for", "4s", "--reason", "x"]);
+    let registered = Instant::now();
+    let opened = network.wait_until(true);
+    let mut session = network.direct().unwrap();
+    network.wait_until(false);
+    let closed = registered.elapsed().saturating_sub(Duration::from_secs(4));
+    assert!(session.try_ask("NOOP").is_err(), "an open connection ends with its way");
+    assert!(opened < IN_FORCE && closed < IN_FORCE, "{opened:?} {closed:?}");
+    // A suspension by a limit closes the way of a registered customer, and the release opens it again.
+    network.egress(&["allow", CUSTOMER, "--owner", "o", "--until-removed", "--reason", "x"]);
+    network.wait_until(true);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    for n in 0..4 {
+        client.say(&format!("RCPT TO:<r{n}@example.net>"), "250");
+    }
+    client.say("RCPT TO:<r5@example.net>", "5");
+    let suspended = network.wait_until(false);
+    succeed(&mut network.site.command(&["release", &format!("client={CUSTOMER}")]), "");
+    let released = network.wait_until(true);
+    assert!(suspended < IN_FORCE && released < IN_FORCE, "{suspended:?} {released:?}");
+    println!("opened after {opened:?}, closed after {closed:?}, suspended {suspended:?}, released {released:?}");
+    assert_eq!(network.table("other").as_deref(), Some(other));
+    // Without Weir, the rules stay.
+    let before = network.table("weir-egress").unwrap();
+    weir.kill();
+    drop(apply);
+    assert_eq!(network.table("weir-egress").unwrap(), before);
+    network.edge.run(|| succeed(&mut network.site.command(&["egress", "apply"]), ""));
+    assert_eq!(network.table("weir-egress").unwrap(), before, "the state file gives the same rules");
+    drop(network.outside);
+}
+
+/// The sets can be filled again and again, and rules that use them need not be removed.
+#[test]
+fn ipset_takes_the_sets_again() {
+    let (namespace, site) = (Namespace::new(), site());
+    let _weir = site.start();
+    let ipset =
+        |arguments: &[&str], input: String| namespace.run(|| succeed(Command::new("ipset").args(arguments), input)).out;
+    for network in ["10.9.0.0/24", "10.9.1.7", "2001:db8::/56"] {
+        let entry = ["allow", network, "--owner", "o", "--until-removed", "--reason", "x"];
+        succeed(&mut site.command(&[&["egress"], &entry[..]].concat()), "");
+        ipset(&["restore"], succeed(&mut site.command(&["egress", "render", "ipset"]), "").out);
+    }
+    let sets = ipset(&["save"], String::new());
+    for line in
+        ["add weir-egress-out4 10.9.0.0/24", "add weir-egress-out4 10.9.1.7", "add weir-egress-out6 2001:db8::/56"]
+    {
+        assert!(sets.contains(&format!("{line}\n")), "{sets}");
+    }
+    assert!(!sets.contains("-new"), "{sets}");
+}
+
+/// `weir egress apply` is killed at random moments. The table is always whole, and is right after the next start.
+#[test]
+fn a_killed_apply_leaves_a_whole_table() {
+    let network = Network::with_edge();
+    let _weir = network.start_weir();
+    network.egress(&["allow", "10.9.0.64/26", "--owner", "o", "--until-removed", "--reason", "x"]);
+    let mut tables = std::collections::BTreeSet::new();
+    for n in 0..20 {
+        let apply = network.follow();
+        let change: &[&str] = match n % 2 {
+            0 => &["allow", CUSTOMER, "--owner", "o", "--until-removed", "--reason", "x"],
+            _ => &["remove", CUSTOMER],
+        };
+        network.egress(change);
+        let mut octet = [0];
+        getrandom::fill(&mut octet).unwrap();
+        std::thread::sleep(Duration::from_millis(u64::from(octet[0]) * 4));
+        drop(apply);
+        tables.insert(network.table("weir-egress").expect("the table is there"));
+    }
+    // With and without the customer.
+    assert!(tables.len() <= 2, "{tables:?}");
+    assert!(tables.iter().all(|table| table.contains("goto blocked-outgoing") && table.contains("10.9.0.64/26")));
+}

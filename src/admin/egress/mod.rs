@@ -1,0 +1,3 @@
+//! Egress: the register of direct ways.
+
+pub mod register;
