@@ -37,7 +37,7 @@ fn bearer(token: &str) -> String {
 }
 
 /// Each act, with a body that succeeds.
-pub const ACTS: [(&str, &str); 6] = [
+pub const ACTS: [(&str, &str); 10] = [
     ("POST /v1/reload", "{}"),
     (
         "POST /v1/grants",
@@ -47,6 +47,13 @@ pub const ACTS: [(&str, &str); 6] = [
     ("POST /v1/suspensions", r#"{"owner":"alice","for-seconds":0.5e3,"reason":"y","force":true}"#),
     ("DELETE /v1/suspensions?owner=alice", ""),
     ("POST /v1/resets", r#"{"limit":"ten","key":"alice","reason":"z","force":true}"#),
+    (
+        "POST /v1/egress/registrations",
+        r#"{"network":"192.0.2.7","ways":"out","owner":"physics","until-removed":true,"reason":"r"}"#,
+    ),
+    ("DELETE /v1/egress/registrations?network=192.0.2.7", ""),
+    ("POST /v1/egress/quarantines", r#"{"network":"192.0.2.7","for-seconds":60,"reason":"q"}"#),
+    ("DELETE /v1/egress/quarantines?network=192.0.2.7", ""),
 ];
 
 /// Returns the methods and paths of all routes in the OpenAPI file.
@@ -81,6 +88,7 @@ pub fn reads() -> Vec<(String, u16)> {
                 route.replace("{user}", "alice").replace("{name}", "ten").replace("{reference}", "mp3x9abc-k3f7q-1");
             assert!(!request.contains('{'), "this test has no value for the path of {route}");
             match &*request {
+                "GET /v1/egress/check" => (format!("{request}?address=192.0.2.7"), 200),
                 "GET /v1/budgets" | "GET /v1/history" => (format!("{request}?owner=alice"), 200),
                 // No refusal has this reference.
                 "GET /v1/refusals/mp3x9abc-k3f7q-1" => (request, 404),
@@ -147,7 +155,7 @@ fn no_act_succeeds_without_a_token_that_may_act() {
     let trail = ask(&weir, "GET /v1/audit", &bearer(&reader), "");
     assert_eq!(serde_json::from_str::<Value>(&trail.body).unwrap()["records"], serde_json::json!([]));
     let refused = |reason: &str| weir.metric(&format!("weir_admin_requests_refused_total{{reason=\"{reason}\"}}"));
-    assert_eq!(refused("read-only"), 6.0);
+    assert_eq!(refused("read-only"), ACTS.len() as f64);
     assert_eq!(refused("no-token"), (ACTS.len() + reads.len()) as f64);
     assert_eq!(refused("wrong-token"), (6 * ACTS.len() + 3 * reads.len()) as f64);
     weir.logged("API request refused");
@@ -178,7 +186,9 @@ fn an_acting_token_acts_and_the_audit_names_it() {
     let trail: Value = serde_json::from_str(&ask(&weir, "GET /v1/audit", &token, "").body).unwrap();
     let records = trail["records"].as_array().unwrap();
     let acts: Vec<_> = records.iter().map(|record| record["audit"].as_str().unwrap()).collect();
-    assert_eq!(acts, ["reloaded", "granted", "revoked", "suspended", "released", "reset"], "{trail}");
+    let done = ["reloaded", "granted", "revoked", "suspended", "released", "reset"];
+    let done = [&done[..], &["registered", "unregistered", "quarantined", "unquarantined"]].concat();
+    assert_eq!(acts, done, "{trail}");
     assert!(records.iter().all(|record| record["by"] == "token:night-desk"), "{trail}");
     assert_eq!(records[2]["reason"], "over");
     // A client over TCP cannot choose another name.

@@ -1,7 +1,8 @@
 //! An administrator finds a flooding sender and acts. The effect is checked by SMTP.
 
 use super::{Desk, assert_no_errors};
-use crate::harness::{Chromium, Client, PASSWORD, wait_for};
+use crate::harness::{Chromium, Client, Outcome, PASSWORD, wait_for};
+use serde_json::json;
 use std::net::Ipv4Addr;
 
 const HOME: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
@@ -67,6 +68,39 @@ fn a_suspended_network_has_a_page_and_is_released_there() {
     act(&browser, "//main//button[starts-with(., 'Release')]", "Release");
     browser.wait("release", "!document.querySelector('.note')");
     assert!(desk.send(None, Ipv4Addr::new(127, 30, 0, 1), 1).starts_with("250"));
+    assert_no_errors(&browser);
+}
+
+#[test]
+fn networks_are_registered_quarantined_and_checked() {
+    let desk = Desk::start();
+    let browser = desk.log_in();
+    desk.show(&browser, "egress");
+    let fill = |values: &[(&str, &str)]| {
+        for (name, value) in values {
+            let script = "document.querySelector(`dialog [name=${arguments[0]}]`).value = arguments[1]";
+            browser.run(script, &[json!(name), json!(value)]);
+        }
+    };
+    browser.click("//main//button[starts-with(., 'Register')]");
+    fill(&[("network", "192.0.2.0/24"), ("owner", "physics"), ("for-seconds", "0")]);
+    confirm(&browser, "Register");
+    browser.sees("may send");
+    browser.click("//main//button[starts-with(., 'Quarantine')]");
+    fill(&[("network", "192.0.2.7")]);
+    confirm(&browser, "Quarantine");
+    browser.sees("quarantined");
+    let check = |address: &str, words: &str| {
+        browser.run("document.querySelector('#address').value = arguments[0]", &[json!(address)]);
+        browser.click("//main//button[.='Check']");
+        browser.sees(words);
+    };
+    check("192.0.2.8", "to mail servers outside: open, registered by 192.0.2.0/24, physics");
+    check("192.0.2.7", "to mail servers outside: closed by 192.0.2.7");
+    act(&browser, "//section[h2='Register']//tr[th='192.0.2.7']//button", "Remove");
+    browser.wait("removal", "!document.body.innerText.includes('quarantined')");
+    let Outcome { out, .. } = desk.site.run(&["egress", "list"], "");
+    assert!(out.starts_with("register: 1\n  192.0.2.0/24  out for physics, until removed, by token:"), "{out}");
     assert_no_errors(&browser);
 }
 

@@ -46,7 +46,7 @@ rate = \"50 / message\"
 ";
 
 /// Views of the dashboard, by the fragments of their addresses.
-const VIEWS: [&str; 12] = [
+const VIEWS: [&str; 13] = [
     "now",
     "senders",
     "sender/user%3Dnewsletter",
@@ -56,6 +56,7 @@ const VIEWS: [&str; 12] = [
     "limits/user-recipients",
     "limits/new-recipients",
     "exceptions",
+    "egress",
     "audit",
     "what-if",
     "sessions",

@@ -35,6 +35,7 @@ pub const ASSETS: &[Asset] = &[
     asset!(LoggedIn, "chart.js"),
     asset!(LoggedIn, "dashboard.css"),
     asset!(LoggedIn, "dom.js"),
+    asset!(LoggedIn, "egress.js"),
     asset!(LoggedIn, "exceptions.js"),
     asset!(LoggedIn, "format.js"),
     asset!(LoggedIn, "levels.js"),

@@ -83,6 +83,54 @@ export function resetButton(row) {
     }), `${row.limit} ${key}`);
 }
 
+/** Terms of entries of the register; 0: until removed. */
+const TERMS = [...DURATIONS, ["1 year", 31_536_000], ["until removed", 0]];
+
+const networkField = field("network", "Address or network", { required: true, autocomplete: "off", spellcheck: "false", pattern: ".*\\S.*" });
+
+function entryTerm({ "for-seconds": seconds }) {
+    return Number(seconds) === 0 ? { "until-removed": true } : { "for-seconds": Number(seconds) };
+}
+
+/** Registers a network for direct ways past Weir. */
+export function allowButton() {
+    return button("Register a network …", "", () => ask({
+        title: "Register a network",
+        words: "Its mail servers may then connect directly, as soon as the edge has its new rules.",
+        fields: [
+            networkField,
+            choice("ways", "Direct ways", [["to mail servers outside", "out"], ["from mail servers outside", "in"], ["both", "out-and-in"]], "out"),
+            field("owner", "Who is responsible", { required: true, maxlength: 200, autocomplete: "off", pattern: ".*\\S.*" }),
+            choice("for-seconds", "For", TERMS, 31_536_000),
+        ],
+        verb: "Register",
+        send: ({ network, ways, owner, reason, force, ...term }) =>
+            post("/v1/egress/registrations", { network, ways, owner, reason, force, ...entryTerm(term) }),
+    }));
+}
+
+/** Quarantines a network. */
+export function denyButton() {
+    return button("Quarantine a network …", "danger", () => ask({
+        title: "Quarantine a network",
+        words: "Both of its direct ways are closed, also those of registered addresses, as soon as the edge has its new rules.",
+        fields: [networkField, choice("for-seconds", "For", TERMS, 86_400)],
+        verb: "Quarantine",
+        send: ({ network, reason, force, ...term }) => post("/v1/egress/quarantines", { network, reason, force, ...entryTerm(term) }),
+    }));
+}
+
+/** Removes an entry of the register. */
+export function removeEntryButton({ network, rule }) {
+    const isQuarantine = rule === "quarantine";
+    return button("Remove …", "", () => ask({
+        title: [isQuarantine ? "End the quarantine of " : "Remove the registration of ", foreign(network)],
+        words: isQuarantine ? "Its registrations are in force again." : "Its direct way is closed as soon as the edge has its new rules.",
+        verb: "Remove",
+        send: ({ reason }) => remove(`/v1/egress/${isQuarantine ? "quarantines" : "registrations"}`, { network, reason }),
+    }), network);
+}
+
 function field(name, label, attributes) {
     return { name, make: (id) => [h("label", { for: id }, label), h("input", { id, name, ...attributes })] };
 }

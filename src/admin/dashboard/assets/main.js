@@ -6,6 +6,7 @@ import { zoneName } from "./format.js";
 import { Live } from "./live.js";
 import { section } from "./parts.js";
 import * as audit from "./audit.js";
+import * as egress from "./egress.js";
 import * as exceptions from "./exceptions.js";
 import * as limits from "./limits.js";
 import * as now from "./now.js";
@@ -20,7 +21,7 @@ import * as whatIf from "./what-if.js";
  * `render(view, data)`, which returns nodes; perhaps `drawn(view, data, main)`, called after they are in the document.
  * A page with `isForm` is not refreshed. `events` is the kind of the events that refresh a page; default: `refused`.
  */
-const PAGES = { now, senders, sender, refusals, refusal: refusals, limits, exceptions, audit, "what-if": whatIf, sessions };
+const PAGES = { now, senders, sender, refusals, refusal: refusals, limits, exceptions, egress, audit, "what-if": whatIf, sessions };
 
 const main = document.getElementById("main");
 const notice = document.getElementById("connection");
