@@ -1,8 +1,9 @@
-//! Limits on distinct recipients, on delivered mail and on wrong passwords: four nodes count like one.
+//! Limits on distinct recipients, on delivered mail and on wrong passwords: four nodes count like one. Reloads reach all
+//! nodes.
 
 use super::sessions::{Session, at_once};
 use crate::harness::nodes::{Nodes, Servers, USERS, level, user};
-use crate::harness::{Client, Fault, PASSWORD, Redis, Stage};
+use crate::harness::{Client, Fault, PASSWORD, Redis, Stage, wait_for};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
@@ -125,4 +126,23 @@ fn parallel_guesses_through_all_nodes_are_counted_together() {
     let levels = redis.levels();
     assert!((level(&levels, "guesses", "user=user0") - AMOUNT as f64).abs() < 0.01, "{levels:?}");
     assert!(level(&levels, "guesses", "user=user1") < 0.01, "{levels:?}");
+}
+
+/// A reload on command reaches all nodes, and each of them once. A node that cannot use its own file says so.
+#[test]
+fn a_reload_on_command_reaches_all_nodes() {
+    let redis = Redis::start();
+    let nodes = Nodes::start(&vec![redis.state(); 3], "");
+    let reloads = |node: usize| nodes.weirs[node].times_logged("limits read again");
+    for (round, asked) in [1, 0, 2].into_iter().enumerate() {
+        let reloaded = nodes.sites[asked].run(&["reload"], "");
+        assert_eq!(reloaded.code, Some(0), "{}", reloaded.said());
+        wait_for("the reloads", || (0..3).all(|node| reloads(node) > round).then_some(()));
+    }
+    // A reload of a node that was told by another one is not counted again.
+    assert_eq!([reloads(0), reloads(1), reloads(2)], [3; 3]);
+    std::fs::write(nodes.sites[1].path("weir.toml"), "nonsense").unwrap();
+    assert_eq!(nodes.sites[0].run(&["reload"], "").code, Some(0));
+    nodes.weirs[1].logged("configuration refused");
+    wait_for("the reload", || (reloads(2) == 4).then_some(()));
 }

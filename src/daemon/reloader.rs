@@ -96,6 +96,7 @@ impl Reloader {
     /// Spawns the task. When `stopping` becomes true, the task finishes a reload that is in progress, and ends.
     pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (ReloadHandle, tokio::task::JoinHandle<()>) {
         let (requests, mut requested) = mpsc::channel::<oneshot::Sender<ReloadOutcome>>(1);
+        let server = self.server.clone();
         let task = async move {
             let mut ticks = interval(CHECK_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -104,8 +105,17 @@ impl Reloader {
                 tokio::select! {
                     () = &mut stopped => break,
                     Some(answer) = requested.recv() => {
+                        let outcome = self.read(Trigger::Command).await;
+                        if outcome.is_in_force {
+                            server.store.share_reload();
+                        }
                         // If sending fails, the requester has stopped waiting, and the answer is not needed.
-                        let _ = answer.send(self.read(Trigger::Command).await);
+                        let _ = answer.send(outcome);
+                    }
+                    () = server.store.reload_of_another_node() => {
+                        tracing::info!("another node was told to read its configuration again");
+                        // The log has the outcome.
+                        let _ = self.read(Trigger::Command).await;
                     }
                     _ = ticks.tick() => self.check_files().await,
                 }

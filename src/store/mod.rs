@@ -260,6 +260,21 @@ impl Store {
         self.core.policy()
     }
 
+    /// Tells the nodes that share budgets with this one to read their configuration again.
+    pub fn share_reload(&self) {
+        if let Some(shared) = &self.core.shared {
+            shared.reloads.send();
+        }
+    }
+
+    /// Waits until another node was told to read its configuration again. Never ends if no node shares budgets with this one.
+    pub async fn reload_of_another_node(&self) {
+        match &self.core.shared {
+            Some(shared) => shared.reloads.asked.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Replaces the policy. If a limit is also in the new policy, its budgets are kept.
     pub fn set_policy(&self, policy: Policy) -> Replaced {
         self.core.set_policy(policy)

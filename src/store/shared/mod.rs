@@ -13,6 +13,7 @@ mod exceptions;
 mod names;
 mod options;
 pub mod reader;
+mod reloads;
 mod scan;
 pub mod script;
 mod value;
@@ -29,6 +30,7 @@ use cells::{Cells, Outcome};
 use connection::Connection;
 use exceptions::SharedExceptions;
 use names::Namer;
+use reloads::SharedReloads;
 pub use scan::Skipped;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -41,6 +43,7 @@ pub struct SharedBudgets {
     pub namer: Namer,
     pub cells: Cells,
     pub exceptions: SharedExceptions,
+    pub reloads: SharedReloads,
     /// Connection to Redis; `None` while there is none. The lock is held only while the connection is taken or replaced.
     connection: Mutex<Option<Connection>>,
     /// Reason why Redis cannot be used, from a task that found it. The lock is held only while it is set or taken.
@@ -61,6 +64,7 @@ impl SharedBudgets {
             cells: Cells::new(namer.clone(), options.max_age, policy),
             namer,
             exceptions: SharedExceptions::default(),
+            reloads: SharedReloads::default(),
             connection: Mutex::default(),
             failure: Mutex::default(),
             failing: Notify::new(),

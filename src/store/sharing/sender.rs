@@ -25,7 +25,7 @@ const BACK_OFF: BackOff = BackOff { first: Duration::from_millis(100), max: Dura
 /// Maximum time for an attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time after which this node looks for exceptions that other nodes have changed. A server that is gone is noticed after
+/// Time after which this node looks for exceptions and reloads of other nodes. A server that is gone is noticed after
 /// this time, too, if there is no traffic.
 const EXCHANGE_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -155,10 +155,13 @@ async fn serve(
     }
 }
 
-/// Exchanges exceptions with other nodes. Also shows whether Redis replies.
+/// Exchanges exceptions and reloads with other nodes. Also shows whether Redis replies.
 async fn exchange(core: &Core, shared: &SharedBudgets, connection: &Connection) -> Result<(), String> {
     let (policy, adopt) = (|| core.policy(), |found, gone| core.adopt_exceptions(found, gone));
-    let exchange = shared.exceptions.exchange((&policy, &adopt), &shared.namer, connection);
+    let exchange = async {
+        shared.exceptions.exchange((&policy, &adopt), &shared.namer, connection).await?;
+        shared.reloads.exchange(&shared.namer, connection).await
+    };
     timeout(shared.options.deadline, exchange).await.unwrap_or_else(|_| Err(shared.is_slow()))
 }
 
