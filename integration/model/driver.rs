@@ -608,7 +608,8 @@ fn of_real(real: &request::Event) -> Event {
         | request::Event::Rejected(_)
         | request::Event::Delivered(_)
         | request::Event::Bounced(_)
-        | request::Event::Complained(_) => {
+        | request::Event::Complained(_)
+        | request::Event::Blocked(_) => {
             panic!("nothing counts these")
         }
     }

@@ -197,7 +197,7 @@ impl Bounds<'_> {
         if let Ok(interval) = Duration::try_from_secs_f64(size / least(&Rule::sustained)) {
             lines.push(format!("For ever: one every {}.", format_wait(interval)));
         }
-        // Rejections and outcomes are counted after they have happened: the limit cannot bound their number.
+        // Rejections and reported events are counted after they have happened: the limit cannot bound their number.
         if !count.is_of_past_events() {
             // Rounding can leave a product just below a whole number; the small addend corrects it before `floor`.
             let most = |window| (least(&|rule: &Rule| rule.envelope(window)) + 1e-6).floor();

@@ -201,6 +201,9 @@ impl Explained<'_> {
             (Count::Complaints, _) => {
                 return Some("charged when an outcome says that a recipient complained".to_owned());
             }
+            (Count::BlockedConnections, _) => {
+                return Some("charged when the network blocks a connection of the client".to_owned());
+            }
             (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
             (Count::Messages | Count::Recipients | Count::Bytes, Charge::Accepted) => {
                 "with what Weir lets through, and kept if the smart host refuses it or the client gives up"

@@ -99,6 +99,7 @@ fn check(limit: &Limit) -> Result<(), String> {
         Count::Commands => "all commands",
         Count::Rejections => "rejections by the upstream",
         Count::Bounces | Count::Complaints => "the outcomes of deliveries",
+        Count::BlockedConnections => "blocked connections",
         Count::Sessions => "the ends of sessions",
         _ => return Ok(()),
     };

@@ -219,8 +219,8 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
 /// have no such value. Also reports `distinct` together with counts and rates that cannot be combined with it.
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
-    let has_recipient =
-        matches!(limit.count, Count::Recipients | Count::Messages | Count::Refusals) || limit.count.is_of_past_events();
+    let has_recipient = matches!(limit.count, Count::Recipients | Count::Messages | Count::Refusals)
+        || limit.count.is_of_past_events() && limit.count != Count::BlockedConnections;
     let is_in = |field: &Field| {
         field == what
             || matches!(
@@ -238,7 +238,11 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
         s.error(span, message, Some("leave message-recipients out of match and except, or count = \"recipients\""));
     } else if what.is_of_recipient() && !has_recipient {
         let message = format!("distinct = \"{name}\" cannot be used with count = \"{}\"", limit.count.name());
-        s.error(span, message, Some("count = \"recipients\""));
+        let is_blocked = limit.count == Count::BlockedConnections;
+        s.error(span, message, Some(if is_blocked { "distinct = \"destination\"" } else { "count = \"recipients\"" }));
+    } else if *what == Field::Destination && limit.count != Count::BlockedConnections {
+        let message = "distinct = \"destination\" works only with count = \"blocked-connections\"";
+        s.error_unless(&["count"], span, message, Some("distinct = \"recipient\", or count = \"blocked-connections\""));
     } else if let Some(field) = limit.per.iter().find(|field| is_in(field)) {
         let message = format!("distinct = \"{name}\" has no effect per {}: each has only one {name}", field.name());
         s.error(span, message, Some(&format!("leave \"{}\" out of per, or distinct out", field.name())));

@@ -302,7 +302,10 @@ fn stage(s: &mut Section<'_>, count: Option<Count>) -> Option<Placed<Stage>> {
 /// Reads `distinct`, `remember` and `known-to`; the second part of the result is the position of `remember`, or of
 /// `distinct` if `remember` is missing.
 fn distinct(s: &mut Section<'_>, rules: &MemoryRules) -> Option<(Placed<Distinct>, Range<usize>)> {
-    let what = s.optional("distinct", |value| field(&text(value)?));
+    let what = s.optional("distinct", |value| match text(value)? {
+        word if word == Field::Destination.word() => Ok(Field::Destination),
+        word => field(&word),
+    });
     let remember = s.optional("remember", |value| match duration(value)? {
         time if time.is_zero() => Err("write how long a value stays known, as in \"180d\"".to_owned()),
         time => Ok(time),

@@ -20,6 +20,10 @@ impl Moment {
         if self.knows(key, is_match) {
             return;
         }
+        if self.count == Some(Count::BlockedConnections) {
+            let message = format!("{key}: of a blocked connection only the client is known, and its location");
+            return s.error(span, message, Some("leave it out, or use \"client\", \"country\" or \"asn\""));
+        }
         let when = match (self.count, self.stage) {
             (None, stage) => format!("at {}", stage.name()),
             (Some(Count::Commands), _) => "when commands are counted".to_owned(),
@@ -32,6 +36,10 @@ impl Moment {
     /// Returns whether the field of a key is known at this stage. In `match`, a key about recipients can also be used
     /// at data and end. There it matches if any recipient of the message matches.
     fn knows(&self, key: &str, is_match: bool) -> bool {
+        if self.count == Some(Count::BlockedConnections) {
+            let is_of_client = key == "client" || key.starts_with("client/");
+            return is_of_client || matches!(key, "country" | "asn" | "destination" | "time" | "exceeded");
+        }
         let is_at_message = self.is_at_message();
         match key {
             "helo" | "user" | "user-domain" | "registered-network" | "suspicion" => self.stage > Stage::Connect,

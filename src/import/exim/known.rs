@@ -32,7 +32,7 @@ pub fn charging(count: Count, stage: Option<Stage>) -> Stage {
 /// Returns whether a field is known at this stage.
 pub fn is_known(field: Field, stage: Stage) -> bool {
     match field {
-        Field::Listener | Field::Client(_) | Field::Country | Field::Asn => true,
+        Field::Listener | Field::Client(_) | Field::Country | Field::Asn | Field::Destination => true,
         Field::Helo | Field::User | Field::UserDomain => stage > Stage::Connect,
         Field::Sender | Field::SenderDomain => stage > Stage::Auth,
         Field::Recipient | Field::RecipientDomain => stage == Stage::Rcpt,

@@ -89,10 +89,10 @@ impl Reached {
         reached
     }
 
-    /// Keeps the actions of a limit on outcomes that take effect now. An outcome suspends, notifies and makes suspicious at
-    /// once. The other actions are about the mail that follows. If mail that follows is not refused, it is no new reason
-    /// to notify, and it never makes its sender more suspicious: only outcomes do.
-    pub fn keep_part_of_outcomes(&mut self, effect: Effect) {
+    /// Keeps the actions of a limit on reported events that take effect now. Such an event suspends, notifies and makes
+    /// suspicious at once. The other actions are about the mail that follows. If mail that follows is not refused, it is
+    /// no new reason to notify, and it never makes its sender more suspicious: only reported events do.
+    pub fn keep_part_of_reported(&mut self, effect: Effect) {
         if effect == Effect::Record {
             let Self { suspends, notice, suspects, .. } = std::mem::take(self);
             *self = Self { suspends, notice, suspects, ..Self::default() };

@@ -49,7 +49,7 @@ impl Decision<'_> {
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
         // An event with only known values is not charged, and passes even if the limit was lowered below the present
         // level. After a rejection by the upstream, the limit acts at the next command of the session.
-        if is_free || effect == Effect::Record && !limit.count.is_of_outcomes() {
+        if is_free || effect == Effect::Record && !limit.count.is_reported() {
             return;
         }
         let before = step.before;

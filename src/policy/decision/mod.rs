@@ -277,8 +277,8 @@ impl<'a> Decision<'a> {
             _ if is_counted && limit.charge != Charge::Attempts => None,
             _ if !self.begun.is_empty() && self.is_of_begun(limit, planned) => None,
             Quota::Unlimited => None,
-            // A past event cannot be refused. An outcome has other consequences.
-            Quota::Never if effect == Effect::Record && !limit.count.is_of_outcomes() => None,
+            // A past event cannot be refused. A reported event has other consequences.
+            Quota::Never if effect == Effect::Record && !limit.count.is_reported() => None,
             // A repeated attempt is refused again if it exceeds the limit, but not charged again.
             _ if is_counted => Some(Effect::Peek),
             _ => Some(effect),
@@ -330,6 +330,8 @@ impl Step<'_> {
     }
 }
 
+#[cfg(test)]
+mod blocked_tests;
 #[cfg(test)]
 mod evaluation_tests;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::engine::Wait;
 use crate::engine::distinct::Seen;
 use crate::policy::KnownTo;
 use crate::policy::exception::{By, Suspension, Term};
-use crate::policy::limit::{Effect, Limit, Mode};
+use crate::policy::limit::{Count, Effect, Limit, Mode};
 use crate::policy::plan::{MemoryEntry, PlannedBudget};
 use crate::policy::request::Event;
 use crate::policy::verdict::{Consequence, Notice, Suspended, SuspensionNotice, Verdict};
@@ -95,8 +95,8 @@ impl Decision<'_> {
         let is_look = effect == Effect::Peek && !step.limit.count.is_of_past_events();
         let room = if is_look { None } else { self.room(event) };
         let mut reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
-        if step.limit.count.is_of_outcomes() {
-            reached.keep_part_of_outcomes(effect);
+        if step.limit.count.is_reported() {
+            reached.keep_part_of_reported(effect);
         }
         // The route of a message is chosen at MAIL, so a route takes effect already at the peek at MAIL.
         let is_way = *event == Event::Mail && reached.route.is_some();
@@ -173,8 +173,10 @@ impl Decision<'_> {
         let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
         let before = match event {
             // After the final dot, a client that times out sends the message a second time, so this reply is not
-            // delayed. A rejection by the upstream or an outcome has no reply that could be delayed.
-            Event::End { .. } | Event::Rejected(_) | Event::Bounced(_) | Event::Complained(_) => return None,
+            // delayed. A rejection by the upstream or a reported event has no reply that could be delayed.
+            Event::End { .. } | Event::Rejected(_) | Event::Bounced(_) | Event::Complained(_) | Event::Blocked(_) => {
+                return None;
+            }
             event if is_of_transaction(event) => self.counters.delayed().max(waits),
             _ => waits,
         };
@@ -183,10 +185,15 @@ impl Decision<'_> {
 
     /// Returns whether the owner of a step's budget can be suspended. The null sender cannot be suspended, because
     /// everybody uses it. Neither can a suspended owner for mail that the suspension allows: each new suspension would
-    /// begin with empty budgets.
+    /// begin with empty budgets. A blocked connection does not suspend a suspended owner again: a bot makes many a second.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
         let Some(key) = self.plan.key(step.planned.slot) else { return false };
         let exceptions = &self.policy.exceptions;
+        let is_suspended =
+            || exceptions.suspension_of(&key.owner()).is_some_and(|suspension| suspension.term.holds(self.now));
+        if step.limit.count == Count::BlockedConnections && is_suspended() {
+            return false;
+        }
         !key.is_of_bounces() && !exceptions.is_of_suspension(key, self.now) && exceptions.has_room()
     }
 }

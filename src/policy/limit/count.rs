@@ -22,10 +22,12 @@ pub enum Count {
     Bounces,
     /// Complaints of recipients.
     Complaints,
+    /// Connections of a client that the network refused, past Weir.
+    BlockedConnections,
 }
 
 impl Count {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Connections,
         Self::Commands,
         Self::Sessions,
@@ -38,6 +40,7 @@ impl Count {
         Self::Refusals,
         Self::Bounces,
         Self::Complaints,
+        Self::BlockedConnections,
     ];
 
     /// Returns whether mail is counted, and not connections, commands or logins.
@@ -48,12 +51,13 @@ impl Count {
     /// Returns whether events are counted that have happened already, so that no limit can refuse the event itself. Such
     /// a limit refuses the mail that follows.
     pub fn is_of_past_events(self) -> bool {
-        matches!(self, Self::Rejections | Self::Bounces | Self::Complaints)
+        matches!(self, Self::Rejections) || self.is_reported()
     }
 
-    /// Returns whether outcomes of deliveries are counted. They can come long after the session.
-    pub fn is_of_outcomes(self) -> bool {
-        matches!(self, Self::Bounces | Self::Complaints)
+    /// Returns whether events are counted that others report to Weir, outside of sessions: outcomes of deliveries, and
+    /// blocked connections.
+    pub fn is_reported(self) -> bool {
+        matches!(self, Self::Bounces | Self::Complaints | Self::BlockedConnections)
     }
 
     /// Returns the word in the configuration and in texts.
@@ -71,6 +75,7 @@ impl Count {
             Self::Refusals => "refusals",
             Self::Bounces => "bounces",
             Self::Complaints => "complaints",
+            Self::BlockedConnections => "blocked-connections",
         }
     }
 
@@ -83,7 +88,12 @@ impl Count {
             Self::Commands => Stage::Command,
             Self::Logins | Self::LoginFailures => Stage::Auth,
             Self::Messages | Self::Bytes => Stage::Data,
-            Self::Recipients | Self::Rejections | Self::Refusals | Self::Bounces | Self::Complaints => Stage::Rcpt,
+            Self::Recipients
+            | Self::Rejections
+            | Self::Refusals
+            | Self::Bounces
+            | Self::Complaints
+            | Self::BlockedConnections => Stage::Rcpt,
         }
     }
 
@@ -96,7 +106,12 @@ impl Count {
             Self::Connections => &[Stage::Connect],
             Self::Sessions => &[Stage::Connect, Stage::Auth],
             Self::Logins | Self::LoginFailures => &[Stage::Auth],
-            Self::Commands | Self::Rejections | Self::Refusals | Self::Bounces | Self::Complaints => &[],
+            Self::Commands
+            | Self::Rejections
+            | Self::Refusals
+            | Self::Bounces
+            | Self::Complaints
+            | Self::BlockedConnections => &[],
         }
     }
 }

@@ -81,7 +81,8 @@ impl Limit {
             (Count::Refusals, Event::Recipient(_)) => Some(Effect::Charge),
             (Count::Rejections, Event::Rejected(_))
             | (Count::Bounces, Event::Bounced(_))
-            | (Count::Complaints, Event::Complained(_)) => Some(Effect::Record),
+            | (Count::Complaints, Event::Complained(_))
+            | (Count::BlockedConnections, Event::Blocked(_)) => Some(Effect::Record),
             (count, Event::Mail | Event::Recipient(_)) if count.is_of_past_events() => Some(Effect::Peek),
             // Checks the share of rejected messages.
             (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Peek),

@@ -60,7 +60,7 @@ impl Limit {
     fn is_chosen(&self, field: Field, has_account: bool) -> bool {
         match field {
             // The location follows from the address of the client, and there are not many locations.
-            Field::Listener | Field::Country | Field::Asn => false,
+            Field::Listener | Field::Country | Field::Asn | Field::Destination => false,
             // A client that fails to log in may have invented the user.
             Field::User | Field::UserDomain => self.count == Count::LoginFailures && !has_account,
             Field::Client(_)

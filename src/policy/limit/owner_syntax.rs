@@ -156,7 +156,7 @@ fn value_of(field: Field, text: &str, normalizer: &AddressNormalizer) -> Result<
         Field::UserDomain | Field::SenderDomain | Field::RecipientDomain | Field::Helo => {
             domain::normal(text).into_owned()
         }
-        Field::Listener => text.to_ascii_lowercase(),
+        Field::Listener | Field::Destination => text.to_ascii_lowercase(),
         Field::Country => {
             text.parse::<Country>().map_err(|()| BadPattern::NotACountry(text.into()).to_string())?.to_string()
         }

@@ -91,6 +91,9 @@ impl Thing {
                 format!("message{} to new recipients", if is_one { "" } else { "s" })
             }
             Some(distinct) => format!("new {}{}", distinct.what.word(), if is_one { "" } else { "s" }),
+            None if self.count == Count::BlockedConnections => {
+                format!("blocked connection{}", if is_one { "" } else { "s" })
+            }
             None if is_one => self.count.name().trim_end_matches('s').to_owned(),
             None => self.count.name().to_owned(),
         }

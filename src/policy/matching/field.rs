@@ -23,10 +23,12 @@ pub enum Field {
     Country,
     /// Autonomous system of the client's address.
     Asn,
+    /// Destination of a blocked connection. Only `distinct` can name it.
+    Destination,
 }
 
 impl Field {
-    /// All fields; the client with its usual widths.
+    /// All fields that `per` can name; the client with its usual widths.
     pub const ALL: [Self; 11] = [
         Self::User,
         Self::UserDomain,
@@ -63,6 +65,7 @@ impl Field {
             Self::RecipientDomain => "recipient-domain",
             Self::Country => "country",
             Self::Asn => "asn",
+            Self::Destination => "destination",
         }
     }
 
@@ -89,6 +92,8 @@ impl Field {
         let text = match self {
             Self::Client(widths) => return facts.network(widths),
             Self::Asn => return facts.asn().map(|asn| asn.to_string().into()),
+            // The event has the destination, and not the facts.
+            Self::Destination => return None,
             Self::Listener => facts.listener(),
             Self::Helo => facts.helo(),
             Self::User => facts.user(),

@@ -117,6 +117,10 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     /// Returns the field whose values the limit counts, if the event has no value of this field.
     fn unknown_value(&self, limit: &Limit, subject: &Subject<'_, '_>) -> Option<Field> {
         let what = limit.distinct.as_ref()?.what;
+        // Each event that is counted has a destination. Mail has none: it is checked as one more new destination.
+        if what == Field::Destination {
+            return None;
+        }
         // The end of a message has no recipient of its own. The values of its accepted recipients are checked later.
         let comes_later = subject.recipients.is_some() && what.is_of_recipient();
         (!comes_later && !what.is_known(&self.facts, subject.recipient)).then_some(what)
@@ -190,8 +194,10 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
             let values = self.passing(limit).filter_map(|recipient| limit.value(&self.facts, Some(recipient)));
             return Ok(Values::Many(values.map(Candidate::new).collect()));
         }
-        let value = match distinct.what {
-            Field::Recipient => self.recipient_value(at),
+        let value = match (distinct.what, &self.request.events[at]) {
+            (Field::Destination, Event::Blocked(address)) => Some(Value::of(&address.to_string())),
+            (Field::Destination, _) => return Ok(Values::All),
+            (Field::Recipient, _) => self.recipient_value(at),
             _ => limit.value(&self.facts, self.recipient(at)),
         };
         Ok(Values::One(Candidate::new(value.ok_or(SkipReason::Unknown(distinct.what))?)))

@@ -1,6 +1,7 @@
 //! Events of a session that limits count or check.
 
 use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -35,6 +36,8 @@ pub enum Event {
     Bounced(Option<Arc<str>>),
     /// This recipient, if known, has complained about the message. No limit can refuse this event.
     Complained(Option<Arc<str>>),
+    /// The network has refused a connection of the client to this address. No limit can refuse this event.
+    Blocked(IpAddr),
 }
 
 /// Stage of a session.
@@ -70,7 +73,8 @@ impl Stage {
 }
 
 impl Event {
-    /// Returns the stage of the event. Rejections, deliveries and outcomes are past events and have no stage.
+    /// Returns the stage of the event. Rejections, deliveries, outcomes and blocked connections are past events
+    /// and have no stage.
     pub fn stage(&self) -> Option<Stage> {
         match self {
             Self::Connect => Some(Stage::Connect),
@@ -80,12 +84,12 @@ impl Event {
             Self::Recipient(_) => Some(Stage::Rcpt),
             Self::Message => Some(Stage::Data),
             Self::End { .. } => Some(Stage::End),
-            Self::Rejected(_) | Self::Delivered(_) | Self::Bounced(_) | Self::Complained(_) => None,
+            Self::Rejected(_) | Self::Delivered(_) | Self::Bounced(_) | Self::Complained(_) | Self::Blocked(_) => None,
         }
     }
 
     /// Number of kinds of events.
-    pub(in crate::policy) const KINDS: usize = 12;
+    pub(in crate::policy) const KINDS: usize = 13;
 
     /// Returns one event of each kind, in the order of [`Event::kind`].
     pub(in crate::policy) fn samples() -> [Self; Self::KINDS] {
@@ -103,6 +107,7 @@ impl Event {
             Self::Delivered(nobody()),
             Self::Bounced(None),
             Self::Complained(None),
+            Self::Blocked(Ipv4Addr::UNSPECIFIED.into()),
         ]
     }
 
@@ -121,6 +126,7 @@ impl Event {
             Self::Delivered(_) => 9,
             Self::Bounced(_) => 10,
             Self::Complained(_) => 11,
+            Self::Blocked(_) => 12,
         }
     }
 
