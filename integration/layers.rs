@@ -162,8 +162,9 @@ const ROOMS: [(&str, &[&str], Kind); 38] = [
         Kind::Free,
     ),
     ("history", &["queue_id", "time"], Kind::Free),
+    ("followed_log", &[], Kind::Free),
     // Reads the logs of smart hosts and reports in mails.
-    ("outcomes", &["history", "queue_id", "time"], Kind::Free),
+    ("outcomes", &["history", "followed_log", "queue_id", "time"], Kind::Free),
     ("import", &["policy", "time"], Kind::Free),
     ("simulate", &["policy", "time"], Kind::Free),
     ("recommend", &["simulate", "config", "policy", "time"], Kind::Free),

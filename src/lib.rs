@@ -132,6 +132,7 @@ pub mod delegation;
 pub mod egress;
 pub mod engine;
 pub mod explain;
+mod followed_log;
 pub mod history;
 pub mod import;
 pub mod log;

@@ -58,11 +58,30 @@ pub fn post<T: DeserializeOwned>(config: &Path, path: &str, body: &impl Serializ
     ask(config, Method::POST, path, Some(body))
 }
 
-/// Posts lines of JSON to a path.
-pub fn post_lines<T: DeserializeOwned>(config: &Path, path: &str, lines: &[impl Serialize]) -> Result<T, AskError> {
+/// Posts lines of JSON to a path. If `retry` has a pause, waits for a Weir that does not answer, and asks it again after
+/// each pause.
+pub fn post_lines<T: DeserializeOwned>(
+    config: &Path,
+    path: &str,
+    lines: &[impl Serialize],
+    retry: Option<Duration>,
+) -> Result<T, AskError> {
     let lines: Result<Vec<String>, _> = lines.iter().map(serde_json::to_string).collect();
-    let lines = lines.map_err(|error| AskError::Failed(CommandError::new(exit::DATA, error)))?;
-    ask(config, Method::POST, path, Some(lines.join("\n")))
+    let lines = lines.map_err(|error| AskError::Failed(CommandError::new(exit::DATA, error)))?.join("\n");
+    loop {
+        let error = match ask(config, Method::POST, path, Some(lines.clone())) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let is_absent = match &error {
+            AskError::Answered(status, _) => status.is_server_error(),
+            AskError::Failed(error) => error.code == exit::UNAVAILABLE,
+        };
+        match retry.filter(|_| is_absent) {
+            Some(pause) => std::thread::sleep(pause),
+            None => return Err(error),
+        }
+    }
 }
 
 /// Deletes the thing that `path` and its query name.

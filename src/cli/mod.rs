@@ -12,6 +12,7 @@ mod import;
 mod learn;
 mod log;
 mod log_conversion;
+mod log_position;
 mod logins;
 mod manual;
 mod notify;

@@ -1,12 +1,10 @@
 //! `weir outcomes`: gives outcomes of deliveries to the running Weir.
 
-use super::control_client::{self, AskError};
-use super::{CommandError, ConfigArgument, counted, exit, print};
+use super::{CommandError, ConfigArgument, control_client, counted, exit, log_position, print};
 use crate::admin::outcomes::{MAX_OUTCOMES, OutcomeKind, OutcomeLine, OutcomesAnswer};
 use crate::clock;
-use crate::config;
 use crate::history::Program;
-use crate::outcomes::{FollowError, FollowedLog, Kind, MAX_REPORT, Outcome, ReportError, parse_report};
+use crate::outcomes::{DeliveryLog, Kind, MAX_REPORT, Outcome, ReportError, parse_report};
 use clap::Args;
 use jiff::tz::TimeZone;
 use std::io::Read as _;
@@ -66,16 +64,13 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
 
 fn read_log(program: Program, arguments: &LogArguments) -> Result<(), CommandError> {
     let config = &arguments.config.config;
-    let position = match &arguments.position {
-        Some(position) => position.clone(),
-        None => default_position(config, program)?,
-    };
+    let name = format!("outcomes-{}.json", program.name().to_lowercase());
+    let position = log_position::path(arguments.position.as_deref(), config, &name)?;
     let zone = arguments.timezone.clone().unwrap_or_else(TimeZone::system);
-    let log = FollowedLog::open(program, &arguments.log, &position, zone, clock::now());
-    let mut log = log.map_err(failed)?;
+    let mut log = DeliveryLog::open(program, &arguments.log, &position, zone, clock::now())?;
     let mut total = OutcomesAnswer::default();
     loop {
-        let outcomes = log.read(BATCH).map_err(failed)?;
+        let outcomes = log.read(BATCH)?;
         let is_end = outcomes.is_empty();
         for lines in outcomes.chunks(MAX_OUTCOMES) {
             let answer = give(config, lines, arguments.upstream.as_deref(), false, arguments.follow)?;
@@ -83,35 +78,12 @@ fn read_log(program: Program, arguments: &LogArguments) -> Result<(), CommandErr
             total.repeated += answer.repeated;
             total.unknown += answer.unknown;
         }
-        log.save().map_err(failed)?;
+        log.save()?;
         match (is_end, arguments.follow) {
             (false, _) => {}
             (true, true) => std::thread::sleep(PAUSE),
             (true, false) => return print(&text(&total)),
         }
-    }
-}
-
-fn default_position(config: &Path, program: Program) -> Result<PathBuf, CommandError> {
-    let socket = config::socket(config)
-        .map_err(|error| CommandError::new(exit::NO_INPUT, format!("configuration {}: {error}", config.display())))?;
-    Ok(socket.with_file_name(format!("outcomes-{}.json", program.name().to_lowercase())))
-}
-
-fn failed(error: FollowError) -> CommandError {
-    match error {
-        FollowError::Log(path, error) => CommandError::new(exit::NO_INPUT, format!("{}: {error}", path.display())),
-        FollowError::Position(path, error) => {
-            CommandError::new(exit::IO, format!("{}, for the place in the log: {error}", path.display()))
-        }
-        FollowError::OtherLog(position, log) => CommandError::new(
-            exit::DATA,
-            format!(
-                "{} has the place in another log, {}: name another file with --position",
-                position.display(),
-                log.display()
-            ),
-        ),
     }
 }
 
@@ -145,15 +117,8 @@ fn give(
     waits: bool,
 ) -> Result<OutcomesAnswer, CommandError> {
     let lines: Vec<OutcomeLine> = outcomes.iter().map(|outcome| line(outcome, upstream, is_of_report)).collect();
-    loop {
-        match control_client::post_lines(config, "/v1/outcomes", &lines) {
-            Ok(answer) => return Ok(answer),
-            Err(AskError::Answered(status, _)) if waits && status.is_server_error() => {}
-            Err(AskError::Failed(error)) if waits && error.code == exit::UNAVAILABLE => {}
-            Err(error) => return Err(error.into()),
-        }
-        std::thread::sleep(RETRY_PAUSE);
-    }
+    let retry = waits.then_some(RETRY_PAUSE);
+    control_client::post_lines(config, "/v1/outcomes", &lines, retry).map_err(CommandError::from)
 }
 
 fn line(outcome: &Outcome, upstream: Option<&str>, is_of_report: bool) -> OutcomeLine {

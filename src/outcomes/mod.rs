@@ -1,10 +1,10 @@
 //! Outcomes of deliveries: reads them from the log of a smart host, and from reports in mails (DSN, ARF).
 
-mod followed_log;
+mod delivery_log;
 mod links;
 mod report;
 
-pub use followed_log::{FollowError, FollowedLog};
+pub use delivery_log::DeliveryLog;
 pub use report::{MAX_REPORT, ReportError, parse_report};
 
 use crate::time::Timestamp;
