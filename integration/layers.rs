@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 38] = [
+const ROOMS: [(&str, &[&str], Kind); 39] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
@@ -24,7 +24,7 @@ const ROOMS: [(&str, &[&str], Kind); 38] = [
     ("policy", &["engine", "time"], Kind::Pure),
     ("top", &["time"], Kind::Pure),
     // The rules of the edge, made from the register of direct ways.
-    ("egress", &["policy::egress", "policy::exception", "time"], Kind::Pure),
+    ("egress", &["policy::egress", "policy::exception", "history", "time"], Kind::Pure),
     ("decisions", &["policy", "engine", "smtp", "time", "log"], Kind::Free),
     (
         "session",

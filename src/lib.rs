@@ -107,6 +107,10 @@
 //! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. A session
 //!   takes the mail to the report address itself (`session/report_transaction.rs`, `server/report_mail.rs`). The store
 //!   knows by the queue id whose message it was (`store/queue_ids/`), and `server/outcomes.rs` charges the limits.
+//! * [`egress`] makes the rules of a site's edge from the register of direct ways (`policy/egress.rs`), and reads which
+//!   connections the edge has blocked. `cli/egress/watch.rs` gives them to the
+//!   running Weir, and `server/blocked_connections.rs` charges the limits. `followed_log.rs` follows a log file, also
+//!   after its rotation.
 //! * [`reference`] has the references of refusals, by which `store/refusals/` finds the record of a refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd. [`simulate`] replays the mail of the past through
 //!   the limits, and [`recommend`] computes limits from this mail. [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir. [`rehearse`] says what

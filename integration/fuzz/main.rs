@@ -9,6 +9,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "they are how a finding is reported")]
 
 mod address;
+mod blocked;
 mod chunks;
 mod command;
 mod config;
@@ -28,6 +29,7 @@ type Target = fn(&[u8]);
 
 const TARGETS: &[(&str, Target)] = &[
     ("address", address::target),
+    ("blocked", blocked::target),
     ("chunks", chunks::target),
     ("command", command::target),
     ("config", config::target),

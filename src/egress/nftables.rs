@@ -1,14 +1,9 @@
 //! The nftables table of the edge.
 
+use super::firewall_log::{INCOMING_PREFIX, OUTGOING_PREFIX};
 use super::options::{Incoming, Options};
 use super::ways::{Networks, Ways};
 use std::fmt::{Display, Write as _};
-
-/// Prefix of the log lines of blocked connections from a customer to a server outside.
-pub const LOG_PREFIX_OUT: &str = "weir-egress-out ";
-
-/// Prefix of the log lines of blocked connections from outside to a customer.
-pub const LOG_PREFIX_IN: &str = "weir-egress-in ";
 
 /// Returns the script for `nft -f` that replaces the table in one transaction, and touches no other table. Each packet to a
 /// port of mail servers is decided anew, so that the table also ends connections that were open when their way was
@@ -46,10 +41,11 @@ pub fn nftables(options: &Options, ways: &Ways) -> String {
         text += "\t\tgoto blocked-incoming\n";
     }
     text += "\t}\n";
-    let group = options.log_group.map_or_else(String::new, |group| format!(" group {group}"));
-    for (chain, prefix) in [("blocked-outgoing", LOG_PREFIX_OUT), ("blocked-incoming", LOG_PREFIX_IN)] {
+    // Without a threshold of 1, the kernel holds packets back for up to a second.
+    let group = options.log_group.map_or_else(String::new, |group| format!(" group {group} queue-threshold 1"));
+    for (chain, prefix) in [("blocked-outgoing", OUTGOING_PREFIX), ("blocked-incoming", INCOMING_PREFIX)] {
         let _ = writeln!(text, "\tchain {chain} {{");
-        let _ = writeln!(text, "\t\ttcp flags & (fin | syn | rst | ack) == syn log prefix \"{prefix}\"{group}");
+        let _ = writeln!(text, "\t\ttcp flags & (fin | syn | rst | ack) == syn log prefix \"{prefix} \"{group}");
         text += "\t\tcounter reject with tcp reset\n\t}\n";
     }
     text + "}\n"
@@ -97,6 +93,6 @@ mod tests {
         let options = Options { incoming: Incoming::Registered, log_group: Some(25), ..Options::default() };
         let script = nftables(&options, &Ways::default());
         assert!(script.contains("\t\tip6 daddr @in6 accept\n\t\tgoto blocked-incoming\n"), "{script}");
-        assert!(script.contains("log prefix \"weir-egress-in \" group 25\n"), "{script}");
+        assert!(script.contains("log prefix \"weir-egress-in \" group 25 queue-threshold 1\n"), "{script}");
     }
 }

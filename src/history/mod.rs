@@ -27,6 +27,7 @@ use line::Line;
 use repeats::RefusalCopies;
 use rows::Rows;
 pub use rows::UNNAMED_DOMAIN;
+pub use stamp::Stamps;
 use std::io::{self, Write};
 use std::path::PathBuf;
 pub use summary::Summary;
