@@ -66,14 +66,22 @@ fn routes() -> Vec<String> {
     description["paths"].as_object().unwrap().iter().flat_map(of_path).collect()
 }
 
-/// Routes that are no acts of an administrator, but need a token that may act: tests, which can cost much, outcomes, and lessons.
-const TESTS: [&str; 4] = ["POST /v1/test", "POST /v1/what-if", "POST /v1/outcomes", "POST /v1/memories/recipients"];
+/// Routes that are no acts of an administrator, but need a token that may act: tests, which can cost much, events that others
+/// report, and lessons.
+const TESTS: [&str; 5] = [
+    "POST /v1/test",
+    "POST /v1/what-if",
+    "POST /v1/outcomes",
+    "POST /v1/egress/blocked",
+    "POST /v1/memories/recipients",
+];
 
 /// A body for each of [`TESTS`], with the status of the answer to a token that may act. This Weir has no decision log.
-const BODIES: [(&str, u16); 4] = [
+const BODIES: [(&str, u16); 5] = [
     (r#"{"client":"192.0.2.7"}"#, 200),
     (r#"{"limit":""}"#, 422),
     (r#"{"kind":"bounced","queue-ids":["4A8D2280F15"]}"#, 200),
+    (r#"{"client":"192.0.2.7","destination":"203.0.113.7"}"#, 200),
     // No limit of this Weir has a memory.
     (r#"{"recipients":[]}"#, 422),
 ];

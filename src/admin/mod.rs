@@ -22,6 +22,7 @@ mod extract;
 mod gate;
 mod head_errors;
 mod hosts;
+mod json_lines;
 mod level_chart;
 mod level_sampler;
 mod limit_counts;

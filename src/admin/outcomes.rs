@@ -1,6 +1,6 @@
 //! Outcomes of deliveries that the administration gives to Weir.
 
-use super::{Api, ApiError, Errors, Json};
+use super::{Api, ApiError, Errors, Json, json_lines};
 use crate::outcomes::{Kind, Outcome};
 use crate::queue_id;
 use crate::server::{GivenOutcome, OutcomeCounts};
@@ -94,7 +94,7 @@ impl From<OutcomeKind> for Kind {
     request_body(content = OutcomeLine, description = "One object, or several, each in a line of its own"),
     responses((status = 200, description = "Counted", body = OutcomesAnswer), Errors))]
 pub async fn outcomes(State(api): State<Api>, body: Bytes) -> Result<Json<OutcomesAnswer>, ApiError> {
-    let given = lines(&body)?;
+    let given = json_lines::read(&body, MAX_OUTCOMES, "outcomes", given)?;
     let server = api.server()?;
     if server.store.outcome_options().is_none() {
         return Err(ApiError::refused("no queue ids are stored: write [outcomes] in weir.toml, and restart Weir"));
@@ -103,27 +103,6 @@ pub async fn outcomes(State(api): State<Api>, body: Bytes) -> Result<Json<Outcom
     let OutcomeCounts { attributed, repeated, unknown } =
         counted.map_err(|why| ApiError::unavailable(format!("{why}; nothing was counted")))?;
     Ok(Json(OutcomesAnswer { attributed, repeated, unknown }))
-}
-
-/// Reads the lines of a body. If one is wrong, none counts.
-fn lines(body: &[u8]) -> Result<Vec<GivenOutcome>, ApiError> {
-    let mut found = Vec::new();
-    for (index, line) in body.split(|octet| *octet == b'\n').enumerate() {
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        let refused = |why: String| ApiError::refused(format!("line {}: {why}", index + 1));
-        if found.len() == MAX_OUTCOMES {
-            return Err(refused(format!("more than {MAX_OUTCOMES} outcomes: send them in several requests")));
-        }
-        // serde also accepts a list of the values, which no reader of the OpenAPI file expects.
-        if !line.trim_ascii_start().starts_with(b"{") {
-            return Err(refused("it is no JSON object".to_owned()));
-        }
-        let line: OutcomeLine = serde_json::from_slice(line).map_err(|error| refused(error.to_string()))?;
-        found.push(given(line).map_err(refused)?);
-    }
-    Ok(found)
 }
 
 fn given(line: OutcomeLine) -> Result<GivenOutcome, String> {

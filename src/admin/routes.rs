@@ -55,6 +55,7 @@ fn acting() -> OpenApiRouter<Api> {
         .routes(routes!(exceptions::resets::reset))
         .routes(routes!(memories::learn))
         .routes(routes!(outcomes::outcomes))
+        .routes(routes!(egress::blocked::blocked))
 }
 
 /// Title and security of the API.

@@ -4,6 +4,7 @@
 mod admin;
 mod builder;
 mod connections;
+mod egress;
 mod gauge_guard;
 mod limits;
 mod mail;
@@ -18,6 +19,7 @@ mod upstreams;
 
 pub use admin::AdminMetrics;
 pub use connections::ConnectionMetrics;
+pub use egress::EgressMetrics;
 pub use gauge_guard::GaugeGuard;
 pub use limits::{LimitLabels, LimitMetrics};
 pub use mail::MailMetrics;
@@ -48,6 +50,7 @@ pub struct Metrics {
     pub notices: NoticeMetrics,
     pub suspicion: SuspicionMetrics,
     pub outcomes: OutcomeMetrics,
+    pub egress: EgressMetrics,
 }
 
 impl Metrics {
@@ -67,6 +70,7 @@ impl Metrics {
             notices: NoticeMetrics::new(&build)?,
             suspicion: SuspicionMetrics::new(&build)?,
             outcomes: OutcomeMetrics::new(&build)?,
+            egress: EgressMetrics::new(&build)?,
             registry,
         })
     }

@@ -2,6 +2,7 @@
 
 mod accept;
 mod accept_errors;
+mod blocked_connections;
 pub mod certificate;
 mod certificate_chooser;
 pub mod client_authorities;
@@ -15,7 +16,6 @@ mod login_network;
 mod message_pipe;
 mod open_sessions;
 mod options;
-mod outcome_log;
 mod outcome_permits;
 mod outcomes;
 mod policy_decision;
@@ -23,6 +23,7 @@ mod policy_service;
 pub mod proxy;
 mod queue_ids;
 mod report_mail;
+mod reported_event_log;
 mod sender_activity;
 mod services;
 mod session_id;
@@ -35,6 +36,7 @@ mod upstream_requests;
 mod waiting;
 
 pub use accept_errors::AcceptErrors;
+pub use blocked_connections::BlockedCounts;
 pub use listener::Bound;
 pub use log_throttle::LogThrottle;
 pub use open_sessions::{OpenSessions, SessionEntry};

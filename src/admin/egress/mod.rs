@@ -1,3 +1,4 @@
-//! Egress: the register of direct ways.
+//! Egress: the register of direct ways, and the connections that the edge has blocked.
 
+pub mod blocked;
 pub mod register;
