@@ -166,7 +166,7 @@ enum Command {
         #[command(subcommand)]
         command: outcomes::Command,
     },
-    /// Keep the register of direct ways past Weir, and make the rules of the edge from it
+    /// Keep the register of direct ways past Weir, make the rules of the edge, and count what it has blocked
     #[command(after_help = "Example:\n  weir egress check 192.0.2.7")]
     Egress {
         #[command(subcommand)]

@@ -1,8 +1,9 @@
-//! `weir egress`: the register of direct ways, and the rules of the edge.
+//! `weir egress`: the register of direct ways, the rules of the edge, and the connections that the edge has blocked.
 
 mod apply;
 mod register;
 mod render;
+mod watch;
 
 use super::{CommandError, ConfigArgument, control_client, exit, print_lines, print_text, read_config};
 use crate::admin::egress::register::EgressCheck;
@@ -56,6 +57,12 @@ pub enum Command {
         "Example:\n  weir egress apply --follow"
     ))]
     Apply(apply::Arguments),
+    /// Count connections that the edge has blocked, for limits with count = "blocked-connections"
+    #[command(after_help = "Example:\n  weir egress watch nftables --follow /var/log/weir-egress.log")]
+    Watch {
+        #[command(subcommand)]
+        command: watch::Command,
+    },
 }
 
 #[derive(Args)]
@@ -83,6 +90,7 @@ pub fn run(command: Command) -> Result<(), CommandError> {
         Command::Check { address, config } => check(&config.config, &address),
         Command::Render(arguments) => render::run(&arguments),
         Command::Apply(arguments) => apply::run(&arguments),
+        Command::Watch { command } => watch::run(&command),
     }
 }
 
