@@ -19,6 +19,7 @@ mod differential;
 mod direct_ways;
 mod documents;
 mod dovecot_logins;
+mod egress_watch;
 mod evidence;
 mod examples;
 mod exceptions;

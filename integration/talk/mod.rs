@@ -39,6 +39,8 @@
 //!     weir revoke LIMIT "a b"         runs this command of `weir`, which must succeed
 //!     outcome bounced b@d of ID       a mail says that the message with this queue id at the upstream has bounced, was
 //!                                     "delayed", or that the recipient has "complained"; "weir says" has the result
+//!     blocked 10.0.0.5 to 203.0.113.1..50     the edge logs that it has blocked connections of this client to these 50
+//!                                     addresses; "203.0.113.1, 200 times": 200 to one address; "weir says" has the result
 //!     weir says A & B                 the output of the last command contains both texts
 //!     restart                         kills Weir with SIGKILL, starts it again, and forgets all clients
 //!     wait until it fits              waits for the time after "try again in" in the last refusal, 5s at most
@@ -200,6 +202,7 @@ impl Talk {
             }
             "together" => self.together(rest),
             "weir" => self.command(rest),
+            "blocked" => self.blocked(rest),
             "outcome" => self.outcome(rest),
             "wait" if rest == "until it fits" => self.wait(),
             name => self.client(name, rest),
@@ -396,6 +399,30 @@ impl Talk {
              --b\nContent-Type: text/rfc822-headers\n\nReceived: by mx.example with ESMTP id {id}; date\n\n--b--\n"
         );
         let Outcome { code, out, err } = self.site.run(&["outcomes", "report"], mail);
+        self.output = out;
+        if code == Some(0) { Ok(()) } else { Err(err) }
+    }
+
+    /// Gives lines of the kernel about blocked connections to `weir egress watch nftables`.
+    fn blocked(&mut self, rest: &str) -> Result<(), String> {
+        let usage = "blocked CLIENT to ADDRESS..LAST or blocked CLIENT to ADDRESS, NUMBER times";
+        let (client, to) = rest.split_once(" to ").ok_or(usage)?;
+        let destinations: Vec<String> = match (to.split_once(".."), to.split_once(", ")) {
+            (Some((first, last)), _) => {
+                let (network, first) = first.rsplit_once('.').ok_or(usage)?;
+                let [first, last]: [u8; 2] = [first, last].map(|octet| octet.parse().unwrap());
+                (first..=last).map(|octet| format!("{network}.{octet}")).collect()
+            }
+            (None, Some((one, times))) => {
+                let times = times.strip_suffix(" times").and_then(|times| times.parse().ok()).ok_or(usage)?;
+                vec![one.to_owned(); times]
+            }
+            (None, None) => return Err(usage.to_owned()),
+        };
+        let line =
+            |to| format!("[1.0] weir-egress-out IN=eth0 OUT=eth1 SRC={client} DST={to} LEN=60 PROTO=TCP DPT=25\n");
+        let lines: String = destinations.iter().map(line).collect();
+        let Outcome { code, out, err } = self.site.run(&["egress", "watch", "nftables", "-"], lines);
         self.output = out;
         if code == Some(0) { Ok(()) } else { Err(err) }
     }
