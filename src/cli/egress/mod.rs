@@ -5,8 +5,8 @@ mod register;
 mod render;
 mod watch;
 
-use super::{CommandError, ConfigArgument, control_client, exit, print_lines, print_text, read_config};
 use crate::admin::egress::register::EgressCheck;
+use crate::cli::{CommandError, ConfigArgument, control_client, exit, print_lines, print_text, read_config};
 use crate::egress::{Incoming, Options};
 use clap::Args;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! `weir egress watch`: gives the running Weir the connections that the edge has blocked.
 
-use super::super::{
+use crate::admin::egress::blocked::{BlockedAnswer, BlockedLine, MAX_BLOCKED};
+use crate::cli::{
     CommandError, ConfigArgument, complain, control_client, counted, exit, log_conversion, log_position, print,
 };
-use crate::admin::egress::blocked::{BlockedAnswer, BlockedLine, MAX_BLOCKED};
 use crate::clock;
 use crate::egress::{BlockedConnection, FirewallLog, Line, NetFlow, OUTGOING_PREFIX};
 use crate::followed_log::{FollowedLog, read_line};
@@ -65,7 +65,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const MAX_WAITING_LINES: usize = 1_000;
 
 /// What the file with the position has, too.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Remembered {
     /// Line of a file with NetFlow that names the columns.
     header: Option<String>,
