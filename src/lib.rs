@@ -8,6 +8,7 @@
 //! | account | User name and password hash in the users file ([`accounts`]). |
 //! | act | Transaction of the store: one decision and all of its charges, which become durable together. |
 //! | action | Consequence of a limit that is exceeded: warn, delay, defer, deny, drop, suspend, notify, route, suspect. |
+//! | blocked connection | Connection of a client past Weir that the edge of the network has blocked. |
 //! | budget | State of one limit for one owner: a level, the time of the last charge, perhaps a Bloom filter. |
 //! | burst | Amount that a limit lets through at once. |
 //! | charge | Amount that an event adds to a budget. |
