@@ -3,10 +3,13 @@
 use super::register::site;
 use crate::harness::{Client, Namespace, Postfix, Process, Running, Site, run, succeed, wait_for};
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const CUSTOMER: &str = "10.9.0.2";
+/// Another customer, on the same machine.
+const NEIGHBOUR: &str = "10.9.0.3";
 const POSTFIX: &str = "203.0.113.2:25";
 const WEIR: &str = "10.9.0.1:587";
 
@@ -21,6 +24,16 @@ const LISTENER: &str =
 const LIMITS: &str = "limit = [{ name = \"five\", count = \"recipients\", per = [\"client\"], \
      algorithm = \"token-bucket\", rate = \"5 / 1d\", action = [{ at = 1, suspend = \"1d\" }] }]\n";
 
+/// Limit that finds a customer who tries many servers.
+const SCAN_LIMIT: &str = "limit = [{ name = \"scan\", count = \"blocked-connections\", per = [\"client\"], \
+     distinct = \"destination\", rate = \"30 / 1h\", action = [{ at = 1, suspend = \"1d\" }] }]\n";
+
+/// Group of the kernel's packet log, and the settings of ulogd2, which writes its packets to a file.
+const LOG_GROUP: u16 = 25;
+const ULOGD: &str = "[global]\nlogfile=\"/dev/null\"\nloglevel=5\n\
+     stack=log:NFLOG,base:BASE,ifi:IFINDEX,ip2str:IP2STR,print:PRINTPKT,emu:LOGEMU\n\
+     [log]\ngroup=25\n[emu]\nsync=1\n";
+
 struct Network {
     customer: Namespace,
     edge: Namespace,
@@ -32,9 +45,15 @@ struct Network {
 impl Network {
     /// Makes the network. Weir, at the edge, relays to the Postfix outside.
     fn with_edge() -> Self {
+        Self::with_edge_and(LIMITS)
+    }
+
+    /// Makes the network, with these limits of Weir.
+    fn with_edge_and(limits: &str) -> Self {
         let (customer, edge, outside) = (Namespace::new(), Namespace::new(), Namespace::new());
         edge.connect("10.9.0.1/24", &customer, "10.9.0.2/24");
         edge.connect("203.0.113.1/24", &outside, "203.0.113.2/24");
+        customer.add_address(&format!("{NEIGHBOUR}/24"));
         customer.route_by("10.9.0.1");
         outside.route_by("203.0.113.1");
         edge.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
@@ -42,7 +61,7 @@ impl Network {
         let postfix = outside.run(|| Postfix::start_at(POSTFIX.parse().unwrap(), settings));
         let site = Site::builder()
             .upstream(POSTFIX, "")
-            .more(&format!("{LISTENER}egress = {{ customers = [\"10.9.0.0/24\"] }}\n{LIMITS}"))
+            .more(&format!("{LISTENER}egress = {{ customers = [\"10.9.0.0/24\"], log-group = {LOG_GROUP} }}\n{limits}"))
             .build();
         Self { customer, edge, outside, postfix, site }
     }
@@ -56,6 +75,22 @@ impl Network {
         let mut apply = self.site.command(&["egress", "apply", "--follow"]);
         let running = self.edge.run(|| Running(apply.stdout(Stdio::null()).spawn().unwrap()));
         wait_for("table of the edge", || self.table("weir-egress"));
+        running
+    }
+
+    /// Starts ulogd2 at the edge, which writes the blocked connections to a file.
+    fn start_ulogd(&self, log: &Path) -> Running {
+        let settings = self.site.path("ulogd.conf");
+        std::fs::write(log, "").unwrap();
+        std::fs::write(&settings, format!("{ULOGD}file=\"{}\"\n", log.display())).unwrap();
+        let mut ulogd = Command::new("ulogd");
+        ulogd.arg("-c").arg(settings);
+        let running = self.edge.run(|| Running(ulogd.stdout(Stdio::null()).spawn().unwrap()));
+        // The kernel lists the programs that read its packet log.
+        wait_for("ulogd", || {
+            let readers = self.edge.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_log")).ok()?;
+            readers.lines().any(|line| line.trim().starts_with("25 ")).then_some(())
+        });
         running
     }
 
@@ -145,6 +180,41 @@ fn the_edge_opens_and_closes_the_way_of_a_customer() {
     network.edge.run(|| succeed(&mut network.site.command(&["egress", "apply"]), ""));
     assert_eq!(network.table("weir-egress").unwrap(), before, "the state file gives the same rules");
     drop(network.outside);
+}
+
+/// A bot never talks to Weir. It tries one server after the other, and the edge blocks and logs each attempt. The watcher
+/// reports them, and the limit suspends the bot. Another customer tries one server again and again, and is not suspended.
+#[test]
+fn a_bot_that_scans_is_found() {
+    let network = Network::with_edge_and(SCAN_LIMIT);
+    let log = network.site.path("blocked.log");
+    let _ulogd = network.start_ulogd(&log);
+    let weir = network.start_weir();
+    let _apply = network.follow();
+    let mut watch = network.site.command(&["egress", "watch", "nftables", "--follow"]);
+    let _watch = Running(watch.arg(&log).stdout(Stdio::null()).spawn().unwrap());
+    let try_from = |source: &str, target: String| {
+        let attempt =
+            network.customer.run(|| Client::try_connect_from(source.parse().unwrap(), target.parse().unwrap()));
+        assert_eq!(attempt.err().map(|error| error.kind()), Some(ErrorKind::ConnectionRefused), "{target}");
+    };
+    for _ in 0..100 {
+        try_from(NEIGHBOUR, POSTFIX.to_owned());
+    }
+    let began = Instant::now();
+    for n in 0..50 {
+        try_from(CUSTOMER, format!("203.0.113.{}:25", n + 100));
+    }
+    let suspended = weir.logged("suspended");
+    let found = began.elapsed();
+    println!("found after {found:?}");
+    assert!(suspended.contains(&format!("client={CUSTOMER}")), "{suspended}");
+    assert!(found < Duration::from_secs(10), "{found:?}");
+    wait_for("the reports", || {
+        let counted = network.edge.run(|| weir.metric("weir_blocked_connections_total"));
+        (counted >= 150.0).then_some(())
+    });
+    assert_eq!(weir.times_logged("message=suspended"), 1);
 }
 
 /// The sets can be filled again and again, and rules that use them need not be removed.

@@ -40,6 +40,11 @@ impl Namespace {
         format!("weir{}", self.interfaces.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Adds an address to the first cable.
+    pub fn add_address(&self, address: &str) {
+        self.ip(&["address", "add", address, "dev", "weir0"]);
+    }
+
     /// Sends all packets to other networks to this router.
     pub fn route_by(&self, router: &str) {
         self.ip(&["route", "add", "default", "via", router]);
