@@ -66,8 +66,8 @@ fn routes() -> Vec<String> {
     description["paths"].as_object().unwrap().iter().flat_map(of_path).collect()
 }
 
-/// Routes that are no acts of an administrator, but need a token that may act: tests, which can cost much, events that others
-/// report, and lessons.
+/// Routes that are no acts of an administrator, but need a token that may act: tests, which can cost much, events that
+/// others report, and lessons.
 const TESTS: [&str; 5] = [
     "POST /v1/test",
     "POST /v1/what-if",

@@ -93,8 +93,8 @@ impl FollowedLog {
         next.map_err(|error| FollowError::Log(self.path.clone(), error))
     }
 
-    /// Saves the present place, and what the reader of the lines has to remember, if a line has been read since the last
-    /// time. All lines before this place must have been dealt with.
+    /// Saves the present place, and what the reader of the lines has to remember, if a line has been read since the
+    /// last time. All lines before this place must have been dealt with.
     pub fn save<R: Serialize>(&mut self, remembered: R) -> Result<(), FollowError> {
         if self.saved == Some((self.inode, self.offset)) {
             return Ok(());

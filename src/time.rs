@@ -50,8 +50,8 @@ impl Timestamp {
         Self(self.whole_seconds().saturating_mul(1_000_000)).rfc3339_exact()
     }
 
-    /// Formats the time as in RFC 3339, in UTC, exact to the microsecond: `2026-11-21T10:00:00.25Z`. The last two hours of
-    /// the year 9999, which jiff does not know, and all later times, become the last second of that year.
+    /// Formats the time as in RFC 3339, in UTC, exact to the microsecond: `2026-11-21T10:00:00.25Z`. The last two hours
+    /// of the year 9999, which jiff does not know, and all later times, become the last second of that year.
     pub fn rfc3339_exact(self) -> String {
         match jiff::Timestamp::from_microsecond(self.0) {
             Ok(instant) => instant.to_string(),

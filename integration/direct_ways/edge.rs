@@ -88,7 +88,8 @@ impl Network {
         let running = self.edge.run(|| Running(ulogd.stdout(Stdio::null()).spawn().unwrap()));
         // The kernel lists the programs that read its packet log.
         wait_for("ulogd", || {
-            let readers = self.edge.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_log")).ok()?;
+            let readers =
+                self.edge.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_log")).ok()?;
             readers.lines().any(|line| line.trim().starts_with("25 ")).then_some(())
         });
         running
@@ -100,8 +101,8 @@ impl Network {
         (listed.code == Some(0)).then_some(listed.out)
     }
 
-    /// Connects from the customer directly to the Postfix outside, and reads its greeting. Returns `None` if the connection
-    /// is reset.
+    /// Connects from the customer directly to the Postfix outside, and reads its greeting. Returns `None` if the
+    /// connection is reset.
     fn direct(&self) -> Option<Client> {
         let connected = self.customer.run(|| {
             let mut client = Client::try_connect_from(CUSTOMER.parse().unwrap(), POSTFIX.parse().unwrap())?;
@@ -182,8 +183,9 @@ fn the_edge_opens_and_closes_the_way_of_a_customer() {
     drop(network.outside);
 }
 
-/// A bot never talks to Weir. It tries one server after the other, and the edge blocks and logs each attempt. The watcher
-/// reports them, and the limit suspends the bot. Another customer tries one server again and again, and is not suspended.
+/// A bot never talks to Weir. It tries one server after the other, and the edge blocks and logs each attempt. The
+/// watcher reports them, and the limit suspends the bot. Another customer tries one server again and again, and is not
+/// suspended.
 #[test]
 fn a_bot_that_scans_is_found() {
     let network = Network::with_edge_and(SCAN_LIMIT);
@@ -236,6 +238,73 @@ fn ipset_takes_the_sets_again() {
         assert!(sets.contains(&format!("{line}\n")), "{sets}");
     }
     assert!(!sets.contains("-new"), "{sets}");
+}
+
+/// The rules stay right while Weir is away, while the configuration is wrong, and after somebody has removed the table.
+#[test]
+fn the_rules_stay_right_when_something_fails() {
+    let network = Network::with_edge();
+    let weir = network.start_weir();
+    let entry = ["allow", CUSTOMER, "--owner", "o", "--reason", "x"];
+    network.egress(&[&entry[..], &["--for", "5s"]].concat());
+    weir.kill();
+    // Without Weir, the follower begins with the state file, and ends the entry.
+    let _apply = network.follow();
+    network.wait_until(true);
+    network.wait_until(false);
+    let weir = network.start_weir();
+    network.egress(&[&entry[..], &["--until-removed"]].concat());
+    network.wait_until(true);
+    // The entries of a configuration that becomes wrong are in force all the same.
+    network.site.edit("customers = ", "nonsense = ");
+    network.site.run(&["status"], "");
+    weir.logged("configuration refused");
+    succeed(
+        &mut network.site.command(&[
+            "suspend",
+            &format!("client={CUSTOMER}"),
+            "--for",
+            "1h",
+            "--reason",
+            "x",
+            "--force",
+        ]),
+        "",
+    );
+    network.wait_until(false);
+    network.site.edit("nonsense = ", "customers = ");
+    // Somebody removes the table: it comes back.
+    network.edge.run(|| succeed(Command::new("nft").args(["flush", "ruleset"]), ""));
+    network.wait_until(false);
+    // Another name: the former table is removed.
+    network.site.edit("log-group = ", "table = \"weir-b\", log-group = ");
+    wait_for("the other table", || network.table("weir-b"));
+    assert_eq!(network.table("weir-egress"), None);
+    // A relay among the customers reaches servers outside.
+    network.site.edit("log-group = ", &format!("relays = [\"{CUSTOMER}\"], log-group = "));
+    network.wait_until(true);
+}
+
+/// A Weir that cannot read its state file does not know the register: the rules stay.
+#[test]
+fn an_unreadable_register_opens_and_closes_nothing() {
+    let network = Network::with_edge();
+    let weir = network.start_weir();
+    network.egress(&["allow", CUSTOMER, "--owner", "o", "--until-removed", "--reason", "x"]);
+    let _apply = network.follow();
+    network.wait_until(true);
+    let table = network.table("weir-egress");
+    weir.kill();
+    std::fs::write(network.site.path("state.db"), [7; 8192]).unwrap();
+    let _weir = network.start_weir();
+    let listed = network.site.run(&["egress", "list"], "");
+    assert!(
+        listed.code == Some(69) && listed.err.contains("the register in the state file is not known"),
+        "{listed:?}"
+    );
+    // The follower has looked several times by then.
+    std::thread::sleep(IN_FORCE);
+    assert_eq!(network.table("weir-egress"), table);
 }
 
 /// `weir egress apply` is killed at random moments. The table is always whole, and is right after the next start.

@@ -67,7 +67,7 @@ fn registered_networks_are_open_and_quarantined_ones_closed() {
     assert!(!may_send(&site, "10.1.0.7").0);
     let audit = site.run(&["exceptions", "--audit"], "").out;
     for words in [
-        "registered  client=10.1.0.0/24  out for physics  until released  by ",
+        "registered  client=10.1.0.0/24  out for physics  until removed  by ",
         "quarantined  client=10.1.0.7  quarantine  until 2",
         "unquarantined  client=10.1.0.7  quarantine  until 2",
         "unregistered  client=10.1.0.0/24  out for physics",
@@ -112,8 +112,8 @@ fn wrong_commands_change_nothing() {
     assert!(said.contains("there is no section [egress]: write [egress] with customers"), "{said}");
 }
 
-/// A register survives `kill -9`, and gives the same rules afterwards: of the state file without a running Weir, and of a
-/// new Weir. A dump that is loaded into another site has the register.
+/// A register survives `kill -9`, and gives the same rules afterwards: of the state file without a running Weir, and of
+/// a new Weir. A dump that is loaded into another site has the register.
 #[test]
 fn the_rules_are_the_same_from_the_state_file() {
     let site = site();

@@ -1,5 +1,5 @@
-//! Limits on distinct recipients, on delivered mail and on wrong passwords: four nodes count like one. Reloads reach all
-//! nodes.
+//! Limits on distinct recipients, on delivered mail and on wrong passwords: four nodes count like one. Reloads reach
+//! all nodes.
 
 use super::sessions::{Session, at_once};
 use crate::harness::nodes::{Nodes, Servers, USERS, level, user};

@@ -44,8 +44,9 @@ pub struct AuditAnswer {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct AuditLine {
-    /// The act: `granted`, `revoked`, `suspended`, `released`, `reset`, `reloaded`, or `ended` for an exception that has
-    /// expired. In the register of direct ways: `registered`, `unregistered`, `quarantined`, `unquarantined`, or `ended`.
+    /// The act: `granted`, `revoked`, `suspended`, `released`, `reset`, `reloaded`, or `ended` for an exception that
+    /// has expired. In the register of direct ways: `registered`, `unregistered`, `quarantined`, `unquarantined`, or
+    /// `ended`.
     pub audit: String,
     #[schema(format = DateTime)]
     pub at: String,

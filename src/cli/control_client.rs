@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
 /// Timeout for an answer of the running Weir. An answer with a long list takes a few seconds.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reason why the running Weir has no answer.
 #[derive(Debug)]
@@ -48,18 +48,23 @@ impl From<AskError> for CommandError {
 
 /// Reads `path`, which may have a query, from the Weir process that runs with the configuration file `config`.
 pub fn get<T: DeserializeOwned>(config: &Path, path: &str) -> Result<T, AskError> {
-    ask(config, Method::GET, path, None)
+    get_within(config, path, TIMEOUT)
+}
+
+/// Reads `path` like [`get`], for a command that must not wait for long.
+pub fn get_within<T: DeserializeOwned>(config: &Path, path: &str, limit: Duration) -> Result<T, AskError> {
+    ask(config, Method::GET, path, None, limit)
 }
 
 /// Posts a body to a path.
 pub fn post<T: DeserializeOwned>(config: &Path, path: &str, body: &impl Serialize) -> Result<T, AskError> {
     let body = serde_json::to_string(body);
     let body = body.map_err(|error| AskError::Failed(CommandError::new(exit::DATA, error)))?;
-    ask(config, Method::POST, path, Some(body))
+    ask(config, Method::POST, path, Some(body), TIMEOUT)
 }
 
-/// Posts lines of JSON to a path. If `retry` has a pause, waits for a Weir that does not answer, and asks it again after
-/// each pause.
+/// Posts lines of JSON to a path. If `retry` has a pause, waits for a Weir that does not answer, and asks it again
+/// after each pause.
 pub fn post_lines<T: DeserializeOwned>(
     config: &Path,
     path: &str,
@@ -69,7 +74,7 @@ pub fn post_lines<T: DeserializeOwned>(
     let lines: Result<Vec<String>, _> = lines.iter().map(serde_json::to_string).collect();
     let lines = lines.map_err(|error| AskError::Failed(CommandError::new(exit::DATA, error)))?.join("\n");
     loop {
-        let error = match ask(config, Method::POST, path, Some(lines.clone())) {
+        let error = match ask(config, Method::POST, path, Some(lines.clone()), TIMEOUT) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -86,7 +91,7 @@ pub fn post_lines<T: DeserializeOwned>(
 
 /// Deletes the thing that `path` and its query name.
 pub fn delete<T: DeserializeOwned>(config: &Path, path: &str) -> Result<T, AskError> {
-    ask(config, Method::DELETE, path, None)
+    ask(config, Method::DELETE, path, None, TIMEOUT)
 }
 
 /// Reads a stream of server-sent events. Calls `each` with the name and the data of each event, until the stream ends or
@@ -171,8 +176,14 @@ pub fn without_diagnostics(message: &str) -> &str {
     }
 }
 
-fn ask<T: DeserializeOwned>(config: &Path, method: Method, path: &str, body: Option<String>) -> Result<T, AskError> {
-    let (status, body) = exchange(config, method, path, body).map_err(AskError::Failed)?;
+fn ask<T: DeserializeOwned>(
+    config: &Path,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+    limit: Duration,
+) -> Result<T, AskError> {
+    let (status, body) = exchange(config, method, path, body, limit).map_err(AskError::Failed)?;
     let unavailable = |why: String| AskError::Failed(CommandError::new(exit::UNAVAILABLE, why));
     if status == StatusCode::OK {
         let answer = serde_json::from_slice(&body);
@@ -202,6 +213,7 @@ fn exchange(
     method: Method,
     path: &str,
     body: Option<String>,
+    limit: Duration,
 ) -> Result<(StatusCode, Bytes), CommandError> {
     let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
     let unavailable = |why: String| CommandError::new(exit::UNAVAILABLE, why);
@@ -211,9 +223,8 @@ fn exchange(
             let (head, body) = send(stream, method, path, body).await?.into_parts();
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>((head.status, body.collect().await?.to_bytes()))
         };
-        let answer = tokio::time::timeout(TIMEOUT, answer).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", TIMEOUT.as_secs()).into()));
+        let answer = tokio::time::timeout(limit, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", limit.as_secs()).into()));
         answer.map_err(|why| unavailable(format!("the Weir at {}: {why}", socket.display())))
     })
 }

@@ -9,6 +9,9 @@ const OUT: u8 = 2;
 const IN: u8 = 3;
 const CLOSED: u8 = 4;
 
+/// Maximum number of names. A name takes some 300 octets of memory.
+const MAX_NAMES: usize = 4_000_000;
+
 /// Labels of a network in the zone, the most significant first: octets of an IPv4 network, or half octets of an IPv6
 /// network.
 type Labels = Vec<u8>;
@@ -40,10 +43,11 @@ const V6: Family = Family {
     is_ambiguous: |labels| labels.len() < 4,
 };
 
-/// Returns the zone file. An address has the records 127.0.0.2 if it may send, 127.0.0.3 if it may receive, and 127.0.0.4
-/// alone if it is quarantined or suspended. `origin` is the name of the zone, `name_server` that of its server, both with
-/// the final dot. `serial` must be higher than that of the zone before.
-pub fn dns_zone(ways: &Ways, origin: &str, name_server: &str, serial: u32) -> String {
+/// Returns the zone file. An address has the records 127.0.0.2 if it may send, 127.0.0.3 if it may receive, and
+/// 127.0.0.4 alone if it is quarantined or suspended. `origin` is the name of the zone, `name_server` that of its
+/// server, both with the final dot. `serial` must be higher than that of the zone before. Returns an error if the zone
+/// would have too many names.
+pub fn dns_zone(ways: &Ways, origin: &str, name_server: &str, serial: u32) -> Result<String, String> {
     let mut text = format!(
         "$ORIGIN {origin}\n$TTL 60\n@ SOA {name_server} hostmaster.{origin} {serial} 300 60 86400 60\n@ NS {name_server}\n"
     );
@@ -55,6 +59,9 @@ pub fn dns_zone(ways: &Ways, origin: &str, name_server: &str, serial: u32) -> St
         for (networks, mark) in [(&ways.out, OUT), (&ways.incoming, IN), (&ways.closed, CLOSED)] {
             for (labels, prefix_length) in of_family(networks) {
                 family.add(&mut marks, labels, prefix_length, mark);
+                if marks.len() + names.len() > MAX_NAMES {
+                    return Err(format!("the zone would have more than {MAX_NAMES} names"));
+                }
             }
         }
         family.name(&marks, &mut names);
@@ -62,7 +69,7 @@ pub fn dns_zone(ways: &Ways, origin: &str, name_server: &str, serial: u32) -> St
     for (name, marks) in names {
         marks.iter().for_each(|mark| _ = writeln!(text, "{name} A 127.0.0.{mark}"));
     }
-    text
+    Ok(text)
 }
 
 fn v4(networks: &Networks) -> Vec<(Labels, u8)> {
@@ -104,8 +111,9 @@ impl Family {
         }
     }
 
-    /// Adds the names of the marked networks. A wildcard does not match below a name that exists (RFC 4592, section 2.2.1),
-    /// so that each network above a marked one also gets its wildcard, and each name has the marks of the networks above it.
+    /// Adds the names of the marked networks. A wildcard does not match below a name that exists (RFC 4592, section
+    /// 2.2.1), so that each network above a marked one also gets its wildcard, and each name has the marks of the
+    /// networks above it.
     fn name(&self, marks: &BTreeMap<Labels, BTreeSet<u8>>, names: &mut BTreeMap<String, BTreeSet<u8>>) {
         let above = marks.keys().flat_map(|labels| (1..=labels.len()).map(|depth| &labels[..depth]));
         for labels in above.collect::<BTreeSet<&[u8]>>() {
@@ -201,7 +209,7 @@ mod tests {
         ) {
             let entries: Vec<_> = entries.iter().map(|(network, rule)| entry(network, EgressRule::ALL[*rule])).collect();
             let now = Timestamp::from_micros(1);
-            let zone = dns_zone(&Ways::of(entries.iter(), now), "egress.example.", "localhost.", 1);
+            let zone = dns_zone(&Ways::of(entries.iter(), now), "egress.example.", "localhost.", 1).unwrap();
             let server = Server::new(&zone);
             for network in addresses {
                 let address: IpAddr = network.split('/').next().unwrap().parse().unwrap();

@@ -5,8 +5,8 @@ use super::ways::Ways;
 use ipnet::IpNet;
 use std::fmt::Write as _;
 
-/// Maximum number of elements of a set, more than the register and the suspensions have. It is always the same: an existing
-/// set with another maximum would be an error.
+/// Maximum number of elements of a set, more than the register and the suspensions have. It is always the same: an
+/// existing set with another maximum would be an error.
 const MAX_ELEMENTS: u32 = 1 << 20;
 
 /// Returns the script for `ipset restore`. It fills each set under a second name, and then exchanges both, so that a

@@ -1,5 +1,5 @@
-//! Egress: what the edge of a site lets pass, as texts for its firewalls, routers and name servers, and which connections
-//! it has blocked.
+//! Egress: what the edge of a site lets pass, as texts for its firewalls, routers and name servers, and which
+//! connections it has blocked.
 //!
 //! The register (`policy::egress`) says which networks may connect directly to mail servers outside. [`Ways`] has the
 //! networks that are open and closed at a moment. `nftables`, `ipset`, `prefix_list` and `dns_zone` print them.

@@ -108,8 +108,8 @@ fn is_tcp(protocol: &str) -> bool {
     protocol == "6" || protocol.eq_ignore_ascii_case("tcp")
 }
 
-/// Returns whether the client has sent ACK: then the other side has answered it, and the connection was not blocked. The
-/// flags are letters, as in `...AP.SF`, or a number, as in `0x1b`.
+/// Returns whether the client has sent ACK: then the other side has answered it, and the connection was not blocked.
+/// The flags are letters, as in `...AP.SF`, or a number, as in `0x1b`.
 fn has_ack(flags: &str) -> bool {
     let number = match flags.strip_prefix("0x") {
         Some(hex) => u8::from_str_radix(hex, 16).ok(),

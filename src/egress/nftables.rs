@@ -5,8 +5,8 @@ use super::options::{Incoming, Options};
 use super::ways::{Networks, Ways};
 use std::fmt::{Display, Write as _};
 
-/// Returns the script for `nft -f` that replaces the table in one transaction, and touches no other table. Each packet to a
-/// port of mail servers is decided anew, so that the table also ends connections that were open when their way was
+/// Returns the script for `nft -f` that replaces the table in one transaction, and touches no other table. Each packet
+/// to a port of mail servers is decided anew, so that the table also ends connections that were open when their way was
 /// closed. A blocked connection is reset, so that no client waits for a timeout.
 pub fn nftables(options: &Options, ways: &Ways) -> String {
     let table = &options.table;
@@ -29,12 +29,16 @@ pub fn nftables(options: &Options, ways: &Ways) -> String {
         let _ = writeln!(text, "{to_port} daddr @customers{n} {family} saddr != @customers{n} goto incoming");
     }
     text += "\t}\n\tchain outgoing {\n";
-    for (field, set, verdict) in
-        [("daddr", "relays", "accept"), ("saddr", "closed", "goto blocked-outgoing"), ("saddr", "out", "accept")]
-    {
+    for (field, set, verdict) in [
+        ("daddr", "relays", "accept"),
+        ("saddr", "relays", "accept"),
+        ("saddr", "closed", "goto blocked-outgoing"),
+        ("saddr", "out", "accept"),
+    ] {
         both_families(&mut text, field, set, verdict);
     }
     text += "\t\tgoto blocked-outgoing\n\t}\n\tchain incoming {\n";
+    both_families(&mut text, "saddr", "relays", "accept");
     both_families(&mut text, "daddr", "closed", "goto blocked-incoming");
     if options.incoming == Incoming::Registered {
         both_families(&mut text, "daddr", "in", "accept");
@@ -42,10 +46,14 @@ pub fn nftables(options: &Options, ways: &Ways) -> String {
     }
     text += "\t}\n";
     // Without a threshold of 1, the kernel holds packets back for up to a second.
-    let group = options.log_group.map_or_else(String::new, |group| format!(" group {group} queue-threshold 1"));
+    // A flood must not fill the disk with the log of the kernel.
+    let (limit, group) = match options.log_group {
+        Some(group) => ("", format!(" group {group} queue-threshold 1")),
+        None => ("limit rate 50/second ", String::new()),
+    };
     for (chain, prefix) in [("blocked-outgoing", OUTGOING_PREFIX), ("blocked-incoming", INCOMING_PREFIX)] {
         let _ = writeln!(text, "\tchain {chain} {{");
-        let _ = writeln!(text, "\t\ttcp flags & (fin | syn | rst | ack) == syn log prefix \"{prefix} \"{group}");
+        let _ = writeln!(text, "\t\ttcp flags & (fin | syn | rst | ack) == syn {limit}log prefix \"{prefix} \"{group}");
         text += "\t\tcounter reject with tcp reset\n\t}\n";
     }
     text + "}\n"

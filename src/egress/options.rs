@@ -7,7 +7,7 @@ use ipnet::IpNet;
 pub struct Options {
     /// Networks behind the edge.
     pub customers: Vec<IpNet>,
-    /// Servers that each customer may reach, such as Weir and the smart host.
+    /// Servers such as Weir and the smart host: each customer may reach them, and they may send and deliver everywhere.
     pub relays: Vec<IpNet>,
     /// TCP port of mail servers.
     pub port: u16,

@@ -5,7 +5,8 @@ use super::ways::{Networks, Ways};
 use ipnet::IpNet;
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value, context};
 
-/// Template for Cisco IOS: closed networks are denied before the open ones are permitted.
+/// Template for Cisco IOS: closed networks are denied before the open ones are permitted, and then all others are
+/// denied, because a list without entries would permit everything.
 pub const CISCO: &str = "\
 {%- for (name, networks4, networks6) in [(table ~ \"-out\", out4, out6), (table ~ \"-in\", in4, in6)] %}
 no ip prefix-list {{ name }}
@@ -15,6 +16,7 @@ ip prefix-list {{ name }} seq {{ loop.index * 5 }} deny {{ one.network }}{{ \"\"
 {%- for one in networks4 %}
 ip prefix-list {{ name }} seq {{ (closed4 | length + loop.index) * 5 }} permit {{ one.network }}{{ \"\" if one.length == 32 else \" le 32\" }}
 {%- endfor %}
+ip prefix-list {{ name }} seq {{ (closed4 | length + networks4 | length + 1) * 5 }} deny 0.0.0.0/0 le 32
 no ipv6 prefix-list {{ name }}
 {%- for one in closed6 %}
 ipv6 prefix-list {{ name }} seq {{ loop.index * 5 }} deny {{ one.network }}{{ \"\" if one.length == 128 else \" le 128\" }}
@@ -22,6 +24,7 @@ ipv6 prefix-list {{ name }} seq {{ loop.index * 5 }} deny {{ one.network }}{{ \"
 {%- for one in networks6 %}
 ipv6 prefix-list {{ name }} seq {{ (closed6 | length + loop.index) * 5 }} permit {{ one.network }}{{ \"\" if one.length == 128 else \" le 128\" }}
 {%- endfor %}
+ipv6 prefix-list {{ name }} seq {{ (closed6 | length + networks6 | length + 1) * 5 }} deny ::/0 le 128
 {%- endfor %}
 ";
 
@@ -44,9 +47,9 @@ const MAX_OUTPUT: usize = 64 << 20;
 /// Instructions of a template, enough for a line for each entry of the register.
 const MAX_INSTRUCTIONS: u64 = 20_000_000;
 
-/// Fills a template (Jinja). It has the lists `out4`, `out6`, `in4`, `in6`, `closed4` and `closed6`, each of networks with
-/// `network`, `address`, `length`, `netmask` and `wildcard`, and the name `table`. Returns an error with line and reason
-/// if the template is wrong.
+/// Fills a template (Jinja). It has the lists `out4`, `out6`, `in4`, `in6`, `closed4` and `closed6`, each of networks
+/// with `network`, `address`, `length`, `netmask` and `wildcard`, and the name `table`. Returns an error with line and
+/// reason if the template is wrong.
 pub fn prefix_list(template: &str, options: &Options, ways: &Ways) -> Result<String, String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -127,12 +130,16 @@ mod tests {
 no ip prefix-list weir-egress-out
 ip prefix-list weir-egress-out seq 5 deny 10.0.0.7/32
 ip prefix-list weir-egress-out seq 10 permit 10.0.0.0/24 le 32
+ip prefix-list weir-egress-out seq 15 deny 0.0.0.0/0 le 32
 no ipv6 prefix-list weir-egress-out
 ipv6 prefix-list weir-egress-out seq 5 permit 2001:db8::1/128
+ipv6 prefix-list weir-egress-out seq 10 deny ::/0 le 128
 no ip prefix-list weir-egress-in
 ip prefix-list weir-egress-in seq 5 deny 10.0.0.7/32
+ip prefix-list weir-egress-in seq 10 deny 0.0.0.0/0 le 32
 no ipv6 prefix-list weir-egress-in
 ipv6 prefix-list weir-egress-in seq 5 permit 2001:db8::1/128
+ipv6 prefix-list weir-egress-in seq 10 deny ::/0 le 128
 ";
         assert_eq!(text, expected);
     }

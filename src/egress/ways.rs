@@ -23,7 +23,8 @@ pub struct Networks {
 }
 
 impl Ways {
-    /// Returns the ways at `now`. `entries` are those of the register, and a quarantine for each suspension of a client.
+    /// Returns the ways at `now`. `entries` are those of the register, and a quarantine for each suspension of a
+    /// client.
     pub fn of<'a>(entries: impl Iterator<Item = &'a EgressEntry>, now: Timestamp) -> Self {
         let (mut out, mut incoming, mut closed) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries.filter(|entry| entry.term.holds(now)) {

@@ -1,8 +1,8 @@
-//! Register of the direct ways past Weir: which networks may connect to mail servers outside, which may receive mail, and
-//! which are quarantined.
+//! Register of the direct ways past Weir: which networks may connect to mail servers outside, which may receive mail,
+//! and which are quarantined.
 
 use super::exception::Term;
-use super::record_filter::canonical;
+pub use super::record_filter::canonical;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -107,8 +107,8 @@ impl Exceptions {
         &self.egress
     }
 
-    /// Returns a quarantine for each suspension of a client: a suspended client has no direct way either. Suspensions of
-    /// users and senders close none, because no address follows from them.
+    /// Returns a quarantine for each suspension of a client: a suspended client has no direct way either. Suspensions
+    /// of users and senders close none, because no address follows from them.
     pub fn quarantines_of_suspensions(&self) -> impl Iterator<Item = EgressEntry> {
         self.suspensions().filter_map(|suspension| {
             let mut parts = suspension.owner.parts();

@@ -5,9 +5,10 @@
 //! it.
 //!
 //! Modules, in the order of a decision: [`address`] normalizes addresses. [`request`] contains the events and facts of
-//! a session. [`location`] finds the country of a client. [`limit`] contains the limits of `weir.toml`. [`matching`] determines to which events a limit applies.
-//! [`exception`] contains grants and suspensions, `suspension` the rules of the latter, [`egress`] the register of direct ways. `plan` finds limits and budgets. [`budgets`] contains the keys and
-//! states of budgets. `decision` measures and charges each event. [`verdict`] contains the result of a decision.
+//! a session. [`location`] finds the country of a client. [`limit`] contains the limits of `weir.toml`. [`matching`]
+//! determines to which events a limit applies. [`exception`] contains grants and suspensions, `suspension` the rules of
+//! the latter, [`egress`] the register of direct ways. `plan` finds limits and budgets. [`budgets`] contains the keys
+//! and states of budgets. `decision` measures and charges each event. [`verdict`] contains the result of a decision.
 
 pub mod address;
 mod budget_view;

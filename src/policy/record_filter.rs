@@ -55,7 +55,7 @@ impl FromStr for ClientFilter {
 }
 
 /// Returns the IPv4 network of an IPv4-mapped IPv6 network.
-pub(super) fn canonical(network: IpNet) -> IpNet {
+pub fn canonical(network: IpNet) -> IpNet {
     let IpNet::V6(mapped) = network else { return network };
     let address: Option<Ipv4Addr> = mapped.addr().to_ipv4_mapped();
     let narrow = address.zip(mapped.prefix_len().checked_sub(96));

@@ -18,8 +18,8 @@ pub struct BlockedCounts {
     pub too_old: u64,
 }
 
-/// Maximum age of a connection that counts. Limits count a connection when they learn of it, so a log of many days would
-/// otherwise count as a scan.
+/// Maximum age of a connection that counts. Limits count a connection when they learn of it, so a log of many days
+/// would otherwise count as a scan.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
 
 impl Server {
@@ -49,8 +49,8 @@ impl Server {
         Ok(counts)
     }
 
-    /// Charges the limits that apply to the client. Limits refuse the mail that follows; a suspension and a notice begin
-    /// at once.
+    /// Charges the limits that apply to the client. Limits refuse the mail that follows; a suspension and a notice
+    /// begin at once.
     async fn charge_blocked(&self, client: IpAddr, events: Vec<Event>) -> Result<Option<PendingCommit>, Unavailable> {
         let location = self.store.policy().locations.find(client);
         let facts = Facts { client: Some(client), location, ..Facts::default() };

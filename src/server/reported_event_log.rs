@@ -1,4 +1,5 @@
-//! Log lines, metrics and notices of the verdict on a reported event: an outcome of a delivery, or a blocked connection.
+//! Log lines, metrics and notices of the verdict on a reported event: an outcome of a delivery, or a blocked
+//! connection.
 
 use super::Server;
 use super::session_log::SessionLog;
@@ -9,7 +10,8 @@ use crate::store::SentMessage;
 use std::net::IpAddr;
 
 impl Server {
-    /// Logs and counts the consequences of an outcome for the sender of the message, and gives the notices to the notifier.
+    /// Logs and counts the consequences of an outcome for the sender of the message, and gives the notices to the
+    /// notifier.
     pub fn report_outcome(&self, message: &SentMessage, location: Location, verdict: Verdict) {
         let log = SessionLog {
             metrics: &self.metrics,

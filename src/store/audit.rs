@@ -1,5 +1,5 @@
-//! Audit trail of exceptions, of the register of direct ways, of resets and reloads. A record contains the time, the action, the owner, the author (an
-//! administrator or a limit), and the reason.
+//! Audit trail of exceptions, of the register of direct ways, of resets and reloads. A record contains the time, the
+//! action, the owner, the author (an administrator or a limit), and the reason.
 
 use crate::policy::budgets::Owner;
 use crate::policy::egress::{EgressEntry, NetworkText};
@@ -104,8 +104,8 @@ impl AuditRecord {
         Self::of_term(act, &suspension.owner, &suspension.term, at, why)
     }
 
-    /// Returns the record of an action on an entry of the register of direct ways. If `why` is `None`, the record gets the
-    /// author and the reason of the entry.
+    /// Returns the record of an action on an entry of the register of direct ways. If `why` is `None`, the record gets
+    /// the author and the reason of the entry.
     pub fn of_entry(act: Act, entry: &EgressEntry, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         let EgressEntry { network, rule, owner: responsible, term } = entry;
         let network = NetworkText(*network).to_string();
@@ -132,7 +132,8 @@ impl AuditRecord {
         }
         // Commands that end an exception may omit the reason; a key without a value is left out.
         let reason = Some(&**reason).filter(|reason| !reason.is_empty());
-        let time = until.filter(|_| *act != Act::Ended).map(|until| format_wait(until.since(*at)));
+        let is_planned = |until: &Timestamp| *act != Act::Ended && *until < Timestamp::END_OF_9999;
+        let time = until.filter(is_planned).map(|until| format_wait(until.since(*at)));
         let what = match (limit, rate) {
             (Some(_), _) => "grant",
             (None, Some(_)) => "direct way",

@@ -107,12 +107,12 @@ fn shared_info(shared: &SharedBulk) -> Result<SharedInfo, DumpError> {
     Ok(SharedInfo { kinds, skipped: DumpError::of_skipped(shared, skipped) })
 }
 
-/// Reads the register of direct ways from a state file, with a quarantine for each suspension of a client. Works also while
-/// a Weir process is using the file.
+/// Reads the register of direct ways from a state file, with a quarantine for each suspension of a client. Works also
+/// while a Weir process is using the file.
 pub fn read_egress(path: &Path) -> Result<Vec<EgressEntry>, DumpError> {
-    let mut reader = StateReader::open(path)?;
-    let (ReadExceptions { mut entries, suspensions, .. }, _) = reader.exceptions()?;
-    reader.end()?;
+    let read = File::open_to_read(path)?.exceptions();
+    let ReadExceptions { mut entries, suspensions, .. } =
+        read.map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
     let mut exceptions = Exceptions::default();
     suspensions.into_iter().for_each(|suspension| exceptions.suspend(Arc::new(suspension)));
     entries.extend(exceptions.quarantines_of_suspensions());

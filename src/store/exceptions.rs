@@ -1,5 +1,5 @@
-//! Grants, suspensions, the register of direct ways, and resets. They take effect in memory at once, and the writer then writes them to the
-//! file.
+//! Grants, suspensions, the register of direct ways, and resets. They take effect in memory at once, and the writer
+//! then writes them to the file.
 
 use super::audit::{Act, AuditRecord};
 use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
@@ -121,6 +121,7 @@ impl Core {
         let policy = Arc::new(policy);
         *slot = policy.clone();
         drop((batch, slot));
+        self.pending_exceptions.is_read.store(true, Ordering::Release);
         warn_inert_grants(&policy);
     }
 
@@ -288,8 +289,20 @@ impl Store {
         Some((ended?, self.core.wait_until_written(written).await))
     }
 
-    /// Adds an entry to the register of direct ways. If the new entry replaces one of the same key, returns the replaced
-    /// entry.
+    /// Returns an error with the reason if the exceptions of the state file are not known, because it could not be read
+    /// since the start.
+    pub fn check_exceptions_are_read(&self) -> Result<(), String> {
+        if self.core.pending_exceptions.is_read.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.health() {
+            Health::Degraded(why) => Err(format!("the register in the state file is not known: {why}")),
+            _ => Err("the register in the state file is not known yet".to_owned()),
+        }
+    }
+
+    /// Adds an entry to the register of direct ways. If the new entry replaces one of the same key, returns the
+    /// replaced entry.
     pub async fn register(&self, entry: EgressEntry) -> (Option<Arc<EgressEntry>>, Kept) {
         let (now, key) = (entry.term.since, entry.key());
         let act = if key.is_quarantine { Act::Quarantined } else { Act::Registered };

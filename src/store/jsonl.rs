@@ -3,11 +3,11 @@
 //! A budget is
 //! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
 //! If the limit counts distinct values, `seen` is the budget's filter in base64. If the limit measures regularity,
-//! `times` has the times of the last events. If the budget belongs to a grant,
-//! `granted` is the time when the grant began. The line of an exception has the key `exception` (`grant` or
-//! `suspension`, or `egress` for an entry of the register of direct ways). A suspension has `strict`, a lock has `known-to`, and, if a new password ends it, `ends-on-new-password`, perhaps with
-//! `password-fingerprint`. The line of an audit record has the key `audit` (`granted`, `revoked` and so on).
-//! A row of the login history is
+//! `times` has the times of the last events. If the budget belongs to a grant, `granted` is the time when the grant
+//! began. The line of an exception has the key `exception` (`grant` or `suspension`, or `egress` for an entry of the
+//! register of direct ways). A suspension has `strict`, a lock has `known-to`, and, if a new password ends it,
+//! `ends-on-new-password`, perhaps with `password-fingerprint`. The line of an audit record has the key `audit`
+//! (`granted`, `revoked` and so on). A row of the login history is
 //! `{"login":"alice","network":"192.0.2.0/24","first":"2026-11-21T10:00:00Z","last":"2026-11-22T10:00:00Z","logins":7,"country":"AT","tls":"TLSv1.3","mechanism":"PLAIN","helo":["laptop.example"]}`;
 //! unknown values are left out. The line of a record of refusals has the key `refusal`: see `refusals/jsonl.rs`.
 
@@ -248,12 +248,15 @@ impl Object {
                 Ok(Line::Suspension(Suspension { owner, term, is_strict, known_to, new_password }))
             }
             EGRESS => {
-                let client = owner.parts().next().filter(|(field, _)| *field == "client");
-                let network = parse_network(client.ok_or("\"owner\" must have a client")?.1)?;
+                let mut parts = owner.parts();
+                let (Some(("client", client)), None) = (parts.next(), parts.next()) else {
+                    return Err("\"owner\" must have a client, and nothing else".to_owned());
+                };
+                let network = parse_network(client)?;
                 let rule = EgressRule::parse(self.word("rule")?).ok_or("\"rule\" is not known")?;
                 let owner = self.word("responsible")?;
-                if owner.contains(char::is_control) {
-                    return Err("\"responsible\" has a control character".to_owned());
+                if owner.contains(char::is_control) || owner.is_empty() && rule != EgressRule::Quarantine {
+                    return Err("\"responsible\" is empty, or has a control character".to_owned());
                 }
                 Ok(Line::EgressEntry(EgressEntry { network, rule, owner: owner.into(), term }))
             }

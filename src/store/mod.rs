@@ -267,7 +267,8 @@ impl Store {
         }
     }
 
-    /// Waits until another node was told to read its configuration again. Never ends if no node shares budgets with this one.
+    /// Waits until another node was told to read its configuration again. Never ends if no node shares budgets with
+    /// this one.
     pub async fn reload_of_another_node(&self) {
         match &self.core.shared {
             Some(shared) => shared.reloads.asked.notified().await,

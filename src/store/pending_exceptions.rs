@@ -1,6 +1,6 @@
-//! Changes of grants, suspensions and the register of direct ways, and audit records, that are not in the file yet. A change takes effect in memory
-//! at once. It is written to the file before the administrator's command is answered. If the file cannot be written
-//! then, the change is written as soon as possible.
+//! Changes of grants, suspensions and the register of direct ways, and audit records, that are not in the file yet. A
+//! change takes effect in memory at once. It is written to the file before the administrator's command is answered. If
+//! the file cannot be written then, the change is written as soon as possible.
 
 use super::audit::{Act, AuditRecord};
 use crate::policy::Policy;
@@ -22,6 +22,8 @@ pub struct PendingExceptions {
     pub batch: Mutex<Batch>,
     /// True if the batch has changes; can be read without the lock.
     pub is_pending: AtomicBool,
+    /// True when the exceptions of the file have been read. Before, those in memory are not all.
+    pub is_read: AtomicBool,
     /// Time when old audit records were last deleted, in microseconds since 1970.
     pub pruned: AtomicI64,
 }

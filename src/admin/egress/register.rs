@@ -58,6 +58,9 @@ pub struct EgressLine {
     /// The administrator, `token:NAME`, or, for a suspension, `limit NAME`.
     pub by: String,
     pub reason: String,
+    /// True if it is no entry of the register, but a suspension.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspension: bool,
 }
 
 /// The register, and the suspensions that close direct ways.
@@ -213,6 +216,7 @@ impl From<&EgressEntry> for EgressLine {
             until: term.until.rfc3339_exact(),
             by: term.by.to_string(),
             reason: term.reason.to_string(),
+            suspension: false,
         }
     }
 }
@@ -221,7 +225,7 @@ impl TryFrom<&EgressLine> for EgressEntry {
     type Error = String;
 
     fn try_from(line: &EgressLine) -> Result<Self, String> {
-        let EgressLine { network, rule, owner, since, until, by, reason } = line;
+        let EgressLine { network, rule, owner, since, until, by, reason, suspension: _ } = line;
         let rule = match rule {
             Rule::Out => EgressRule::Out,
             Rule::In => EgressRule::In,
@@ -239,7 +243,9 @@ impl TryFrom<&EgressLine> for EgressEntry {
 #[utoipa::path(get, path = "/v1/egress", params(EgressQuery),
     responses((status = 200, description = "The register", body = EgressAnswer), Errors))]
 pub async fn list(State(api): State<Api>, Query(query): Query<EgressQuery>) -> Result<Json<EgressAnswer>, ApiError> {
-    let (policy, now) = (api.server()?.store.policy(), clock::now());
+    let (server, now) = (api.server()?, clock::now());
+    server.store.check_exceptions_are_read().map_err(ApiError::unavailable)?;
+    let policy = server.store.policy();
     let exceptions = &policy.exceptions;
     // Numbers of changes begin anew when Weir starts.
     let revision = format!("{}-{}", api.started().micros(), exceptions.egress_changes());
@@ -251,7 +257,8 @@ pub async fn list(State(api): State<Api>, Query(query): Query<EgressQuery>) -> R
     let mut suspensions: Vec<EgressEntry> =
         exceptions.quarantines_of_suspensions().filter(|entry| entry.term.holds(now)).collect();
     suspensions.sort_by_key(|entry| entry.network);
-    let suspensions = Some(suspensions.iter().map(EgressLine::from).collect());
+    let of_suspension = |entry| EgressLine { suspension: true, ..EgressLine::from(entry) };
+    let suspensions = Some(suspensions.iter().map(of_suspension).collect());
     Ok(Json(EgressAnswer { revision, entries, suspensions }))
 }
 
@@ -259,7 +266,9 @@ pub async fn list(State(api): State<Api>, Query(query): Query<EgressQuery>) -> R
 #[utoipa::path(get, path = "/v1/egress/check", params(CheckQuery),
     responses((status = 200, description = "The ways", body = EgressCheck), Errors))]
 pub async fn check(State(api): State<Api>, Query(query): Query<CheckQuery>) -> Result<Json<EgressCheck>, ApiError> {
-    let (policy, now) = (api.server()?.store.policy(), clock::now());
+    let (server, now) = (api.server()?, clock::now());
+    server.store.check_exceptions_are_read().map_err(ApiError::unavailable)?;
+    let policy = server.store.policy();
     let text = query.address.trim();
     let address: IpAddr = text.parse().map_err(|_| format!("\"{}\" is not an address", text.escape_debug()))?;
     let suspensions: Vec<EgressEntry> = policy.exceptions.quarantines_of_suspensions().collect();
@@ -341,7 +350,8 @@ pub async fn unquarantine(
 
 async fn add(api: &Api, entry: EgressEntry, is_forced: bool) -> Result<Json<EgressActAnswer>, ApiError> {
     let store = &api.server()?.store;
-    let register = store.policy().exceptions.egress().clone();
+    let policy = store.policy();
+    let register = policy.exceptions.egress();
     if register.len() >= MAX_ENTRIES && register.get(entry.key()).is_none() {
         return Err(ApiError::refused(format!("the register has {MAX_ENTRIES} entries, which is the maximum")));
     }
@@ -356,9 +366,17 @@ async fn add(api: &Api, entry: EgressEntry, is_forced: bool) -> Result<Json<Egre
     let line = EgressLine::from(&entry);
     let what = if entry.key().is_quarantine { "quarantined" } else { "registered" };
     let _ = writeln!(message, "{what}: {}", described(&entry, entry.term.since));
+    let suspensions: Vec<EgressEntry> = policy.exceptions.quarantines_of_suspensions().collect();
+    let others = register.entries().map(|entry| &**entry).chain(&suspensions);
+    if let (false, Way::Quarantined(quarantine)) =
+        (entry.key().is_quarantine, WayCheck::of(others, entry.network.addr(), entry.term.since).out)
+    {
+        let _ = writeln!(message, "meanwhile it stays closed: {}", described(quarantine, entry.term.since));
+    }
+    let now = entry.term.since;
     let (replaced, kept) = store.register(entry).await;
     if let Some(former) = &replaced {
-        let _ = writeln!(message, "it takes the place of: {}", described(former, former.term.since));
+        let _ = writeln!(message, "it takes the place of: {}", described(former, now));
     }
     Ok(Json(answer(message, line, replaced.as_deref(), &kept)))
 }

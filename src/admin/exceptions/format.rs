@@ -132,6 +132,7 @@ fn line(record: &AuditRecord) -> String {
     if let Some(until) = until.filter(|_| *act != Act::Ended) {
         match until < Timestamp::END_OF_9999 {
             true => text += &format!("  until {}", until.rfc3339()),
+            false if limit.is_none() && rate.is_some() => text += "  until removed",
             false => text += "  until released",
         }
     }

@@ -95,7 +95,7 @@ pub fn run(command: Command) -> Result<(), CommandError> {
 }
 
 fn list(config: &Path, is_json: bool) -> Result<(), CommandError> {
-    let answer = register::fetch(config, None)?;
+    let answer = register::fetch(config, None, control_client::TIMEOUT)?;
     let (entries, suspensions) = (answer.entries.unwrap_or_default(), answer.suspensions.unwrap_or_default());
     match is_json {
         true => print_lines(&[entries, suspensions].concat()),

@@ -5,7 +5,7 @@ use crate::admin::egress::register::{
     EgressActAnswer, EgressAnswer, EgressCheck, EgressLine, QuarantineRequest, RegisterRequest, WayState, Ways,
     described,
 };
-use crate::cli::control_client::{self, AskError};
+use crate::cli::control_client::{self, AskError, TIMEOUT};
 use crate::cli::exceptions::{act_checked, seconds};
 use crate::cli::{CommandError, ConfigArgument, exit, print_text, read_config};
 use crate::clock;
@@ -13,6 +13,7 @@ use crate::policy::egress::EgressEntry;
 use crate::store::dump::read_egress;
 use clap::Args;
 use std::path::Path;
+use std::time::Duration;
 
 #[derive(Args)]
 pub struct Allow {
@@ -95,8 +96,9 @@ pub fn remove(Remove { network, quarantine, reason, config }: &Remove) -> Result
 }
 
 /// Asks the running Weir for the register. With the `known` revision, the answer has no entries if nothing has changed.
-pub fn fetch(config: &Path, known: Option<&str>) -> Result<EgressAnswer, AskError> {
-    control_client::get(config, &control_client::with_query("/v1/egress", &[("known", known)]))
+/// Waits for at most `limit`.
+pub fn fetch(config: &Path, known: Option<&str>, limit: Duration) -> Result<EgressAnswer, AskError> {
+    control_client::get_within(config, &control_client::with_query("/v1/egress", &[("known", known)]), limit)
 }
 
 /// Returns the entries of an answer, and a quarantine for each suspension; `None` if nothing has changed.
@@ -110,9 +112,10 @@ fn parsed<'a>(lines: impl Iterator<Item = &'a EgressLine>) -> Result<Vec<EgressE
     entries.map_err(|why| CommandError::new(exit::DATA, format!("the running Weir answers: {why}")))
 }
 
-/// Returns all entries, with a quarantine for each suspension: of the running Weir, or of the state file if no Weir runs.
+/// Returns all entries, with a quarantine for each suspension: of the running Weir, or of the state file if no Weir
+/// runs.
 pub fn read(config: &Path) -> Result<Vec<EgressEntry>, CommandError> {
-    match fetch(config, None) {
+    match fetch(config, None, TIMEOUT) {
         Ok(answer) => Ok(entries(&answer)?.unwrap_or_default()),
         Err(AskError::Failed(error)) if error.code == exit::UNAVAILABLE => {
             let path = read_config(config)?.state.path;
@@ -141,8 +144,8 @@ pub fn listed(entries: &[EgressLine], suspensions: &[EgressLine]) -> Result<Stri
     Ok(text)
 }
 
-/// Returns the ways of an address for people, and whether it may connect to mail servers outside. `is_open`: unregistered
-/// addresses may receive mail.
+/// Returns the ways of an address for people, and whether it may connect to mail servers outside. `is_open`:
+/// unregistered addresses may receive mail.
 pub fn checked(check: &EgressCheck, is_open: bool) -> Result<(String, bool), CommandError> {
     let now = clock::now();
     let line = |state: WayState, entry: &Option<EgressLine>, is_open: bool| {

@@ -70,7 +70,8 @@ fn rendered(arguments: &Arguments, options: &Options, ways: &Ways, now: Timestam
             let origin = format!("{}.", arguments.origin.as_deref().unwrap_or_default());
             // Seconds, so that the serial number of a zone that is made later is higher.
             let serial = (now.micros() / 1_000_000) as u32;
-            Ok(dns_zone(ways, &origin, &format!("{}.", arguments.name_server), serial))
+            let zone = dns_zone(ways, &origin, &format!("{}.", arguments.name_server), serial);
+            zone.map_err(|why| CommandError::new(exit::DATA, why))
         }
         Some(Format::Json) => {
             let texts = |networks: &crate::egress::Networks| -> Vec<String> {
@@ -85,6 +86,7 @@ fn rendered(arguments: &Arguments, options: &Options, ways: &Ways, now: Timestam
 /// Reads a domain name, with the final dot or without it. Returns it without the dot.
 fn domain(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text);
-    let is_good = is_domain(name) && name.is_ascii();
+    // The longest name in the zone has the labels of an IPv6 address before it.
+    let is_good = is_domain(name) && name.is_ascii() && name.len() <= 253 - 64;
     is_good.then(|| name.to_owned()).ok_or_else(|| "it is not a domain name".to_owned())
 }

@@ -145,8 +145,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Returns the next blocked connections, and whether the input has ended. Returns them early if no further one comes
-    /// in time.
+    /// Returns the next blocked connections, and whether the input has ended. Returns them early if no further one
+    /// comes in time.
     fn read(&mut self) -> Result<(Vec<BlockedConnection>, bool), CommandError> {
         let (mut found, until) = (Vec::new(), Instant::now() + PAUSE);
         while found.len() < MAX_BLOCKED && (found.is_empty() || Instant::now() < until) {

@@ -90,8 +90,8 @@ impl Reached {
     }
 
     /// Keeps the actions of a limit on reported events that take effect now. Such an event suspends, notifies and makes
-    /// suspicious at once. The other actions are about the mail that follows. If mail that follows is not refused, it is
-    /// no new reason to notify, and it never makes its sender more suspicious: only reported events do.
+    /// suspicious at once. The other actions are about the mail that follows. If mail that follows is not refused, it
+    /// is no new reason to notify, and it never makes its sender more suspicious: only reported events do.
     pub fn keep_part_of_reported(&mut self, effect: Effect) {
         if effect == Effect::Record {
             let Self { suspends, notice, suspects, .. } = std::mem::take(self);

@@ -185,7 +185,8 @@ impl Decision<'_> {
 
     /// Returns whether the owner of a step's budget can be suspended. The null sender cannot be suspended, because
     /// everybody uses it. Neither can a suspended owner for mail that the suspension allows: each new suspension would
-    /// begin with empty budgets. A blocked connection does not suspend a suspended owner again: a bot makes many a second.
+    /// begin with empty budgets. A blocked connection does not suspend a suspended owner again: a bot makes many a
+    /// second.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
         let Some(key) = self.plan.key(step.planned.slot) else { return false };
         let exceptions = &self.policy.exceptions;

@@ -38,24 +38,30 @@ impl File {
         Ok(ReadExceptions { grants, suspensions, entries: self.entries()? })
     }
 
-    /// Reads the register of direct ways, with expired entries. Entries that an administrator has made unreadable by hand are
-    /// left out.
+    /// Reads the register of direct ways, with expired entries. Entries that an administrator has made unreadable by
+    /// hand are left out.
     fn entries(&self) -> rusqlite::Result<Vec<EgressEntry>> {
         let mut statement = self
             .connection
-            .prepare("SELECT network, rule, owner, since, until, author, reason FROM egress ORDER BY network, rule")?;
+            .prepare("SELECT network, rule, owner, since, until, author, reason, quarantine FROM egress")?;
         let (mut entries, mut rows) = (Vec::new(), statement.query([])?);
         while let Some(row) = rows.next()? {
             let network = parse_network(row.get_ref(0)?.as_str()?).ok();
             let rule = EgressRule::parse(row.get_ref(1)?.as_str()?);
-            let Some((network, rule)) = network.zip(rule) else {
+            let entry = network.zip(rule).map(|(network, rule)| {
+                Ok::<_, rusqlite::Error>(EgressEntry { network, rule, owner: row.get(2)?, term: term(row, 3)? })
+            });
+            let is_right = |entry: &EgressEntry| {
+                row.get(7) == Ok(entry.key().is_quarantine) && !entry.owner.contains(char::is_control)
+            };
+            let Some(entry) = entry.transpose()?.filter(is_right) else {
                 tracing::warn!(
                     network = row.get::<_, String>(0)?,
                     "an entry of the register of direct ways cannot be read"
                 );
                 continue;
             };
-            entries.push(EgressEntry { network, rule, owner: row.get(2)?, term: term(row, 3)? });
+            entries.push(entry);
         }
         Ok(entries)
     }

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 pub struct SharedReloads {
     /// True if this node was told to reload, and Redis does not know it yet.
     is_unsent: AtomicBool,
-    /// Number in Redis when this node last looked; `None` before the first look. The lock is held only while it is read or
-    /// set.
+    /// Number in Redis when this node last looked; `None` before the first look. The lock is held only while it is read
+    /// or set.
     known: Mutex<Option<i64>>,
     /// Wakes the task that reloads, because another node was told to reload.
     pub asked: Notify,
@@ -26,7 +26,8 @@ impl SharedReloads {
         self.is_unsent.store(true, Ordering::Release);
     }
 
-    /// Counts a reload of this node, and notices those of others. Returns an error with the reason if Redis cannot be used.
+    /// Counts a reload of this node, and notices those of others. Returns an error with the reason if Redis cannot be
+    /// used.
     pub async fn exchange(&self, namer: &Namer, connection: &Connection) -> Result<(), String> {
         let is_own = self.is_unsent.load(Ordering::Acquire);
         let mut command = cmd(if is_own { "INCR" } else { "GET" });

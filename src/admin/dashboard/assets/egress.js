@@ -1,6 +1,6 @@
 // Direct ways past Weir: the register, and the suspended clients.
 
-import { get } from "./api.js";
+import { ApiError, get } from "./api.js";
 import { allowButton, denyButton, removeEntryButton } from "./acts.js";
 import { foreign, h } from "./dom.js";
 import { actor, ago, end } from "./format.js";
@@ -16,9 +16,21 @@ export function title() {
     return "Direct ways";
 }
 
-export async function load({ abort: { signal } }) {
-    const { entries, suspensions } = await get("/v1/egress", {}, signal);
-    return { entries, suspensions };
+export async function load({ state, abort: { signal } }) {
+    const answer = await get("/v1/egress", { known: state.register?.revision }, signal);
+    // Without changes, the answer has only its revision. A large register is not read again.
+    if (answer.entries) state.register = answer;
+    if (state.address) state.checked = await checkAddress(state.address, signal);
+    return state.register;
+}
+
+async function checkAddress(address, signal) {
+    try {
+        return result(await get("/v1/egress/check", { address }, signal));
+    } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+        return h("p", { class: "problem" }, foreign(error.message));
+    }
 }
 
 export function render(view, { entries, suspensions }) {
@@ -54,12 +66,8 @@ export function render(view, { entries, suspensions }) {
 function checkForm(view) {
     const submit = async (event) => {
         event.preventDefault();
-        const address = event.target.elements.address.value.trim();
-        try {
-            view.state.checked = result(await get("/v1/egress/check", { address }));
-        } catch (error) {
-            view.state.checked = h("p", { class: "problem" }, foreign(error.message));
-        }
+        view.state.address = event.target.elements.address.value.trim();
+        view.state.checked = await checkAddress(view.state.address, view.abort.signal);
         view.update();
     };
     return [
