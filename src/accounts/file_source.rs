@@ -2,9 +2,10 @@
 
 use super::cache::LoginCache;
 use super::in_flight::{Check, InFlight};
+use super::login_networks::Networks;
 use super::scram::{self, ScramLogin};
 use super::turns::{Turn, Turns};
-use super::users_file::{ReadError, ScramUsers, User};
+use super::users_file::{ReadError, ScramUsers, User, Users};
 use super::watched_users_file::WatchedUsers;
 use super::wrong_passwords::WrongPasswords;
 use crate::metrics::PasswordQueue;
@@ -122,8 +123,22 @@ impl FileSource {
 
     /// Returns the groups of a user that a trusted proxy names; no groups if there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
-        let (passwords, name) = (self.passwords.clone(), name.to_owned());
-        tokio::task::spawn_blocking(move || passwords.users.snapshot().users.groups(&name)).await.unwrap_or_default()
+        self.recent_users().await.map(|users| users.groups(name)).unwrap_or_default()
+    }
+
+    /// Returns the login networks that the line of this user names, if it names any.
+    pub async fn login_networks(&self, name: &str) -> Option<Networks> {
+        self.recent_users().await?.user(name)?.login_networks()
+    }
+
+    /// Returns the users a fraction of a second ago, or now. Only if it is time for a look at the file, another thread
+    /// has to look.
+    async fn recent_users(&self) -> Option<Arc<Users>> {
+        if let Some(users) = self.passwords.users.recent() {
+            return Some(users);
+        }
+        let passwords = self.passwords.clone();
+        tokio::task::spawn_blocking(move || passwords.users.snapshot().users).await.ok()
     }
 
     /// Returns how many users have keys for SCRAM-SHA-256. Does not block.

@@ -11,7 +11,7 @@ impl Accounts {
     /// Returns the login networks that the account of this user names; `None` if there is no such account, or if it
     /// names none.
     pub async fn login_networks(&self, name: &str) -> Option<Networks> {
-        self.user(name).await?.login_networks()
+        self.file.as_ref()?.login_networks(name).await
     }
 }
 

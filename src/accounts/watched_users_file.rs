@@ -17,6 +17,10 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// program writes to it seconds later.
 const SETTLED_EMPTY: Duration = Duration::from_secs(10);
 
+/// Time for which facts about users are taken from the last look at the file. Under load, a look for each session of a
+/// Postfix would cost more than all the rest of its decisions.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The users file, watched.
 pub struct WatchedUsers {
     path: PathBuf,
@@ -26,6 +30,9 @@ pub struct WatchedUsers {
     /// The lock is held to check for changes and to read the file. Only threads that are allowed to block take the
     /// lock.
     watched: Mutex<Watched>,
+    /// The users at the last look at the file, and the time of this look. The lock is held only to copy or replace them,
+    /// so every thread is allowed to take it.
+    last_look: Mutex<(Arc<Users>, Instant)>,
 }
 
 struct Watched {
@@ -61,7 +68,14 @@ impl WatchedUsers {
         let (users, read) = Users::read(path)?;
         let watched = Watched { users: Arc::new(users), read, unsettled: None, former: None };
         let scram_users = AtomicU8::new(watched.users.scram_users() as u8);
-        Ok(Self { path: path.to_owned(), scram_users, watched: Mutex::new(watched) })
+        let last_look = Mutex::new((watched.users.clone(), Instant::now()));
+        Ok(Self { path: path.to_owned(), scram_users, watched: Mutex::new(watched), last_look })
+    }
+
+    /// Returns the users at the last look at the file, if that was less than [`LOOK_INTERVAL`] ago. Does not block.
+    pub fn recent(&self) -> Option<Arc<Users>> {
+        let (users, at) = &*self.last_look.lock().unwrap_or_else(PoisonError::into_inner);
+        (at.elapsed() < LOOK_INTERVAL).then(|| users.clone())
     }
 
     /// Returns how many users had keys for SCRAM-SHA-256 when the file was last read. Does not block.
@@ -81,15 +95,20 @@ impl WatchedUsers {
     /// Blocks.
     pub fn reload(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = FileMetadata::of(&self.path);
+        let (seen, instant) = (FileMetadata::of(&self.path), Instant::now());
         if seen != watched.read {
-            self.read_again(&mut watched, seen, Instant::now());
+            self.read_again(&mut watched, seen, instant);
         }
+        self.note_look(&watched, instant);
     }
 
     fn read_again(&self, watched: &mut Watched, seen: FileMetadata, instant: Instant) {
         watched.read_again(&self.path, seen, instant);
         self.scram_users.store(watched.users.scram_users() as u8, Ordering::Relaxed);
+    }
+
+    fn note_look(&self, watched: &Watched, instant: Instant) {
+        *self.last_look.lock().unwrap_or_else(PoisonError::into_inner) = (watched.users.clone(), instant);
     }
 
     /// Returns the users at a given time. `now` and `instant` are the same moment: `now` by the wall clock, `instant`
@@ -112,6 +131,7 @@ impl WatchedUsers {
                 false => self.read_again(&mut watched, seen, instant),
             }
         }
+        self.note_look(&watched, instant);
         let former = watched.former.as_ref().map(|(users, _)| users.clone());
         Snapshot { users: watched.users.clone(), former, is_rewritten: watched.unsettled.is_some() }
     }
@@ -243,6 +263,16 @@ mod tests {
             let snapshot = case.look_after(Duration::ZERO);
             assert_eq!(snapshot.users.iter().map(|user| user.is_disabled()).collect::<Vec<_>>(), [false, n % 2 == 0]);
         }
+    }
+
+    #[test]
+    fn a_recent_look_is_never_older_than_the_last_snapshot() {
+        let case = Case::new();
+        case.replace(&lines(&["carol"]));
+        case.file.snapshot();
+        assert!(case.file.recent().is_none_or(|users| users.contains("carol")));
+        case.file.snapshot_at(clock::now(), case.began.checked_sub(LOOK_INTERVAL).unwrap());
+        assert!(case.file.recent().is_none());
     }
 
     #[test]
