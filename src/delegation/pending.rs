@@ -49,7 +49,7 @@ impl Pending {
                 };
                 let (name, origin) = (user.as_deref().unwrap_or_default().to_owned(), Box::new(origin));
                 session.user = user;
-                session.recorder.push(Record::LoggedIn { user: name, claimed: None, origin });
+                session.recorder.push(Record::LoggedIn { user: name, claimed: None, origin, is_logged: false });
             }
             (Event::Mail, Some(message)) => {
                 message.is_mail_admitted = true;

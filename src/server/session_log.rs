@@ -42,8 +42,8 @@ impl SessionLog<'_> {
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
-            Record::LoggedIn { user, claimed, .. } => {
-                let Some(Permit { suppressed }) = self.permit("logged in") else { return };
+            Record::LoggedIn { user, claimed, is_logged, .. } => {
+                let Some(Permit { suppressed }) = self.permit_if(*is_logged, "logged in") else { return };
                 let (country, asn) = self.location();
                 tracing::info!(session, %client, country, asn, user, claimed, suppressed, "logged in");
             }
@@ -109,7 +109,7 @@ impl SessionLog<'_> {
     }
 
     /// Does the same as [`Self::permit`] if `is_logged`; otherwise returns `None`, because the session has logged its
-    /// maximum of such records.
+    /// maximum of such records, or because a Postfix logs them.
     fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
         if is_logged { self.permit(message) } else { None }
     }

@@ -20,6 +20,8 @@ pub enum Record {
         claimed: Option<String>,
         /// Origin of the login, for the login history.
         origin: Box<LoginOrigin>,
+        /// False for a login to a Postfix, because Postfix itself logs it.
+        is_logged: bool,
     },
     /// A login failed.
     WrongPassword {
