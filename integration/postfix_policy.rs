@@ -1,6 +1,8 @@
 //! Tests with a real Postfix, which asks Weir over TCP or over a Unix socket.
 
 use crate::harness::{Client, Postfix, Site, free_port, wait_for};
+use crate::policy_service;
+use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 
 /// Way from Postfix to Weir.
@@ -278,4 +280,60 @@ fn postfix_defers_while_weir_is_away_and_no_acknowledged_charge_is_lost() {
         assert!(reply.starts_with("250"), "{way:?}: {reply}");
         drop(weir);
     }
+}
+
+#[test]
+fn postfix_defers_while_weir_hangs_and_goes_on_with_weir() {
+    let policy = limit("recipients", "recipients", "1000 / 1d", "");
+    for way in [Way::Tcp, Way::Unix] {
+        let pair = Pair::new(way, &policy, "smtpd_policy_service_timeout = 1s\n");
+        let weir = pair.site.start();
+        let mut client = pair.client("alice");
+        let mut send = |recipient: &str| send(&mut client, "alice@example.org", recipient);
+        let sent = send("a@example.net");
+        assert!(sent.starts_with("250"), "{way:?}: {sent}");
+        weir.signal(Signal::STOP);
+        wait_for("stopped process", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", weir.id())).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T').then_some(())
+        });
+        let deferred = send("b@example.net");
+        assert!(deferred.starts_with("451 4.3.5 "), "{way:?}: {deferred}");
+        weir.signal(Signal::CONT);
+        // Postfix has asked twice, and has gone. The recipient counts once until the message is given up.
+        wait_for("late decision", || (policy_service::level(&pair.site, "recipients") > 1.5).then_some(()));
+        let sent = send("c@example.net");
+        assert!(sent.starts_with("250"), "{way:?}: {sent}");
+        wait_for("end of the deferred message", || (weir.times_logged("result=abandoned") == 1).then_some(()));
+        assert_eq!(weir.terminate(), Some(0));
+        let level = pair.level("recipients", "alice");
+        assert!((level - 2.0).abs() < 0.1, "{way:?}: {level}");
+    }
+}
+
+#[test]
+fn postfix_notices_only_the_new_limits_of_a_reload() {
+    let pair = Pair::new(Way::Unix, &limit("recipients", "recipients", "1001 / 1d", ""), "");
+    let weir = pair.site.start();
+    let mut client = pair.client("alice");
+    let mut sent = 0.0;
+    for round in 1001..1006 {
+        let sending = |client: &mut Client| -> Vec<String> {
+            (0..20).map(|n| send(client, "alice@example.org", &format!("r{n}@example.net"))).collect()
+        };
+        let replies = std::thread::scope(|scope| {
+            let sending = scope.spawn(|| sending(&mut client));
+            let [former, next] = [round, round + 1].map(|rate| format!("{rate} / 1d"));
+            pair.site.reload(&weir, &former, &next, "limits read again");
+            sending.join().unwrap()
+        });
+        assert!(replies.iter().all(|reply| reply.starts_with("250")), "{round}: {replies:?}");
+        sent += replies.len() as f64;
+    }
+    pair.site.reload(&weir, "1006 / 1d", "50 / 1d", "limits read again");
+    let refused = send(&mut client, "alice@example.org", "b@example.net");
+    assert!(refused.starts_with("450 4.7.1 "), "{refused}");
+    assert_eq!(weir.terminate(), Some(0));
+    let level = pair.level("recipients", "alice");
+    assert!((level - sent).abs() < 0.5, "{level} instead of {sent}");
 }
