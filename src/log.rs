@@ -35,6 +35,10 @@ pub enum Format {
 /// of standard error.
 const CAPACITY: usize = 4 << 20;
 
+/// Maximum octets of lines that are written together. The kernel does not mix so short a write with what other processes
+/// write to the same pipe (`PIPE_BUF`).
+const MAX_BATCH: usize = 4096;
+
 /// Time after which Weir gives up the remaining lines at shutdown, if no line could be written in that time.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -97,7 +101,7 @@ fn start_queue() -> Option<Arc<Queue>> {
     if let Some(queue) = QUEUE.get() {
         return Some(queue.clone());
     }
-    let queue = Queue::new(CAPACITY);
+    let queue = Queue::new(CAPACITY, MAX_BATCH);
     queue.start("log", write_line, |lines| tracing::warn!(lines, "log lines lost")).ok()?;
     Some(QUEUE.get_or_init(|| queue).clone())
 }

@@ -129,7 +129,7 @@ fn is_sampled(number: u64, sample: f64) -> bool {
 
 impl FileQueue {
     fn start(path: PathBuf, lost: &IntCounter) -> io::Result<Self> {
-        let (queue, reopens) = (Queue::new(CAPACITY), Arc::new(AtomicBool::new(true)));
+        let (queue, reopens) = (Queue::new(CAPACITY, 0), Arc::new(AtomicBool::new(true)));
         queue.count_lost_in(lost.clone());
         let error = Arc::new(LoggedState::default());
         let mut writer = Writer::new(path, reopens.clone(), error.clone());

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub struct Queue {
     /// Maximum octets of lines that wait.
     capacity: usize,
+    /// Maximum octets of several lines that are written together; 0 if each line is written alone.
+    max_batch: usize,
     /// The lock is held to add or take a line, never while a line is written.
     pending: Mutex<Pending>,
     /// Notified when there is a line to write.
@@ -22,9 +24,9 @@ pub struct Queue {
 #[derive(Default)]
 struct Pending {
     lines: VecDeque<Line>,
-    /// Octets of `lines` and of the line that is being written.
+    /// Octets of `lines` and of the batch that is being written.
     octets: usize,
-    /// Lines written so far.
+    /// Batches written so far.
     written: u64,
     is_writing: bool,
     /// True if the writer thread sleeps until there is a line. Only then a new line wakes it, because waking costs a system
@@ -51,6 +53,15 @@ struct Line {
     losses: u64,
 }
 
+/// Lines that are written together.
+struct Batch {
+    text: Vec<u8>,
+    /// Number of the lines, without reports of lost lines.
+    lines: u64,
+    /// Number of lost lines that the reports among the lines state.
+    losses: u64,
+}
+
 /// Minimum time between two reports of lost lines while the queue stays more than half full.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
@@ -59,14 +70,16 @@ const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 const GATHER_TIME: Duration = Duration::from_millis(1);
 
 impl Queue {
-    /// Returns a queue that holds at most `capacity` octets of lines.
-    pub fn new(capacity: usize) -> Arc<Self> {
+    /// Returns a queue that holds at most `capacity` octets of lines. At most `max_batch` octets of lines are written
+    /// together; with 0, each line is written alone.
+    pub fn new(capacity: usize, max_batch: usize) -> Arc<Self> {
         let (work, idle) = (Condvar::new(), Condvar::new());
-        Arc::new(Self { capacity, pending: Mutex::default(), work, idle })
+        Arc::new(Self { capacity, max_batch, pending: Mutex::default(), work, idle })
     }
 
-    /// Starts the writer thread with this name. The thread writes each line with `write`, and calls `report` with the
-    /// number of lost lines. If `report` calls [`Queue::push`] on the same thread, the line is added in any case.
+    /// Starts the writer thread with this name. The thread writes one or several lines at once with `write`, and calls
+    /// `report` with the number of lost lines. If `report` calls [`Queue::push`] on the same thread, the line is added
+    /// in any case.
     pub fn start(
         self: &Arc<Self>,
         name: &str,
@@ -90,7 +103,7 @@ impl Queue {
         let mut pending = self.pending();
         let is_report = pending.writer == Some(thread::current().id());
         if !is_report && pending.octets + text.len() > self.capacity {
-            return pending.lose_one();
+            return pending.lose(1);
         }
         let losses = if is_report { std::mem::take(&mut pending.in_report) } else { 0 };
         pending.octets += text.len();
@@ -135,13 +148,13 @@ impl Queue {
                 pending = self.pending();
                 pending.in_report = 0;
             }
-            pending = match pending.lines.pop_front() {
-                Some(line) => {
+            pending = match pending.take_batch(self.max_batch) {
+                Some(batch) => {
                     pending.is_writing = true;
                     drop(pending);
-                    let outcome = write(&line.text);
+                    let outcome = write(&batch.text);
                     let mut pending = self.pending();
-                    pending.wrote(&line, outcome);
+                    pending.wrote(&batch, outcome);
                     pending
                 }
                 None => {
@@ -163,22 +176,36 @@ impl Queue {
 }
 
 impl Pending {
-    fn lose_one(&mut self) {
-        self.lost += 1;
+    fn lose(&mut self, lines: u64) {
+        self.lost += lines;
         if let Some(counter) = &self.counter {
-            counter.inc();
+            counter.inc_by(lines);
         }
     }
 
-    /// Records the outcome of writing a line.
-    fn wrote(&mut self, line: &Line, outcome: io::Result<()>) {
-        self.octets -= line.text.len();
+    /// Removes and returns the next line, with further lines up to `max_batch` octets.
+    fn take_batch(&mut self, max_batch: usize) -> Option<Batch> {
+        let Line { text, losses } = self.lines.pop_front()?;
+        let mut batch = Batch { text, lines: u64::from(losses == 0), losses };
+        while let Some(line) = self.lines.pop_front_if(|line| batch.text.len() + line.text.len() <= max_batch) {
+            batch.text.extend_from_slice(&line.text);
+            batch.lines += u64::from(line.losses == 0);
+            batch.losses += line.losses;
+        }
+        Some(batch)
+    }
+
+    /// Records the outcome of writing a batch.
+    fn wrote(&mut self, batch: &Batch, outcome: io::Result<()>) {
+        self.octets -= batch.text.len();
         self.is_failing = outcome.is_err();
         match outcome {
             Ok(()) => self.written += 1,
-            // The report is lost: its lost lines must be reported again. The metric has counted them already.
-            Err(_) if line.losses > 0 => self.lost += line.losses,
-            Err(_) => self.lose_one(),
+            Err(_) => {
+                self.lose(batch.lines);
+                // Lost lines whose report is lost must be reported again. The metric has counted them already.
+                self.lost += batch.losses;
+            }
         }
     }
 
@@ -207,7 +234,7 @@ mod tests {
     /// Returns a queue that writes into a pipe, and the end of the pipe from which the test reads.
     fn piped(capacity: usize) -> (Arc<Queue>, BufReader<io::PipeReader>) {
         let (reader, mut writer) = io::pipe().unwrap();
-        let queue = Queue::new(capacity);
+        let queue = Queue::new(capacity, 4096);
         let reports = Arc::downgrade(&queue);
         let report = move |lost| reports.upgrade().unwrap().push(format!("lost {lost}\n").into_bytes());
         queue.start("log", move |line| writer.write_all(line), report).unwrap();
@@ -255,7 +282,7 @@ mod tests {
 
     #[test]
     fn lost_lines_are_reported_when_writing_works_again() {
-        let queue = Queue::new(10_000);
+        let queue = Queue::new(10_000, 0);
         let (reports, lines) = (Arc::downgrade(&queue), Arc::new(Mutex::new(Vec::new())));
         let (disk, mut left) = (lines.clone(), 5);
         let write = move |line: &[u8]| {
