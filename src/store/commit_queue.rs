@@ -67,6 +67,10 @@ struct Inner {
     epoch: u64,
     /// Set if changed budgets are not in the journal, so that the writer must write them to the table.
     is_catch_up_requested: bool,
+    /// Commits since the last one for which the writer let ready sessions run, and the number of such commits in a row
+    /// for which no session had further changes.
+    commits_since_gathering: u32,
+    vain_gatherings: u32,
     /// True if the writer waits for work.
     is_writer_asleep: bool,
     /// True if the watcher thread sleeps, because no transaction waits.
@@ -106,6 +110,12 @@ const MAX_PENDING_OCTETS: usize = 16 << 20;
 /// Octets of changes in the queue above which all these changes are discarded. In this case the writer has hung for a
 /// long time, and the queue must not fill the memory.
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
+
+/// Number of gatherings in vain, one after the other, after which the writer lets ready sessions run only before every
+/// [`GATHER_EVERY`]th commit. Letting others run wakes another thread of the runtime, which costs more than a small
+/// commit, and under few sessions there are no others.
+const MAX_VAIN_GATHERINGS: u32 = 8;
+const GATHER_EVERY: u32 = 16;
 
 /// Holds the queue's lock while the changes of one transaction are appended.
 pub struct Appending<'a> {
@@ -161,9 +171,13 @@ impl Queue {
     pub async fn take(&self, patience: Duration, empty: Entry) -> Work {
         // A timer rounds up to a millisecond, which each slice of a fold pass would wait.
         let idle = if patience.is_zero() { !self.is_due() } else { timeout(patience, self.due()).await.is_err() };
-        // First let the sessions run that are ready, so that one commit contains the changes of all of them. They must
-        // run before the commit also because the thread may hang in the commit, and some of its sessions with it.
-        tokio::task::yield_now().await;
+        let before = self.lock().before_gathering();
+        if let Some(before) = before {
+            // First let the sessions run that are ready, so that one commit contains the changes of all of them. They
+            // then do not hang with this thread if the commit hangs.
+            tokio::task::yield_now().await;
+            self.lock().gathered(before);
+        }
         let inner = &mut *self.lock();
         inner.is_writer_asleep = false;
         inner.is_catch_up_requested = false;
@@ -293,6 +307,20 @@ impl Inner {
     /// Returns whether there is work for the writer.
     fn is_due(&self) -> bool {
         self.entry.records() > 0 || !self.jobs.is_empty() || self.is_catch_up_requested || self.stopping
+    }
+
+    /// Returns the number of waiting transactions if the writer has to let ready sessions run before this commit.
+    fn before_gathering(&mut self) -> Option<usize> {
+        self.commits_since_gathering += 1;
+        let is_due = self.vain_gatherings < MAX_VAIN_GATHERINGS || self.commits_since_gathering >= GATHER_EVERY;
+        is_due.then_some(self.waiting.transactions.len())
+    }
+
+    /// Records that the ready sessions have run. `before` is the number of transactions that waited before.
+    fn gathered(&mut self, before: usize) {
+        let is_vain = self.waiting.transactions.len() <= before;
+        self.vain_gatherings = if is_vain { self.vain_gatherings.saturating_add(1) } else { 0 };
+        self.commits_since_gathering = 0;
     }
 
     fn discard(&mut self) {
