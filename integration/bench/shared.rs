@@ -6,6 +6,10 @@
 //! * contention: the same tasks on 10 users.
 //! * latency: one task decides 100 times a second on ever other users. The goal is 0.2 ms for half of the decisions.
 //! * memory: octets that Redis takes for each budget.
+//!
+//! With `-- rspamd FILE` it also measures the scripts of rspamd's rate limits, from its file `plugins/ratelimit.lua`, on the
+//! same Redis. `integration/unpack rspamd target/rspamd` unpacks this file from Debian's package. For each message rspamd
+//! runs one script that checks the bucket, and one that fills it: together they are a decision.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
 
@@ -32,6 +36,9 @@ const LASTS: Duration = Duration::from_secs(5);
 
 /// Number of budgets for the measurement of Redis' memory.
 const BUDGETS: u64 = 200_000;
+
+/// Number of decisions by rspamd's scripts.
+const RSPAMD_DECISIONS: u64 = 100_000;
 
 /// Redis server in a temporary folder. It ends when this value is dropped.
 struct Redis {
@@ -179,6 +186,39 @@ fn two_nodes(redis: &Redis, users: u64) {
     );
 }
 
+/// Runs both scripts of rspamd for random budgets, from as many connections as a node has tasks.
+fn rspamd(redis: &Redis, plugin: &Path) {
+    let plugin = std::fs::read_to_string(plugin).unwrap();
+    let script = |name: &str| plugin.split_once(&format!("local {name} = [[")).unwrap().1.split_once("]]").unwrap().0;
+    // The arguments as rspamd gives them: budget, time in milliseconds, and numbers of the limit.
+    let check = ["RL__rand_int__", "1__rand_int__", "0.00001", "1000000", "172800", "1"];
+    let update = ["RL__rand_int__", "1__rand_int__", "1.01", "1.02", "5", "10", "172800", "1"];
+    redis.query(&["flushall"]);
+    let (before, mut seconds) = (cpu(redis.process.id()), 0.0);
+    for (name, keys) in [("bucket_check_script", &check[..]), ("bucket_update_script", &update)] {
+        let hash = redis.query(&["script", "load", script(name)]);
+        let numbers = [RSPAMD_DECISIONS, TASKS].map(|number| number.to_string());
+        let output = Command::new("redis-benchmark")
+            .arg("-s")
+            .arg(redis.folder.join("redis.sock"))
+            .args(["-q", "-r", "100000", "-n", &numbers[0], "-c", &numbers[1], "evalsha", hash.trim()])
+            .arg(keys.len().to_string())
+            .args(keys)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let rate = text.rsplit_once(" requests per second").and_then(|(before, _)| before.rsplit([' ', '\r']).next());
+        seconds += RSPAMD_DECISIONS as f64 / rate.unwrap().parse::<f64>().unwrap();
+    }
+    let decisions = RSPAMD_DECISIONS as f64;
+    let of_redis = (cpu(redis.process.id()) - before).as_secs_f64();
+    println!(
+        "rspamd's scripts, {TASKS} connections: {:.0} decisions/s; CPU for each: Redis {:.1} µs",
+        decisions / seconds,
+        of_redis * 1e6 / decisions
+    );
+}
+
 async fn node(name: &str, folder: &Path, users: u64) {
     let store = open(folder, name);
     let before = cpu(std::process::id());
@@ -239,6 +279,9 @@ fn main() {
     }
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start(folder.path());
+    if let ["rspamd", plugin] = arguments[..] {
+        rspamd(&redis, Path::new(plugin));
+    }
     two_nodes(&redis, 100_000);
     two_nodes(&redis, 10);
     runtime.block_on(latency(folder.path()));

@@ -296,7 +296,9 @@ fn an_unreadable_register_opens_and_closes_nothing() {
     let table = network.table("weir-egress");
     weir.kill();
     // Without its write-ahead log, which has the pages of the file, too.
-    ["state.db-wal", "state.db-shm"].map(|name| std::fs::remove_file(network.site.path(name)).unwrap());
+    for name in ["state.db-wal", "state.db-shm"] {
+        std::fs::remove_file(network.site.path(name)).unwrap();
+    }
     std::fs::write(network.site.path("state.db"), [7; 8192]).unwrap();
     let _weir = network.start_weir();
     let listed = network.site.run(&["egress", "list"], "");
