@@ -47,6 +47,7 @@ fn registered_networks_are_open_and_quarantined_ones_closed() {
         ("::ffff:10.1.0.8", true, "10.1.0.8\n"),
         ("10.1.0.7", false, "out  closed: 10.1.0.7  quarantine, "),
         ("10.2.0.7", false, "out  closed, not registered\n  in   open, not registered\n"),
+        ("198.51.100.7", false, "  it is not behind the edge: no network of customers contains it\n"),
         ("2001:db8:1:7::1", true, "in   open, registered: 2001:db8:1::/56  out-and-in for chemistry, "),
     ] {
         let (is_open, out) = may_send(&site, address);

@@ -9,6 +9,7 @@ use crate::admin::egress::register::EgressCheck;
 use crate::cli::{CommandError, ConfigArgument, control_client, exit, print_lines, print_text, read_config};
 use crate::egress::{Incoming, Options};
 use clap::Args;
+use std::net::IpAddr;
 use std::path::Path;
 
 #[derive(clap::Subcommand)]
@@ -104,11 +105,14 @@ fn list(config: &Path, is_json: bool) -> Result<(), CommandError> {
 }
 
 fn check(config: &Path, address: &str) -> Result<(), CommandError> {
-    let incoming = options(config)?.incoming;
+    let Options { incoming, customers, .. } = options(config)?;
     let path = control_client::with_query("/v1/egress/check", &[("address", Some(address))]);
     let check: EgressCheck = control_client::get(config, &path)?;
     let (text, may_send) = register::checked(&check, incoming == Incoming::Open)?;
-    print_text(&text)?;
+    let is_behind =
+        check.address.parse::<IpAddr>().is_ok_and(|address| customers.iter().any(|one| one.contains(&address)));
+    let doubt = if is_behind { "" } else { "  it is not behind the edge: no network of customers contains it\n" };
+    print_text(&format!("{text}{doubt}"))?;
     match may_send {
         true => Ok(()),
         false => Err(CommandError::new(1, "")),
