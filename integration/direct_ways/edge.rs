@@ -240,7 +240,7 @@ fn ipset_takes_the_sets_again() {
     assert!(!sets.contains("-new"), "{sets}");
 }
 
-/// The rules stay right while Weir is away, while the configuration is wrong, and after somebody has removed the table.
+/// The rules stay right while Weir is away, while the configuration is wrong, and after another program has removed the table.
 #[test]
 fn the_rules_stay_right_when_something_fails() {
     let network = Network::with_edge();
@@ -273,7 +273,7 @@ fn the_rules_stay_right_when_something_fails() {
     );
     network.wait_until(false);
     network.site.edit("nonsense = ", "customers = ");
-    // Somebody removes the table: it comes back.
+    // Another program removes the table: it comes back.
     network.edge.run(|| succeed(Command::new("nft").args(["flush", "ruleset"]), ""));
     network.wait_until(false);
     // Another name: the former table is removed.

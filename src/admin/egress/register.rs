@@ -48,7 +48,7 @@ pub struct EgressLine {
     /// Address or network.
     pub network: String,
     pub rule: Rule,
-    /// The person or office that is responsible for the network. Empty if nobody was named.
+    /// The person or office that is responsible for the network. Empty if none was named.
     pub owner: String,
     #[schema(format = DateTime)]
     pub since: String,

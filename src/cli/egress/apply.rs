@@ -120,7 +120,7 @@ impl Edge<'_> {
         read.is_ok_and(|options| std::mem::replace(&mut self.options, options) != self.options)
     }
 
-    /// Loads the rules if something has changed, an entry has ended, or somebody has removed the table.
+    /// Loads the rules if something has changed, an entry has ended, or another program has removed the table.
     fn keep(&mut self, is_changed: bool, now: Timestamp) -> Result<(), CommandError> {
         let is_check_due = self.checked.elapsed() >= CHECK_INTERVAL;
         if is_check_due && self.loaded.is_some() && !self.is_in_force() {
