@@ -38,7 +38,7 @@ struct Network {
     customer: Namespace,
     edge: Namespace,
     outside: Namespace,
-    postfix: Postfix,
+    postfix: Option<Postfix>,
     site: Site,
 }
 
@@ -58,7 +58,7 @@ impl Network {
         outside.route_by("203.0.113.1");
         edge.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
         let settings = "virtual_mailbox_domains = example.net\nmynetworks = 0.0.0.0/0\nsmtpd_peername_lookup = no\n";
-        let postfix = outside.run(|| Postfix::start_at(POSTFIX.parse().unwrap(), settings));
+        let postfix = Some(outside.run(|| Postfix::start_at(POSTFIX.parse().unwrap(), settings)));
         let site = Site::builder()
             .upstream(POSTFIX, "")
             .more(&format!("{LISTENER}egress = {{ customers = [\"10.9.0.0/24\"], log-group = {LOG_GROUP} }}\n{limits}"))
@@ -132,6 +132,14 @@ impl Network {
     }
 }
 
+/// Postfix can be stopped only where its address is.
+impl Drop for Network {
+    fn drop(&mut self) {
+        let postfix = self.postfix.take();
+        self.outside.run(|| drop(postfix));
+    }
+}
+
 #[test]
 fn the_edge_opens_and_closes_the_way_of_a_customer() {
     let network = Network::with_edge();
@@ -149,7 +157,7 @@ fn the_edge_opens_and_closes_the_way_of_a_customer() {
     client.say("DATA", "354");
     client.send(b"Subject: x\r\n\r\nx\r\n.\r\n");
     client.expect("250");
-    network.postfix.message_for("r@example.net");
+    network.postfix.as_ref().unwrap().message_for("r@example.net");
     // A registration opens the way, and its end closes it.
     network.egress(&["allow", CUSTOMER, "--owner", "o", "--for", "4s", "--reason", "x"]);
     let registered = Instant::now();
@@ -180,7 +188,6 @@ fn the_edge_opens_and_closes_the_way_of_a_customer() {
     assert_eq!(network.table("weir-egress").unwrap(), before);
     network.edge.run(|| succeed(&mut network.site.command(&["egress", "apply"]), ""));
     assert_eq!(network.table("weir-egress").unwrap(), before, "the state file gives the same rules");
-    drop(network.outside);
 }
 
 /// A bot never talks to Weir. It tries one server after the other, and the edge blocks and logs each attempt. The
