@@ -14,13 +14,14 @@ const MAX_ELEMENTS: u32 = 1 << 20;
 pub fn ipset(options: &Options, ways: &Ways) -> String {
     let mut text = String::new();
     for (name, networks) in [("out", &ways.out), ("in", &ways.incoming), ("closed", &ways.closed)] {
-        let of_family = |is_v4: bool| networks.all().filter(move |network| matches!(network, IpNet::V4(_)) == is_v4);
-        for (family, n, is_v4) in [("inet", 4, true), ("inet6", 6, false)] {
+        let v4: Vec<IpNet> = networks.v4.iter().copied().map(IpNet::V4).collect();
+        let v6 = networks.v6.iter().copied().map(IpNet::V6).collect();
+        for (family, n, networks) in [("inet", 4, v4), ("inet6", 6, v6)] {
             let set = format!("{}-{name}{n}", options.table);
-            let networks: Vec<IpNet> = of_family(is_v4).flat_map(without_zero_length).collect();
             let kind = format!("hash:net family {family} maxelem {MAX_ELEMENTS}");
             let _ = writeln!(text, "create -exist {set} {kind}\ncreate -exist {set}-new {kind}\nflush {set}-new");
-            networks.iter().for_each(|network| _ = writeln!(text, "add {set}-new {network}"));
+            let networks = networks.into_iter().flat_map(without_zero_length);
+            networks.for_each(|network| _ = writeln!(text, "add {set}-new {network}"));
             let _ = writeln!(text, "swap {set} {set}-new\ndestroy {set}-new");
         }
     }

@@ -1,7 +1,7 @@
 //! Prefix lists of routers, made from templates.
 
 use super::options::Options;
-use super::ways::{Networks, Ways};
+use super::ways::Ways;
 use ipnet::IpNet;
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value, context};
 
@@ -62,17 +62,14 @@ pub fn prefix_list(template: &str, options: &Options, ways: &Ways) -> Result<Str
             kind => format!("{line}{}", error.detail().map_or_else(|| kind.to_string(), str::to_owned)),
         }
     };
-    let of_family = |networks: &Networks, is_v4: bool| -> Vec<Value> {
-        networks.all().filter(|network| matches!(network, IpNet::V4(_)) == is_v4).map(listed).collect()
-    };
     let values = context! {
         table => options.table.clone(),
-        out4 => of_family(&ways.out, true),
-        out6 => of_family(&ways.out, false),
-        in4 => of_family(&ways.incoming, true),
-        in6 => of_family(&ways.incoming, false),
-        closed4 => of_family(&ways.closed, true),
-        closed6 => of_family(&ways.closed, false),
+        out4 => listed(&ways.out.v4),
+        out6 => listed(&ways.out.v6),
+        in4 => listed(&ways.incoming.v4),
+        in6 => listed(&ways.incoming.v6),
+        closed4 => listed(&ways.closed.v4),
+        closed6 => listed(&ways.closed.v6),
     };
     let mut out = Bounded(Vec::new());
     let template = environment.template_from_str(template).map_err(words)?;
@@ -82,15 +79,18 @@ pub fn prefix_list(template: &str, options: &Options, ways: &Ways) -> Result<Str
     String::from_utf8(out.0).map_err(|error| error.to_string())
 }
 
-/// Returns a network as templates see it.
-fn listed(network: IpNet) -> Value {
-    context! {
-        network => network.to_string(),
-        address => network.network().to_string(),
-        length => network.prefix_len(),
-        netmask => network.netmask().to_string(),
-        wildcard => network.hostmask().to_string(),
-    }
+/// Returns networks as templates see them.
+fn listed<N: Copy + Into<IpNet>>(networks: &[N]) -> Vec<Value> {
+    let listed = |network: IpNet| {
+        context! {
+            network => network.to_string(),
+            address => network.network().to_string(),
+            length => network.prefix_len(),
+            netmask => network.netmask().to_string(),
+            wildcard => network.hostmask().to_string(),
+        }
+    };
+    networks.iter().map(|network| listed((*network).into())).collect()
 }
 
 /// Output of at most [`MAX_OUTPUT`] octets.
