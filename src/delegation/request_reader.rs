@@ -157,26 +157,25 @@ impl RequestReader {
     }
 }
 
-/// Names of the attributes that Weir uses.
-const KNOWN: [&str; 14] = [
-    "request",
-    "protocol_state",
-    "client_address",
-    "client_port",
-    "server_address",
-    "server_port",
-    "helo_name",
-    "sender",
-    "recipient",
-    "size",
-    "instance",
-    "sasl_username",
-    "sasl_method",
-    "encryption_protocol",
-];
-
+/// Returns the name of an attribute that Weir uses.
 fn known(name: &[u8]) -> Option<&'static str> {
-    KNOWN.into_iter().find(|known| known.as_bytes() == name)
+    Some(match name {
+        b"request" => "request",
+        b"protocol_state" => "protocol_state",
+        b"client_address" => "client_address",
+        b"client_port" => "client_port",
+        b"server_address" => "server_address",
+        b"server_port" => "server_port",
+        b"helo_name" => "helo_name",
+        b"sender" => "sender",
+        b"recipient" => "recipient",
+        b"size" => "size",
+        b"instance" => "instance",
+        b"sasl_username" => "sasl_username",
+        b"sasl_method" => "sasl_method",
+        b"encryption_protocol" => "encryption_protocol",
+        _ => return None,
+    })
 }
 
 /// Sets an attribute. If the same attribute comes twice, the last value counts.

@@ -10,15 +10,34 @@ pub fn session_id() -> Arc<str> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed) % (36 * 36 * 36);
     let micros = u64::try_from(clock::now().micros()).unwrap_or(0);
-    format!("{}{:0>3}", base36(micros), base36(serial)).into()
+    let mut id = String::with_capacity(16);
+    push_base36(&mut id, micros, 1);
+    push_base36(&mut id, serial, 3);
+    id.into()
 }
 
-fn base36(mut number: u64) -> String {
+/// Appends a number in base 36 with at least `width` digits.
+fn push_base36(text: &mut String, mut number: u64, width: usize) {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut digits = Vec::new();
-    while number > 0 || digits.is_empty() {
-        digits.push(char::from(DIGITS[(number % 36) as usize]));
+    let start = text.len();
+    while number > 0 || text.len() < start + width {
+        text.insert(start, char::from(DIGITS[(number % 36) as usize]));
         number /= 36;
     }
-    digits.iter().rev().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_its_digits_in_base_36() {
+        let text = |number, width| {
+            let mut text = String::from("x");
+            push_base36(&mut text, number, width);
+            text
+        };
+        assert_eq!((text(0, 1), text(0, 3), text(36 * 36 + 35, 3)), ("x0".into(), "x000".into(), "x10z".into()));
+        assert_eq!(text(u64::MAX, 1), "x3w5e11264sgsf");
+    }
 }

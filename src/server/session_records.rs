@@ -26,17 +26,18 @@ pub struct RecordOrigin<'a> {
 /// Reports records. `is_sent`: the reply to the client could be sent.
 pub fn report(server: &Server, records: &[Record], origin: &RecordOrigin<'_>, is_sent: bool) {
     let RecordOrigin { session, listener, client, user, is_trusted, location, via } = *origin;
+    let now = clock::now();
     for record in records {
         if let Record::LoggedIn { origin, .. } = record {
             let (tls, mechanism) = (origin.tls.as_deref(), origin.mechanism.as_deref());
-            server.store.record_login(clock::now(), &origin.facts, tls, mechanism);
+            server.store.record_login(now, &origin.facts, tls, mechanism);
         }
     }
     // The list of top senders has one entry for all spellings of a user, as the budgets do.
     let normalized = user.map(|user| server.store.policy().normalizer.user(user).into_owned());
-    sender_activity::count(&server.top, records, normalized, client, clock::now());
+    sender_activity::count(&server.top, records, normalized, client, now);
     let upstream = via.unwrap_or_default();
-    queue_ids::record(&server.store, records, &queue_ids::Origin { user, client, listener, upstream }, clock::now());
+    queue_ids::record(&server.store, records, &queue_ids::Origin { user, client, listener, upstream }, now);
     let log = SessionLog {
         metrics: &server.metrics,
         notifier: &server.notifier,

@@ -1,5 +1,6 @@
 //! Policy connection: reads requests of Postfix, and writes the answers.
 
+use super::timer::Timer;
 use super::{Decision, PolicyService};
 use crate::delegation::{Action, Attributes, Read, RequestError, RequestReader};
 use crate::server::connection_limits::ConnectionPermit;
@@ -7,6 +8,7 @@ use crate::server::log_throttle::Permit;
 use crate::server::stop::Stop;
 use crate::store::PendingCommit;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -26,7 +28,10 @@ pub struct PolicyConnection<S> {
     reader: RequestReader,
     /// Name of the SMTP session of the last request.
     session: Option<Box<str>>,
-    stop: Stop,
+    /// Maximum time of the wait for a request.
+    timer: Timer,
+    /// Ends when Weir stops. It is one future for all requests, because it costs more to make than to ask.
+    stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
     _permit: ConnectionPermit,
 }
 
@@ -54,7 +59,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(3600);
 const READ: usize = 4096;
 
 impl<S: Stream> PolicyConnection<S> {
-    pub fn new(stream: S, peer: IpAddr, permit: ConnectionPermit, stop: Stop) -> Self {
+    pub fn new(stream: S, peer: IpAddr, permit: ConnectionPermit, mut stop: Stop) -> Self {
         Self {
             stream,
             peer,
@@ -62,7 +67,8 @@ impl<S: Stream> PolicyConnection<S> {
             used: 0,
             reader: RequestReader::default(),
             session: None,
-            stop,
+            timer: Timer::new(Instant::now() + MAX_SILENCE),
+            stopping: Box::pin(async move { stop.may_end(false).await }),
             _permit: permit,
         }
     }
@@ -124,15 +130,15 @@ impl<S: Stream> PolicyConnection<S> {
             self.used = 0;
             // A request must be complete within one timeout, even if its octets come slowly.
             let timeout = service.server.options.command_timeout;
-            let by = match self.reader.is_within_request() {
+            self.timer.set(match self.reader.is_within_request() {
                 true => *by.get_or_insert_with(|| Instant::now() + timeout),
                 false => Instant::now() + MAX_SILENCE,
-            };
+            });
             self.input.reserve(READ);
             tokio::select! {
                 read = self.stream.read_buf(&mut self.input) => if !matches!(read, Ok(1..)) { return Next::End },
-                () = tokio::time::sleep_until(by) => return Next::End,
-                () = self.stop.may_end(false) => return Next::End,
+                () = self.timer.elapsed() => return Next::End,
+                () = &mut self.stopping => return Next::End,
             }
         }
     }
@@ -149,7 +155,7 @@ impl<S: Stream> PolicyConnection<S> {
                     }
                 }
                 () = tokio::time::sleep_until(until) => return Waited::Elapsed,
-                () = self.stop.may_end(false) => return Waited::Stopping,
+                () = &mut self.stopping => return Waited::Stopping,
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod connection;
 mod sessions;
+mod timer;
 
 use super::open_sessions::SessionEntry;
 use super::services::Server;
@@ -134,14 +135,21 @@ impl PolicyService {
             }
             open => open,
         };
-        let open = open.unwrap_or_else(|| self.begin(attributes));
+        let open = match (open, &attributes.user) {
+            (None, _) => self.begin(attributes),
+            (Some(open), Some(user)) if open.session.user().is_none() => {
+                open.listed.logged_in(user);
+                open
+            }
+            (Some(open), _) => open,
+        };
         (taken, open)
     }
 
     fn begin(&self, attributes: &Attributes) -> Open {
         let (id, client, now) = (session_id(), attributes.client(), clock::now());
         let listener = self.options.name.clone();
-        let entry = SessionEntry { id: id.clone(), listener, client, since: now, user: None };
+        let entry = SessionEntry { id: id.clone(), listener, client, since: now, user: attributes.user.clone() };
         let location = self.server.store.policy().locations.find(client);
         let session = SmtpSession::new(self.options.clone(), Stranger { id, client, location }, now);
         Open { session: Box::new(session), listed: self.server.sessions.add(entry) }
@@ -155,7 +163,7 @@ impl PolicyService {
         connection: &mut PolicyConnection<impl Stream>,
     ) -> Decision {
         let (taken, Open { session, listed }) = self.session(name, &attributes).await;
-        let (had_user, mut commit) = (session.user().is_some(), None);
+        let mut commit = None;
         let mut step = session.request(attributes, clock::now());
         let (mut session, action) = loop {
             step = match step {
@@ -174,9 +182,6 @@ impl PolicyService {
             };
         };
         commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await.or(commit);
-        if let Some(user) = session.user().filter(|_| !had_user) {
-            listed.logged_in(user);
-        }
         self.warn_of_missing_stage();
         let (records, origin) = (session.take_records(), Origin::of(&session));
         taken.put_back(Open { session, listed });

@@ -60,10 +60,12 @@ impl Sessions {
     /// Removes the session of this name, unless a request has taken it.
     pub fn remove(&self, name: &str) -> Option<Open> {
         let mut entries = self.lock();
-        if let Some(Entry::Taken) = entries.get(name) {
-            return None;
+        let (name, entry) = entries.remove_entry(name)?;
+        if let Entry::Idle(open) = entry {
+            return Some(open);
         }
-        entries.remove(name).and_then(Entry::idle)
+        entries.insert(name, entry);
+        None
     }
 
     /// Removes the idle sessions that meet a condition.
