@@ -8,6 +8,7 @@ pub mod bucket;
 pub mod decay;
 pub mod distinct;
 pub mod ewma;
+pub mod lease;
 pub mod likelihood;
 pub mod regularity;
 mod wait;
