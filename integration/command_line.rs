@@ -147,7 +147,10 @@ fn is_explained(kind: &str, key: &str) -> bool {
         "location" | "accounts" | "notify.postmaster" | "state" => {
             text.lines().any(|line| line.starts_with(&format!("# Example: {key} = ")))
         }
-        "limit" => comments.any(|comment| comment.starts_with(&format!("{key} = "))),
+        "limit" => comments.any(|comment| {
+            let assigned = comment.strip_prefix("Example: ").unwrap_or(comment);
+            assigned.starts_with(&format!("{key} = "))
+        }),
         "limit.match" | "limit.action" => {
             comments.any(|comment| comment.split(|c| !is_part(c)).any(|word| word == key))
         }

@@ -317,6 +317,7 @@ impl Reader {
             has_xclient: listeners.iter().any(|listener| listener.is_policy() || !listener.session.xclient.is_empty()),
             takes_mail,
             has_login_networks: login_networks.has_table(),
+            is_shared: state.shared.is_some(),
             has_outcomes,
             exceedable: Vec::new(),
             counting: HashSet::new(),

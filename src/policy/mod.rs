@@ -53,10 +53,10 @@ pub use stored_kind::StoredKind;
 pub use suspicion::{Suspect, SuspicionClass, SuspicionRules};
 
 use crate::engine::regularity::Times;
-use crate::engine::{Receipt, State};
+use crate::engine::{Receipt, State, lease};
 use crate::time::Timestamp;
 use address::AddressNormalizer;
-use budgets::{Budget, Key};
+use budgets::{Budget, Key, KeyRef};
 use exception::{Exceptions, SuspensionRules};
 use ipnet::IpNet;
 use limit::{Action, Count, Limit, Mode, Rung};
@@ -239,6 +239,15 @@ impl Policy {
         let of_memories = self.memories.iter().map(|memory| (memory.kind(), StoredKind::Memory(*memory)));
         let of_signs = self.signs.iter().map(|sign| (sign.kind(), StoredKind::Sign(sign)));
         self.limits.iter().flat_map(of_limit).chain(of_memories).chain(of_signs)
+    }
+
+    /// Returns the limits of which nodes take leases, each with the key of its only budget.
+    pub fn leases(&self) -> impl Iterator<Item = (&Limit, KeyRef<'_>, lease::Terms)> {
+        let stored = self.limits.iter().filter(|limit| limit.is_stored());
+        stored.filter_map(|limit| {
+            let terms = lease::Terms { rule: limit.quota.rule()?, amount: limit.lease? };
+            Some((limit, KeyRef::of_text(limit.prefix()), terms))
+        })
     }
 
     /// Returns the kind of a key's budget; `None` if the policy has no such budgets.

@@ -38,6 +38,8 @@ pub struct Context<'a> {
     pub takes_mail: bool,
     /// True if `[accounts]` names a table of login networks.
     pub has_login_networks: bool,
+    /// True if several nodes share the budgets.
+    pub is_shared: bool,
     /// True if Weir stores queue ids, by which outcomes of deliveries are attributed.
     pub has_outcomes: bool,
     /// The limits that `exceeded` can name, and the names of all limits that were read before those with `exceeded`,

@@ -6,6 +6,7 @@ mod context;
 mod contradiction;
 mod exceeded;
 mod key;
+mod lease;
 mod likelihood;
 mod matching;
 mod moment;
@@ -96,6 +97,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let mode = action::mode(&mut s);
     let stage = stage(&mut s, known);
     let (distinct, remember) = distinct(&mut s, &cx.memory).unzip();
+    let lease = lease::read(&mut s, known, terms);
     // Keys are read before sub-tables, because the effective configuration prints the settings in the order of reading.
     let table = matching::overrides(&mut s, cx, terms, if known.is_some() { quotas } else { &[] });
     let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
@@ -116,6 +118,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let column = table.as_ref().map(|table| table.column.clone());
     let draft = Draft { limit, rates: rates.as_ref(), count, stage, charge, per, keys, column, distinct, remember };
     check::check(&s, &draft, cx);
+    lease.iter().for_each(|lease| lease::check(&s, lease, &draft, cx));
     let ladder = action::ladder(&mut s, &draft.limit, draft.is_climbed(), cx);
     let limit = Limit { ladder, ..draft.limit };
     if let Some(rates) = &rates {
@@ -123,7 +126,11 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     }
     s.finish();
     let (_, _, rates) = (name?, draft.per?, rates?);
-    Some(limit.with_rates(&rates.value))
+    let mut limits = limit.with_rates(&rates.value);
+    for limit in &mut limits {
+        limit.lease = lease.as_ref().and_then(|lease| lease.value.of(&limit.quota));
+    }
+    Some(limits)
 }
 
 /// Returns the default of `charge`. It is "sent" for every limit whose charges can be refunded. A filter of distinct

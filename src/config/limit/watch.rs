@@ -79,13 +79,14 @@ fn refuse_own(s: &mut Section<'_>) {
     }
 }
 
-const WATCHED: [&str; 13] = [
+const WATCHED: [&str; 14] = [
     "count",
     "per",
     "rate",
     "likelihood",
     "algorithm",
     "burst",
+    "lease",
     "of",
     "at-least",
     "charge",

@@ -61,6 +61,8 @@ pub struct Limit {
     pub matcher: Matcher,
     /// Different rates for some owners.
     pub overrides: Option<Arc<Overrides>>,
+    /// Amount that a node takes ahead of a budget that nodes share; `None` if it takes nothing ahead.
+    pub lease: Option<f64>,
     /// Index in the policy of the limit whose budgets this limit checks without charging them.
     pub watch: Option<usize>,
     /// Actions when the limit is exceeded; never empty.
@@ -214,6 +216,7 @@ impl Limit {
             distinct: None,
             matcher: Matcher::default(),
             overrides: None,
+            lease: None,
             watch: None,
             ladder: Ladder::standard(),
             line: None,
