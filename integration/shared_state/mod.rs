@@ -3,5 +3,6 @@
 mod admission;
 mod connections;
 mod further_limits;
+mod leases;
 mod outages;
 mod sessions;

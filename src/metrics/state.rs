@@ -1,7 +1,7 @@
 //! Metrics of the state file.
 
 use super::builder::Builder;
-use prometheus::{Error, Histogram, IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Error, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 /// Metrics of the state file.
 pub struct StateMetrics {
@@ -24,6 +24,8 @@ pub struct StateMetrics {
     pub conflicts: IntCounter,
     /// Decisions that were given up with a temporary error, because other nodes changed their budgets all the time.
     pub conflicts_given_up: IntCounter,
+    /// For each limit: amount of this node's lease that it has not spent.
+    pub lease_rest: IntGaugeVec,
     /// Octets of changes in the state file's journal that are not yet in its table of budgets.
     pub journal_octets: IntGauge,
     /// Octets of the state file's write-ahead log.
@@ -69,6 +71,11 @@ impl StateMetrics {
             conflicts_given_up: build.counter(
                 "weir_state_conflicts_given_up_total",
                 "Decisions given up with a temporary error, because other nodes changed their budgets all the time",
+            )?,
+            lease_rest: build.gauges(
+                "weir_state_lease_rest",
+                "Amount that this node has charged ahead to a shared budget, and not spent",
+                &["limit"],
             )?,
             journal_octets: build.gauge(
                 "weir_state_journal_bytes",

@@ -194,6 +194,8 @@ impl Core {
         let former = std::mem::replace(&mut *slot, policy.clone());
         drop(slot);
         self.shared.iter().for_each(|shared| shared.set_policy(&policy));
+        // A limit that is gone has no lease. The others are measured again.
+        self.metrics.state.lease_rest.reset();
         let kinds: Vec<String> = former.stored_kinds().map(|(kind, _)| kind).collect();
         // If the clock may be wrong, the present time is not recorded as the time when these kinds of limits were last
         // in force. If that time were too early, the budgets of these limits would be deleted too early.

@@ -255,6 +255,12 @@ impl Store {
         Ok(found.into_iter().map(Option::flatten).collect())
     }
 
+    /// Returns the amount of this node's lease of a shared budget that is not spent; `None` if this node takes no lease of
+    /// this budget.
+    pub fn rest_of_lease(&self, key: &Key, now: Timestamp) -> Option<f64> {
+        self.core.shared.as_ref()?.cells.rest_of_lease(key.borrowed(), now)
+    }
+
     /// Returns the limits in force.
     pub fn policy(&self) -> Arc<Policy> {
         self.core.policy()

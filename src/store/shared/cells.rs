@@ -7,6 +7,7 @@
 //! with each other.
 
 mod batch;
+mod leases;
 mod reading;
 mod settling;
 
@@ -14,7 +15,8 @@ pub use batch::{Batch, FilterWrite, Outcome, Part, Reply, SentCell};
 pub use reading::{ReadBudget, ReadFilter, Wanted};
 
 use super::names::{Namer, Names};
-use super::value::{self, FilterExtent, Stored};
+use super::value::FilterExtent;
+use crate::engine::lease::{Lease, Terms};
 use crate::engine::{Receipt, State};
 use crate::policy::budgets::{Budget, Change, Key, KeyRef, Loaded, Slot};
 use crate::policy::{Lifetime, Policy};
@@ -38,6 +40,8 @@ struct Inner {
     max_age: Duration,
     cells: HashMap<Key, Cell, RandomState>,
     lifetimes: HashMap<String, Lifetime>,
+    /// Budgets of which this node takes leases.
+    leased: HashMap<Key, Terms, RandomState>,
     /// Groups of the batch that is being collected. A group that was merged into another one is empty.
     collecting: Vec<Group>,
     /// Groups of the batch that is on its way.
@@ -73,6 +77,16 @@ struct Cell {
     /// State right after this node has added or refunded what it owes, before the transactions since.
     paid: Option<State>,
     recently_used: bool,
+    /// Terms of the leases; `None` if this node takes none of this budget, and has none.
+    terms: Option<Terms>,
+    lease: Option<Lease>,
+    /// Amount that the changes since the confirmed state, or since the state that is on its way, have charged. Only for a
+    /// budget with terms.
+    pending: f64,
+    /// True if the rest of the lease is to be returned.
+    returns: bool,
+    /// Time when the lease was last used.
+    lease_used_at: Option<Instant>,
 }
 
 /// State that Redis has confirmed. The budget lacks its filter.
@@ -82,6 +96,8 @@ pub struct Confirmed {
     pub version: u64,
     pub budget: Option<Budget>,
     pub filter: Option<FilterExtent>,
+    /// Rests of leases that nodes have returned. They count as charged.
+    pub returned: Option<Lease>,
 }
 
 /// Budgets that must change together, and the transactions that wait for the change.
@@ -89,6 +105,8 @@ pub struct Confirmed {
 struct Group {
     cells: Vec<Key>,
     waiting: Vec<oneshot::Sender<Outcome>>,
+    /// Amounts that the transactions have charged to leases of this node, without changing the budgets in Redis.
+    spent: Vec<(Key, f64)>,
 }
 
 /// Result of [`Cells::run`].
@@ -116,6 +134,7 @@ impl Cells {
             max_age,
             cells: HashMap::default(),
             lifetimes: lifetimes(policy),
+            leased: leases::terms(policy),
             collecting: Vec::new(),
             flying: Vec::new(),
             loading: HashMap::default(),
@@ -144,6 +163,7 @@ impl Cells {
             return inner.not_loaded(keys, &missing);
         }
         let now = inner.decision_time(now, keys);
+        let before = inner.before_lease(keys, now);
         let mut loaded: Loaded = keys.iter().map(|key| inner.cell(*key).working.take()).collect();
         if inner.is_away {
             let unread = |(index, key): (usize, &KeyRef<'_>)| inner.cell(*key).read_at.is_none().then_some(index);
@@ -151,15 +171,16 @@ impl Cells {
             unread.into_iter().for_each(|index| loaded.set_unread(index));
         }
         let answer = act(now, &mut loaded);
-        let changed = inner.keep(keys, loaded.into_slots());
+        let mut changed = inner.keep(keys, loaded.into_slots());
         if inner.is_away {
             return if changed.is_empty() { Ran::Done(answer, Vec::new()) } else { Ran::InMemory(answer) };
         }
-        let uncertain = |index: &usize| {
-            !changed.contains(index) && inner.cells[keys[*index].text()].is_uncertain(began, inner.max_age)
-        };
+        let spent = inner.spend(keys, &before, &mut changed, (now, began));
+        let is_changed = |index: &usize| changed.contains(index) || spent.iter().any(|(other, _)| other == index);
+        let uncertain =
+            |index: &usize| !is_changed(index) && inner.cells[keys[*index].text()].is_uncertain(began, inner.max_age);
         let uncertain: Vec<usize> = (0..keys.len()).filter(uncertain).collect();
-        if changed.is_empty() {
+        if changed.is_empty() && spent.is_empty() {
             let old: Vec<usize> =
                 uncertain.iter().copied().filter(|index| inner.cells[keys[*index].text()].is_settled()).collect();
             if !old.is_empty() {
@@ -167,8 +188,12 @@ impl Cells {
             }
             return Ran::Done(answer, inner.wait_for(keys, &uncertain));
         }
+        if changed.is_empty() && uncertain.is_empty() {
+            return Ran::Done(answer, Vec::new());
+        }
         let group = inner.join(changed.iter().chain(&uncertain).map(|index| keys[*index]));
         let (sender, receiver) = oneshot::channel();
+        inner.collecting[group].spent.extend(spent.into_iter().map(|(index, amount)| (keys[index].owned(), amount)));
         inner.collecting[group].waiting.push(sender);
         self.work.notify_one();
         Ran::Done(answer, vec![receiver])
@@ -214,16 +239,6 @@ impl Cells {
         self.lock().cells.values().any(|cell| cell.owes() || cell.change.is_some())
     }
 
-    /// Takes the lifetimes of budgets from a new policy.
-    pub fn set_policy(&self, policy: &Policy) {
-        let lifetimes = lifetimes(policy);
-        let inner = &mut *self.lock();
-        for (key, cell) in &mut inner.cells {
-            cell.lifetime = lifetimes.get(&key.kind()).copied().unwrap_or(Lifetime::UNKNOWN);
-        }
-        inner.lifetimes = lifetimes;
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // The lock is poisoned only if a bug in Weir causes a panic during a decision. The budgets of that decision
         // then begin from zero, until they are read again.
@@ -239,7 +254,8 @@ impl Inner {
             self.sweep();
             let owned = key.owned();
             let lifetime = self.lifetimes.get(&owned.kind()).copied().unwrap_or(Lifetime::UNKNOWN);
-            self.cells.insert(owned, Cell::new(self.namer.names(key), lifetime));
+            let terms = self.leased.get(&owned).copied();
+            self.cells.insert(owned, Cell { terms, ..Cell::new(self.namer.names(key), lifetime) });
         }
         self.cells.get_mut(key.text()).expect("the cell was inserted")
     }
@@ -316,6 +332,7 @@ impl Inner {
                     }
                     self.collecting[target].cells.extend(merged.cells);
                     self.collecting[target].waiting.extend(merged.waiting);
+                    self.collecting[target].spent.extend(merged.spent);
                 }
                 None => {
                     self.collecting[target].cells.push(owned.clone());
@@ -331,7 +348,8 @@ impl Inner {
         if self.cells.len() < self.sweep_at {
             return;
         }
-        self.cells.retain(|_, cell| std::mem::take(&mut cell.recently_used) || !cell.is_settled());
+        let is_kept = |cell: &mut Cell| std::mem::take(&mut cell.recently_used) || cell.lease.is_some();
+        self.cells.retain(|_, cell| is_kept(cell) || !cell.is_settled());
         self.sweep_at = MAX_CELLS.max(self.cells.len() + MAX_CELLS / 4);
     }
 }
@@ -351,6 +369,11 @@ impl Cell {
             refund: None,
             paid: None,
             recently_used: true,
+            terms: None,
+            lease: None,
+            pending: 0.0,
+            returns: false,
+            lease_used_at: None,
         }
     }
 
@@ -373,22 +396,6 @@ impl Cell {
     /// Makes transactions read the budget before they use it again.
     fn unload(&mut self) {
         (self.working, self.change, self.read_at) = (None, None, None);
-    }
-}
-
-impl Confirmed {
-    /// Decodes a state of Redis. Octets that are no state count as a budget that was never charged.
-    pub fn decode(state: Option<&[u8]>) -> Self {
-        let Some(octets) = state else { return Self::default() };
-        match Stored::decode(octets) {
-            Some((stored, _)) => Self::of(Some(stored)),
-            None => Self { version: value::version(octets).unwrap_or(0), ..Self::default() },
-        }
-    }
-
-    fn of(stored: Option<Stored>) -> Self {
-        let Some(Stored { version, state, filter, times }) = stored else { return Self::default() };
-        Self { version, budget: Some(Budget { state, seen: None, times }), filter }
     }
 }
 

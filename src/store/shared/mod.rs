@@ -59,6 +59,7 @@ impl SharedBudgets {
     pub fn new(options: &SharedOptions, policy: &Policy) -> Result<Self, String> {
         let secret = options.secret()?;
         let namer = Namer::new(&options.prefix, secret.as_deref());
+        log_leases(policy);
         Ok(Self {
             options: options.clone(),
             cells: Cells::new(namer.clone(), options.max_age, policy),
@@ -84,6 +85,7 @@ impl SharedBudgets {
 
     pub fn set_policy(&self, policy: &Policy) {
         self.cells.set_policy(policy);
+        log_leases(policy);
     }
 
     pub fn connection(&self) -> Option<Connection> {
@@ -163,5 +165,12 @@ impl SharedBudgets {
                 message.await.ok()
             }
         }
+    }
+}
+
+/// Logs the limits of which this node takes leases: what nodes hold and do not spend is missing elsewhere.
+fn log_leases(policy: &Policy) {
+    for (limit, _, terms) in policy.leases() {
+        tracing::info!(limit = %limit.name, lease = terms.amount, "shared budget is charged ahead");
     }
 }

@@ -6,7 +6,8 @@ use crate::store::core::Core;
 use crate::store::shared::cells::{Batch, Part, Reply};
 use crate::store::shared::connection::Connection;
 use crate::store::shared::{SharedBudgets, script};
-use crate::time::format_duration;
+use crate::time::{Timestamp, format_duration};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -133,6 +134,7 @@ async fn serve(
         }
         if is_due {
             is_due = false;
+            look_after_leases(core, shared, is_stopping);
             // Transactions wait meanwhile. If one has waited for too long, it ends the exchange.
             let exchanged = tokio::select! {
                 exchanged = exchange(core, shared, &connection) => exchanged,
@@ -150,8 +152,27 @@ async fn serve(
             () = shared.exceptions.work.notified() => is_due = true,
             _ = exchanges.tick() => is_due = true,
             reason = shared.failure() => return leave(core, shared, None, reason),
-            _ = &mut *stopped => is_stopping = true,
+            _ = &mut *stopped, if !is_stopping => (is_stopping, is_due) = (true, true),
         }
+    }
+}
+
+/// Returns the leases that are not needed, or all, and reads the budgets of the others: so this node notices a reset by
+/// another node, and knows how full they are.
+fn look_after_leases(core: &Arc<Core>, shared: &SharedBudgets, is_stopping: bool) {
+    shared.cells.return_leases(is_stopping);
+    let leased = shared.cells.leased();
+    let now = core.cache.latest().unwrap_or(Timestamp::from_micros(0));
+    let mut rests: BTreeMap<&str, f64> = BTreeMap::new();
+    let policy = core.policy();
+    for (limit, key, _) in policy.leases() {
+        *rests.entry(&limit.name).or_default() += shared.cells.rest_of_lease(key, now).unwrap_or(0.0);
+    }
+    for (limit, rest) in rests {
+        core.metrics.state.lease_rest.with_label_values(&[limit]).set(rest as i64);
+    }
+    if !leased.is_empty() && !is_stopping {
+        tokio::spawn(load(core.clone(), leased));
     }
 }
 

@@ -1,8 +1,9 @@
 //! Batches of groups on their way to Redis.
 
-use super::{Cell, Cells, Confirmed, Inner};
+use super::{Cell, Cells, Confirmed, Group, Inner};
 use crate::engine::State;
 use crate::engine::distinct::Filter;
+use crate::engine::lease::Lease;
 use crate::policy::Lifetime;
 use crate::policy::budgets::{Budget, Change, Key};
 use crate::store::journal;
@@ -39,6 +40,10 @@ pub struct SentCell {
     pub(super) before: Option<State>,
     /// True if the write contains what this node owed.
     pub(super) pays: bool,
+    /// Lease that this node has afterwards.
+    pub(super) lease: Option<Lease>,
+    /// Amount that the transactions of the group have charged, if this node takes leases of the budget.
+    pub(super) charged: f64,
 }
 
 /// Change of a budget in Redis.
@@ -112,8 +117,14 @@ impl Cells {
 impl Inner {
     fn send(&mut self, index: usize, by_tag: bool) -> Vec<Part> {
         let mut parts: BTreeMap<(Reach, u64), Vec<SentCell>> = BTreeMap::new();
-        for key in &self.flying[index].cells {
+        let Group { cells, spent, .. } = &mut self.flying[index];
+        for key in &*cells {
             let Some(cell) = self.cells.get_mut(key) else { continue };
+            if let Some(amount) = cell.spend_pending() {
+                cell.group = None;
+                spent.push((key.clone(), amount));
+                continue;
+            }
             (cell.group, cell.flight) = (None, Some(index));
             let part = if by_tag { (cell.names.reach, cell.names.tag) } else { (Reach::All, 0) };
             parts.entry(part).or_default().push(cell.send(key));
@@ -124,13 +135,17 @@ impl Inner {
 
 impl Cell {
     fn send(&mut self, key: &Key) -> SentCell {
-        let change = self.change.take();
+        let (change, charged) = (self.change.take(), std::mem::take(&mut self.pending));
+        let mut lease = self.lease;
         let (write, after) = match (&change, &self.working) {
             (Some(change), Some(budget)) => {
                 let version = self.confirmed.next_version(budget.state.at);
                 let (filter, extent) = self.filter_write(version, budget, change);
-                let stored = Stored { version, state: budget.state, filter: extent, times: budget.times.clone() };
-                let lifetime = self.lifetime.of(budget.state.level);
+                let (bucket, after) = self.bucket_after(budget.state, change, charged);
+                lease = after;
+                let (state, times) = (bucket.state, budget.times.clone());
+                let stored = Stored { version, state, filter: extent, times, returned: bucket.returned };
+                let lifetime = self.lifetime.of(state.level);
                 let write = Write { state: stored.encode(&self.names.text), lifetime, filter };
                 (Some(write), Confirmed::of(Some(stored)))
             }
@@ -146,6 +161,8 @@ impl Cell {
             write,
             change,
             after,
+            lease,
+            charged,
         }
     }
 
@@ -185,10 +202,13 @@ impl SentCell {
             None if read.filter.is_some() => (FilterWrite::Remove, None),
             None => (FilterWrite::None, None),
         };
-        let stored = Stored { version, state: budget.state, filter: extent, times: budget.times.clone() };
+        let (state, times) = (budget.state, budget.times.clone());
+        let stored = Stored { version, state, filter: extent, times, returned: None };
         let write = Write { state: stored.encode(&names.text), lifetime: lifetime.of(budget.state.level), filter };
         let (write, after) = (Some(write), Confirmed::of(Some(stored)));
-        Self { key: key.clone(), names, expected: read.version, write, change: None, before: None, after, pays: false }
+        let (change, before, lease) = (None, None, None);
+        let expected = read.version;
+        Self { key: key.clone(), names, expected, write, change, before, after, pays: false, lease, charged: 0.0 }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::engine::distinct::{Filter, Value};
 use crate::policy::Policy;
 use crate::policy::budgets::{Budget, Key};
 use crate::store::shared::names::Names;
-use crate::store::shared::value::FilterExtent;
+use crate::store::shared::value::{self, FilterExtent, Stored};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -88,6 +88,7 @@ impl Inner {
             (Some(stored), Some(owed)) => Some(policy.merge(key, stored, owed)),
             (stored, owed) => stored.or(owed),
         };
+        cell.add_owed();
         cell.paid = cell.working.as_ref().map(|budget| budget.state);
         let turned = cell.owed.as_ref().is_some_and(|owed| owed.seen.is_some());
         cell.change.get_or_insert_default().turned |= turned;
@@ -100,6 +101,11 @@ impl Cell {
         // Between the reading and now, the copy has got a newer state.
         let is_older = confirmed.version != 0 && confirmed.version < self.confirmed.version;
         if self.read_at.is_some() && is_older {
+            return;
+        }
+        // The copy stays as it is, so that a refund can restore the state before its charge.
+        if self.read_at.is_some() && self.lease.is_some() && confirmed.version == self.confirmed.version {
+            self.read_at = Some(since);
             return;
         }
         let seen = match (filter, self.working.take().and_then(|budget| budget.seen)) {
@@ -116,7 +122,24 @@ impl Cell {
             (ReadFilter::Learnt(..), _) => return self.unload(),
         };
         self.confirmed = confirmed;
-        self.working = self.confirmed.budget.clone().map(|budget| Budget { seen, ..budget });
+        self.end_lost_lease();
+        self.working = self.seen().map(|budget| Budget { seen, ..budget });
         self.read_at = Some(since);
+    }
+}
+
+impl Confirmed {
+    /// Decodes a state of Redis. Octets that are no state count as a budget that was never charged.
+    pub fn decode(state: Option<&[u8]>) -> Self {
+        let Some(octets) = state else { return Self::default() };
+        match Stored::decode(octets) {
+            Some((stored, _)) => Self::of(Some(stored)),
+            None => Self { version: value::version(octets).unwrap_or(0), ..Self::default() },
+        }
+    }
+
+    pub(super) fn of(stored: Option<Stored>) -> Self {
+        let Some(Stored { version, state, filter, times, returned }) = stored else { return Self::default() };
+        Self { version, budget: Some(Budget { state, seen: None, times }), filter, returned }
     }
 }

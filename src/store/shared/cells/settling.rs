@@ -19,13 +19,14 @@ impl Cells {
     /// Takes the replies to a batch: for each part of each group.
     pub fn settle(&self, batch: Batch, replies: Vec<Vec<Reply>>, policy: &Policy) -> Settled {
         let inner = &mut *self.lock();
-        let (mut failed, mut conflicts) = (Vec::new(), 0);
+        let (mut failed, mut spent, mut conflicts) = (Vec::new(), Vec::new(), 0);
         let flying = std::mem::take(&mut inner.flying);
         for ((group, parts), replies) in flying.into_iter().zip(batch.groups).zip(replies) {
             let is_valid = replies.iter().all(|reply| matches!(reply, Reply::Done));
             if !is_valid {
                 conflicts += 1;
                 failed.extend(group.cells);
+                spent.extend(group.spent);
             }
             for (part, reply) in parts.into_iter().zip(replies) {
                 match reply {
@@ -40,8 +41,12 @@ impl Cells {
             let outcome = if is_valid { Outcome::Valid } else { Outcome::Again };
             group.waiting.into_iter().for_each(|waiting| _ = waiting.send(outcome));
         }
-        inner.roll_back(&mut failed);
-        failed.iter().for_each(|key| inner.pay(key, policy));
+        inner.roll_back(&mut failed, &mut spent);
+        spent.iter().for_each(|(key, amount)| inner.unspend(key, *amount));
+        for key in &failed {
+            inner.pay(key, policy);
+            inner.return_lease(key);
+        }
         if !inner.collecting.is_empty() {
             self.work.notify_one();
         }
@@ -61,7 +66,7 @@ impl Cells {
             }
         }
         for (key, cell) in &mut inner.cells {
-            (cell.group, cell.flight) = (None, None);
+            (cell.group, cell.flight, cell.pending) = (None, None, 0.0);
             cell.use_last_seen(key, policy);
         }
         let groups = std::mem::take(&mut inner.flying).into_iter().chain(std::mem::take(&mut inner.collecting));
@@ -94,6 +99,10 @@ impl Inner {
         if sent.pays {
             (cell.owed, cell.refund) = (None, None);
         }
+        if cell.terms.is_some() {
+            cell.take_lease(sent.lease, sent.charged, is_valid);
+            return self.forget_terms(&sent.key);
+        }
         // A filter cannot forget a value: the transaction then finds its value known, and this charge stays.
         let is_of_filter = sent.change.is_some_and(|change| change.is_of_filter());
         if let Some(after) = &cell.confirmed.budget
@@ -121,18 +130,21 @@ impl Inner {
         let is_same_filter = confirmed.filter == cell.confirmed.filter;
         cell.put_back(sent.change);
         (cell.confirmed, cell.flight, cell.read_at) = (confirmed, None, Some(at));
+        cell.end_lost_lease();
         if !is_same_filter {
             cell.unload();
         }
     }
 
-    /// Discards what was computed with wrong states of these budgets. Adds the budgets that depend on them.
-    fn roll_back(&mut self, failed: &mut Vec<Key>) {
+    /// Discards what was computed with wrong states of these budgets. Adds the budgets that depend on them,
+    /// and what the transactions of these groups have spent of leases.
+    fn roll_back(&mut self, failed: &mut Vec<Key>, spent: &mut Vec<(Key, f64)>) {
         let group = |key: &Key| self.cells.get(key)?.group;
         let groups: BTreeSet<usize> = failed.iter().filter_map(group).collect();
         for group in groups {
             let group = std::mem::take(&mut self.collecting[group]);
             failed.extend(group.cells);
+            spent.extend(group.spent);
             group.waiting.into_iter().for_each(|waiting| _ = waiting.send(Outcome::Again));
         }
         failed.sort_unstable();
@@ -177,15 +189,21 @@ impl Cell {
     /// Notes what this node has counted and Redis does not have.
     fn owe(&mut self, key: &Key, policy: &Policy) {
         let Some(working) = self.working.take().filter(|_| self.change.is_some()) else { return };
-        self.owed = Some(match self.refunded(key, policy) {
+        let lease = self.lease.take();
+        let base = self.refunded(key, policy);
+        if self.cover(lease, base.as_ref(), &working) {
+            self.change = None;
+            return;
+        }
+        self.owed = Some(match base {
             Some(base) => policy.counted_since(key, &base, working),
             None => working,
         });
     }
 
-    /// Returns the confirmed budget without the charge that is to be refunded.
+    /// Returns the budget as last seen, without the charge that is to be refunded.
     fn refunded(&self, key: &Key, policy: &Policy) -> Option<Budget> {
-        let budget = self.confirmed.budget.clone()?;
+        let budget = self.seen()?;
         Some(match &self.refund {
             Some(receipt) => policy.refund(key, budget, receipt),
             None => budget,
@@ -195,10 +213,11 @@ impl Cell {
     /// Discards the changes that Redis has not confirmed. If the filter has changed, the budget must be read again.
     fn roll_back(&mut self) {
         let is_filter_changed = self.change.take().is_some_and(|change| change.is_of_filter());
+        self.pending = 0.0;
         let seen = self.working.take().and_then(|budget| budget.seen);
         if self.read_at.is_none() || is_filter_changed || seen.is_some() != self.confirmed.filter.is_some() {
             return self.unload();
         }
-        self.working = self.confirmed.budget.clone().map(|budget| Budget { seen, ..budget });
+        self.working = self.seen().map(|budget| Budget { seen, ..budget });
     }
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod exceptions;
+mod leases;
 mod moving;
 mod outages;
 mod parallel;
