@@ -30,6 +30,10 @@ pub struct BudgetRow {
     pub allowed: Option<f64>,
     /// Period of the rate; null if the quota has none.
     pub period_seconds: Option<f64>,
+    /// Amount that this node has charged ahead to the shared budget, and not spent; it is not in the level. Missing if it
+    /// takes no lease of this budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_rest: Option<f64>,
     /// Largest amount that passes now in one event; null if the quota is not a number of units.
     pub room: Option<f64>,
     /// Time until one more unit passes, if nothing else is sent; 0 if it passes now; null if no time helps.
@@ -138,6 +142,7 @@ impl BudgetRow {
             owner: owner_fields(owner),
             unit: unit(limit, &quota),
             level: None,
+            lease_rest: None,
             allowed: Some(allowed).filter(|allowed| allowed.is_finite()),
             period_seconds: period(&quota).map(|period| period.as_secs_f64()),
             room: None,

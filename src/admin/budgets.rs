@@ -174,7 +174,8 @@ async fn budgets(
         let total = BudgetViews::new(policy, now).of(key.borrowed(), groups)?.total_key(key);
         let total = total.and_then(|key| states.get(&key).copied().flatten().or_else(|| store.state_in_memory(&key)));
         let subject = wanted.subject(&key.owner());
-        budget_row::describe(policy, (key, *state, total), (subject, groups), now)
+        let row = budget_row::describe(policy, (key, *state, total), (subject, groups), now)?;
+        Some(BudgetRow { lease_rest: store.rest_of_lease(key, now), ..row })
     };
     // A limit that does not apply is of interest only if it has charged the owner before.
     let is_foreign = |row: &BudgetRow| {

@@ -174,6 +174,9 @@ fn details(row: &BudgetRow, answer: &BudgetsAnswer) -> String {
         None if row.level.is_some() => parts.push("never charged".to_owned()),
         None => {}
     }
+    if let Some(rest) = row.lease_rest {
+        parts.push(format!("this node holds a lease with a rest of {}, which is not in the level", amount(rest)));
+    }
     if row.mode != "enforce" {
         parts.push(format!("mode {}: refuses nothing", row.mode));
     }
@@ -310,6 +313,7 @@ mod tests {
             owner: owner(&[("user", "alice")]),
             unit: "recipients".into(),
             level: Some(level),
+            lease_rest: None,
             allowed: Some(allowed),
             period_seconds: Some(86_400.0),
             room: Some((allowed - level).max(0.0)),

@@ -205,6 +205,7 @@ mod tests {
             owner: [("user".to_owned(), owner.to_owned())].into(),
             unit: "recipients".into(),
             level: Some(level),
+            lease_rest: None,
             allowed: Some(1_000.0),
             period_seconds: Some(86_400.0),
             room: Some(0.0),
