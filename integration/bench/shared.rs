@@ -4,6 +4,7 @@
 //! * throughput: 64 tasks of each node decide on random budgets of 100,000 users, by Zipf's law. The goals are 40,000
 //!   decisions a second of both nodes, and at most 25 µs of Redis' CPU time for each.
 //! * contention: the same tasks on 10 users.
+//! * a limit for all: the same tasks on one bucket, without and with leases.
 //! * latency: one task decides 100 times a second on ever other users. The goal is 0.2 ms for half of the decisions.
 //! * memory: octets that Redis takes for each budget.
 //!
@@ -66,6 +67,13 @@ impl Redis {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Returns the number of scripts since the last `config resetstat`.
+    fn scripts(&self) -> f64 {
+        let info = self.query(&["info", "commandstats"]);
+        let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+        line.split(',').next().unwrap().parse().unwrap()
+    }
+
     fn used_memory(&self) -> f64 {
         let info = self.query(&["info", "memory"]);
         let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
@@ -88,9 +96,13 @@ fn cpu(process: u32) -> Duration {
     Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second())
 }
 
-fn policy() -> Policy {
-    let quota = Quota::rate(Algorithm::Ewma, parse_rate("1M / 1d", Units::Things).unwrap(), None);
-    let limit = Limit::new("l", Count::Recipients, vec![Field::User], quota);
+/// Returns a limit for each user; or, if there are no users, a limit for all with these leases.
+fn policy(users: u64, lease: f64) -> Policy {
+    let algorithm = if users > 0 { Algorithm::Ewma } else { Algorithm::TokenBucket };
+    let quota = Quota::rate(algorithm, parse_rate("1G / 1d", Units::Things).unwrap(), None);
+    let per = if users > 0 { vec![Field::User] } else { Vec::new() };
+    let mut limit = Limit::new("l", Count::Recipients, per, quota);
+    (limit.algorithm, limit.lease) = (algorithm, Some(lease).filter(|lease| *lease > 0.0));
     Policy::new(vec![limit], AddressNormalizer::default(), Zone::default())
 }
 
@@ -99,7 +111,7 @@ fn asked(user: u64) -> PolicyRequest {
     PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], ..PolicyRequest::default() }
 }
 
-fn open(folder: &Path, node: &str) -> Arc<Store> {
+fn open(folder: &Path, node: &str, policy: Policy) -> Arc<Store> {
     let secret = folder.join(format!("secret-{node}"));
     std::fs::write(&secret, "a secret that all nodes have\n").unwrap();
     let shared = SharedOptions {
@@ -122,7 +134,7 @@ fn open(folder: &Path, node: &str) -> Arc<Store> {
         refusals: RefusalOptions::default(),
         outcomes: None,
     };
-    Arc::new(Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap())
+    Arc::new(Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap())
 }
 
 async fn admit(store: &Store, user: u64) {
@@ -140,7 +152,7 @@ async fn hammer(store: &Arc<Store>, users: u64) -> u64 {
             while began.elapsed() < LASTS {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let share = (random >> 11) as f64 / (1u64 << 53) as f64;
-                admit(&store, (users as f64).powf(share) as u64).await;
+                admit(&store, (users.max(1) as f64).powf(share) as u64).await;
                 decisions += 1;
             }
             decisions
@@ -156,13 +168,14 @@ async fn hammer(store: &Arc<Store>, users: u64) -> u64 {
 }
 
 /// Runs two nodes in processes of their own.
-fn two_nodes(redis: &Redis, users: u64) {
+fn two_nodes(redis: &Redis, users: u64, lease: f64) {
     let me = std::env::current_exe().unwrap();
+    redis.query(&["config", "resetstat"]);
     let before = cpu(redis.process.id());
     let began = Instant::now();
     let start = |node: &str| {
         let mut command = Command::new(&me);
-        command.args(["node", node]).arg(&redis.folder).arg(users.to_string());
+        command.args(["node", node]).arg(&redis.folder).args([users.to_string(), lease.to_string()]);
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
     let nodes = ["one", "two"].map(start);
@@ -177,9 +190,10 @@ fn two_nodes(redis: &Redis, users: u64) {
     }
     let of_redis = (cpu(redis.process.id()) - before).as_secs_f64();
     println!(
-        "two nodes, {TASKS} tasks each, {users} users: {:.0} decisions/s; CPU for each: Redis {:.1} µs, nodes {:.1} µs \
-         ({:.1} s in all)",
+        "two nodes, {TASKS} tasks each, {users} users, leases of {lease}: {:.0} decisions/s; {:.4} scripts for each; CPU \
+         for each: Redis {:.2} µs, nodes {:.1} µs ({:.1} s in all)",
         decisions / LASTS.as_secs_f64(),
+        redis.scripts() / decisions,
         of_redis * 1e6 / decisions,
         cpu_of_nodes * 1e6 / decisions,
         began.elapsed().as_secs_f64()
@@ -219,8 +233,8 @@ fn rspamd(redis: &Redis, plugin: &Path) {
     );
 }
 
-async fn node(name: &str, folder: &Path, users: u64) {
-    let store = open(folder, name);
+async fn node(name: &str, folder: &Path, users: u64, lease: f64) {
+    let store = open(folder, name, policy(users, lease));
     let before = cpu(std::process::id());
     let decisions = hammer(&store, users).await;
     println!("{decisions} {}", (cpu(std::process::id()) - before).as_secs_f64());
@@ -228,7 +242,7 @@ async fn node(name: &str, folder: &Path, users: u64) {
 }
 
 async fn latency(folder: &Path) {
-    let store = open(folder, "three");
+    let store = open(folder, "three", policy(1, 0.0));
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     let mut times = Vec::new();
     for n in 0..1_000 {
@@ -247,7 +261,7 @@ async fn latency(folder: &Path) {
 
 async fn memory(redis: &Redis) {
     redis.query(&["flushall"]);
-    let (before, store) = (redis.used_memory(), open(&redis.folder, "four"));
+    let (before, store) = (redis.used_memory(), open(&redis.folder, "four", policy(1, 0.0)));
     let fill = |task: u64| {
         let store = store.clone();
         tokio::spawn(async move {
@@ -272,8 +286,9 @@ fn main() {
     match arguments[..] {
         // `cargo test --benches` only checks that the benchmark starts.
         ["--test", ..] => return,
-        ["node", name, folder, users] => {
-            return runtime.block_on(node(name, Path::new(folder), users.parse().unwrap()));
+        ["node", name, folder, users, lease] => {
+            let (users, lease) = (users.parse().unwrap(), lease.parse().unwrap());
+            return runtime.block_on(node(name, Path::new(folder), users, lease));
         }
         _ => {}
     }
@@ -282,8 +297,11 @@ fn main() {
     if let ["rspamd", plugin] = arguments[..] {
         rspamd(&redis, Path::new(plugin));
     }
-    two_nodes(&redis, 100_000);
-    two_nodes(&redis, 10);
+    two_nodes(&redis, 100_000, 0.0);
+    two_nodes(&redis, 10, 0.0);
+    for lease in [0.0, 100.0, 10_000.0] {
+        two_nodes(&redis, 0, lease);
+    }
     runtime.block_on(latency(folder.path()));
     runtime.block_on(memory(&redis));
 }
