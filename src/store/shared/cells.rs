@@ -314,35 +314,6 @@ impl Inner {
         receivers
     }
 
-    /// Puts these budgets into one group of the batch that is being collected, and returns its index.
-    fn join<'k>(&mut self, keys: impl Iterator<Item = KeyRef<'k>> + Clone) -> usize {
-        let present = keys.clone().find_map(|key| self.cells.get(key.text())?.group);
-        let target = present.unwrap_or_else(|| {
-            self.collecting.push(Group::default());
-            self.collecting.len() - 1
-        });
-        for key in keys {
-            let Some((owned, cell)) = self.cells.get_key_value(key.text()) else { continue };
-            match cell.group {
-                Some(group) if group == target => {}
-                Some(group) => {
-                    let merged = std::mem::take(&mut self.collecting[group]);
-                    for key in &merged.cells {
-                        self.cells.get_mut(key).into_iter().for_each(|cell| cell.group = Some(target));
-                    }
-                    self.collecting[target].cells.extend(merged.cells);
-                    self.collecting[target].waiting.extend(merged.waiting);
-                    self.collecting[target].spent.extend(merged.spent);
-                }
-                None => {
-                    self.collecting[target].cells.push(owned.clone());
-                    self.cells.get_mut(key.text()).into_iter().for_each(|cell| cell.group = Some(target));
-                }
-            }
-        }
-        target
-    }
-
     /// Drops cells that were not used recently and that Redis has, if there are many cells.
     fn sweep(&mut self) {
         if self.cells.len() < self.sweep_at {

@@ -5,7 +5,7 @@ use crate::engine::State;
 use crate::engine::distinct::Filter;
 use crate::engine::lease::Lease;
 use crate::policy::Lifetime;
-use crate::policy::budgets::{Budget, Change, Key};
+use crate::policy::budgets::{Budget, Change, Key, KeyRef};
 use crate::store::journal;
 use crate::store::shared::names::{Names, Reach};
 use crate::store::shared::value::{FilterExtent, Stored};
@@ -115,6 +115,35 @@ impl Cells {
 }
 
 impl Inner {
+    /// Puts these budgets into one group of the batch that is being collected, and returns its index.
+    pub(super) fn join<'k>(&mut self, keys: impl Iterator<Item = KeyRef<'k>> + Clone) -> usize {
+        let present = keys.clone().find_map(|key| self.cells.get(key.text())?.group);
+        let target = present.unwrap_or_else(|| {
+            self.collecting.push(Group::default());
+            self.collecting.len() - 1
+        });
+        for key in keys {
+            let Some((owned, cell)) = self.cells.get_key_value(key.text()) else { continue };
+            match cell.group {
+                Some(group) if group == target => {}
+                Some(group) => {
+                    let merged = std::mem::take(&mut self.collecting[group]);
+                    for key in &merged.cells {
+                        self.cells.get_mut(key).into_iter().for_each(|cell| cell.group = Some(target));
+                    }
+                    self.collecting[target].cells.extend(merged.cells);
+                    self.collecting[target].waiting.extend(merged.waiting);
+                    self.collecting[target].spent.extend(merged.spent);
+                }
+                None => {
+                    self.collecting[target].cells.push(owned.clone());
+                    self.cells.get_mut(key.text()).into_iter().for_each(|cell| cell.group = Some(target));
+                }
+            }
+        }
+        target
+    }
+
     fn send(&mut self, index: usize, by_tag: bool) -> Vec<Part> {
         let mut parts: BTreeMap<(Reach, u64), Vec<SentCell>> = BTreeMap::new();
         let Group { cells, spent, .. } = &mut self.flying[index];
