@@ -147,8 +147,9 @@ impl Terms {
         let mut all = [one, other].into_iter().flatten().map(parts).filter(|(rest, _)| *rest > 0.0);
         let (rest, end) = all.next()?;
         let (rest, end) = all.next().map_or((rest, end), |(more, other)| {
-            // Both could lie where the first of them ends, or drain from now on.
-            (rest + more, end.min(other).max((rest + more).min(end.max(other))))
+            // Both could lie where the first of them ends. But they do not overlap, so that not more than what drains from
+            // now on can be missing.
+            (rest + more, end.min(other).max(rest + more))
         });
         Some(Lease::new(rest, end, now))
     }
@@ -302,6 +303,16 @@ mod tests {
         }
         assert!(!site.charge(0, 1.0, at(0)));
         assert_eq!(site.highest(), BURST);
+    }
+
+    /// The places of refunds are unknown, but nothing of them is lost.
+    #[test]
+    fn refunds_that_a_lease_cannot_take_are_not_lost() {
+        let mut site = Site::new(0.0, 0.0);
+        (0..4).for_each(|_| assert!(site.charge(0, 25.0, at(0))));
+        (0..3).for_each(|_| site.act(&Act::Refund(0, 0), at(0)));
+        site.act(&Act::GiveBack(0), at(0));
+        assert!(site.charge(1, 75.0, at(0)) && !site.charge(1, 1.0, at(0)));
     }
 
     #[test]

@@ -36,12 +36,6 @@ const OWED_AT_ONCE: usize = 500;
 /// Reason for degraded health while the charges made without Redis are not in Redis.
 const CATCHING_UP: &str = "what was counted meanwhile is still to be added";
 
-/// End of the use of a connection.
-enum Ended {
-    Stopped,
-    Failed,
-}
-
 impl Sender {
     pub fn start(core: Arc<Core>) -> Self {
         let (stop, mut stopped) = oneshot::channel();
@@ -70,7 +64,8 @@ async fn run(core: &Arc<Core>, shared: &SharedBudgets, stopped: &mut oneshot::Re
         match opened {
             Ok(Ok(connection)) => {
                 failures = 0;
-                if let Ended::Stopped = serve(core, shared, connection, stopped).await {
+                serve(core, shared, connection, stopped).await;
+                if stopped.is_terminated() {
                     return;
                 }
             }
@@ -86,13 +81,8 @@ async fn run(core: &Arc<Core>, shared: &SharedBudgets, stopped: &mut oneshot::Re
     }
 }
 
-/// Sends changes over a connection, until it fails.
-async fn serve(
-    core: &Arc<Core>,
-    shared: &SharedBudgets,
-    connection: Connection,
-    stopped: &mut oneshot::Receiver<()>,
-) -> Ended {
+/// Sends changes over a connection, until it fails, or until the task is stopped and has sent everything.
+async fn serve(core: &Arc<Core>, shared: &SharedBudgets, connection: Connection, stopped: &mut oneshot::Receiver<()>) {
     let _ = shared.take_failure();
     shared.set_connection(Some(connection.clone()));
     let owing = shared.cells.set_back(&core.policy());
@@ -107,7 +97,7 @@ async fn serve(
             }
         });
     }
-    let (mut is_stopping, mut is_due) = (false, true);
+    let mut is_due = true;
     let mut exchanges = tokio::time::interval(EXCHANGE_INTERVAL);
     exchanges.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -134,7 +124,7 @@ async fn serve(
         }
         if is_due {
             is_due = false;
-            look_after_leases(core, shared, is_stopping);
+            look_after_leases(core, shared, stopped.is_terminated());
             // Transactions wait meanwhile. If one has waited for too long, it ends the exchange.
             let exchanged = tokio::select! {
                 exchanged = exchange(core, shared, &connection) => exchanged,
@@ -144,15 +134,20 @@ async fn serve(
                 return leave(core, shared, None, reason);
             }
         }
-        if is_stopping && !shared.cells.is_collecting() {
-            return Ended::Stopped;
+        if stopped.is_terminated() && !shared.cells.is_collecting() {
+            // A budget that another node has changed must be read before the rest of its lease can be returned.
+            let leased = shared.cells.leased();
+            if leased.is_empty() {
+                return;
+            }
+            load(core.clone(), leased).await;
         }
         tokio::select! {
             () = shared.cells.work.notified() => {}
             () = shared.exceptions.work.notified() => is_due = true,
             _ = exchanges.tick() => is_due = true,
             reason = shared.failure() => return leave(core, shared, None, reason),
-            _ = &mut *stopped, if !is_stopping => (is_stopping, is_due) = (true, true),
+            _ = &mut *stopped, if !stopped.is_terminated() => is_due = true,
         }
     }
 }
@@ -187,11 +182,10 @@ async fn exchange(core: &Core, shared: &SharedBudgets, connection: &Connection) 
 }
 
 /// Makes transactions go on without Redis. Records the reason first, so that no transaction goes on before.
-fn leave(core: &Core, shared: &SharedBudgets, batch: Option<Batch>, reason: String) -> Ended {
+fn leave(core: &Core, shared: &SharedBudgets, batch: Option<Batch>, reason: String) {
     record(core, Err(reason));
     shared.set_connection(None);
     shared.cells.set_away(batch, &core.policy());
-    Ended::Failed
 }
 
 /// Sends a batch, and returns the replies to the parts of each group. Returns an error with the reason if Redis has not

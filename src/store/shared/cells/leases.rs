@@ -121,18 +121,29 @@ impl Inner {
         spent
     }
 
-    /// Puts back what a transaction that runs again has spent of a lease.
+    /// Puts back what a transaction that runs again has spent of a lease. If Redis has to be told, and another node is
+    /// faster, it is put back again.
     pub(super) fn unspend(&mut self, key: &Key, amount: f64) {
         let Some(cell) = self.cells.get_mut(key) else { return };
         let is_settled = cell.is_settled();
-        let (Some(terms), Some(budget)) = (cell.terms, &mut cell.working) else { return };
+        let Some(terms) = cell.terms else { return };
+        let Some(budget) = &mut cell.working else {
+            // The budget is read again, and its state then follows from the lease.
+            let now = cell.confirmed.budget.as_ref().map(|budget| budget.state.at);
+            cell.lease = cell.lease.map(|lease| {
+                let now = now.map_or(lease.at(), |now| now.max(lease.at()));
+                terms.with_rest(lease, terms.left(Some(lease), now) + amount, now)
+            });
+            return;
+        };
         budget.state.level = (budget.state.level - amount).max(0.0);
         match terms.spend(cell.lease, -amount, budget.state.at) {
             Some(lease) if is_settled => cell.lease = Some(lease),
             _ => {
                 cell.pending -= amount;
                 cell.change.get_or_insert_default();
-                self.join(std::iter::once(key.borrowed()));
+                let group = self.join(std::iter::once(key.borrowed()));
+                self.collecting[group].spent.push((key.clone(), amount));
             }
         }
     }
