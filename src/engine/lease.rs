@@ -56,6 +56,11 @@ impl Lease {
         self.end.at
     }
 
+    /// Returns the lease with this time, if its own time is later.
+    pub fn not_after(self, now: Timestamp) -> Self {
+        Self { end: State { at: self.end.at.min(now), ..self.end }, ..self }
+    }
+
     /// Returns the amount that is left at the time of the lease. [`Terms::left`] returns it for later times.
     pub fn left(&self) -> f64 {
         self.rest.min(self.end.level)

@@ -7,8 +7,8 @@
 //! the text of the key, perhaps sealed. All numbers are little-endian.
 //!
 //! The version changes with every write, so that two different writes never look alike, even if they write the same
-//! state; see also `step` in `cells::batch`. It begins with the time of the first write in microseconds, so that a budget that has expired and begins anew
-//! does not repeat a version.
+//! state; see also `step` in `cells::batch`. It begins with the time of the first write in microseconds, so that a
+//! budget that has expired and begins anew does not repeat a version.
 
 use crate::engine::State;
 use crate::engine::lease::Lease;

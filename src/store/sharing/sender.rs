@@ -156,7 +156,15 @@ async fn serve(core: &Arc<Core>, shared: &SharedBudgets, connection: Connection,
 /// another node, and knows how full they are.
 fn look_after_leases(core: &Arc<Core>, shared: &SharedBudgets, is_stopping: bool) {
     shared.cells.return_leases(is_stopping);
+    show_rests(core, shared);
     let leased = shared.cells.leased();
+    if !leased.is_empty() && !is_stopping {
+        tokio::spawn(load(core.clone(), leased));
+    }
+}
+
+/// Shows the rests of the leases in the metrics.
+fn show_rests(core: &Core, shared: &SharedBudgets) {
     let now = core.cache.latest().unwrap_or(Timestamp::from_micros(0));
     let mut rests: BTreeMap<&str, f64> = BTreeMap::new();
     let policy = core.policy();
@@ -165,9 +173,6 @@ fn look_after_leases(core: &Arc<Core>, shared: &SharedBudgets, is_stopping: bool
     }
     for (limit, rest) in rests {
         core.metrics.state.lease_rest.with_label_values(&[limit]).set(rest as i64);
-    }
-    if !leased.is_empty() && !is_stopping {
-        tokio::spawn(load(core.clone(), leased));
     }
 }
 
@@ -186,6 +191,7 @@ fn leave(core: &Core, shared: &SharedBudgets, batch: Option<Batch>, reason: Stri
     record(core, Err(reason));
     shared.set_connection(None);
     shared.cells.set_away(batch, &core.policy());
+    show_rests(core, shared);
 }
 
 /// Sends a batch, and returns the replies to the parts of each group. Returns an error with the reason if Redis has not

@@ -170,7 +170,8 @@ impl Cell {
             (Some(change), Some(budget)) => {
                 let version = self.confirmed.next_version(budget.state.at);
                 let (filter, extent) = self.filter_write(version, budget, change);
-                let (bucket, after) = self.bucket_after(budget.state, change, charged);
+                let all_charged = charged + self.owed_amount(budget.state.at);
+                let (bucket, after) = self.bucket_after(budget.state, change, all_charged);
                 lease = after;
                 let (state, times) = (bucket.state, budget.times.clone());
                 let stored = Stored { version, state, filter: extent, times, returned: bucket.returned };

@@ -41,8 +41,12 @@ impl Cells {
             }
         }
         for (key, terms) in &inner.leased {
-            let cell = inner.cells.get_mut(key).filter(|cell| cell.terms.is_some());
-            cell.into_iter().for_each(|cell| cell.terms = Some(*terms));
+            let Some(cell) = inner.cells.get_mut(key).filter(|cell| cell.terms.is_some()) else { continue };
+            if cell.terms.is_some_and(|former| former.rule != terms.rule) {
+                // With another rate, the place of the lease in the bucket would be unknown.
+                cell.give_up_lease();
+            }
+            cell.terms = Some(*terms);
         }
     }
 
@@ -199,6 +203,9 @@ impl Cell {
 
     /// Charges to the lease what a transaction has charged since this state. Returns the amount, if the lease covers it.
     fn spend(&mut self, before: Option<State>, now: Timestamp, began: Instant) -> Option<f64> {
+        if self.flight.is_none() {
+            self.heal(now);
+        }
         let (terms, change) = (self.terms?, self.change.as_ref()?);
         let level = |state: Option<State>| state.map_or(0.0, |state| terms.level(state, now));
         let amount = level(self.working.as_ref().map(|budget| budget.state)) - level(before);
@@ -240,16 +247,6 @@ impl Cell {
         if self.returns { (terms.give_back(&bucket, lease, now), None) } else { (bucket, lease) }
     }
 
-    /// Takes the lease that Redis has confirmed. If the transactions run again (`is_valid` is false), what they have
-    /// charged becomes a part of the lease.
-    pub(super) fn take_lease(&mut self, lease: Option<Lease>, charged: f64, is_valid: bool) {
-        let (Some(terms), Some(budget)) = (self.terms, &self.confirmed.budget) else { return };
-        let now = budget.state.at;
-        let again = |lease| terms.with_rest(lease, terms.left(Some(lease), now) + charged, now);
-        self.lease = if is_valid { lease } else { lease.map(again) };
-        self.returns &= self.lease.is_some();
-    }
-
     /// Ends the lease if the bucket in Redis cannot contain it: it was reset, or Redis has lost it.
     pub(super) fn end_lost_lease(&mut self) {
         let (Some(terms), Some(lease)) = (self.terms, self.lease) else { return };
@@ -260,20 +257,27 @@ impl Cell {
         }
     }
 
-    /// Counts what this node owes as charged.
-    pub(super) fn add_owed(&mut self) {
-        if let (Some(terms), Some(owed), Some(working)) = (self.terms, &self.owed, &self.working) {
-            self.pending += terms.level(owed.state, working.state.at);
+    /// Returns what this node owes, as an amount to be charged at this time.
+    pub(super) fn owed_amount(&self, now: Timestamp) -> f64 {
+        let (Some(terms), Some(owed)) = (self.terms, &self.owed) else { return 0.0 };
+        terms.level(owed.state, now)
+    }
+
+    /// Gives up the lease: its rest stays charged in Redis, and counts as charged for this node, too.
+    pub(super) fn give_up_lease(&mut self) {
+        let (Some(terms), Some(lease)) = (self.terms, self.lease.take()) else { return };
+        self.returns = false;
+        if let Some(budget) = &mut self.working {
+            budget.state.level += terms.left(Some(lease), budget.state.at);
         }
     }
 
-    /// Charges to the lease what this node has counted without Redis. `base` is the budget without the rest of the lease.
-    /// Returns whether the lease covers all.
-    pub(super) fn cover(&mut self, lease: Option<Lease>, base: Option<&Budget>, working: &Budget) -> bool {
-        let (Some(terms), Some(lease), Some(base)) = (self.terms, lease, base) else { return false };
-        let now = working.state.at.max(base.state.at);
-        let rest = terms.level(base.state, now) - terms.level(working.state, now);
-        self.lease = Some(terms.with_rest(lease, rest.max(0.0), now));
-        rest >= 0.0
+    /// Lets no time be ahead of `now`: a clock was wrong, and the bucket would not drain until that time.
+    fn heal(&mut self, now: Timestamp) {
+        let Some(budget) = self.confirmed.budget.as_mut().filter(|budget| budget.state.at > now) else { return };
+        budget.state.at = now;
+        for lease in [&mut self.lease, &mut self.confirmed.returned] {
+            *lease = lease.map(|lease| lease.not_after(now));
+        }
     }
 }

@@ -88,7 +88,6 @@ impl Inner {
             (Some(stored), Some(owed)) => Some(policy.merge(key, stored, owed)),
             (stored, owed) => stored.or(owed),
         };
-        cell.add_owed();
         cell.paid = cell.working.as_ref().map(|budget| budget.state);
         let turned = cell.owed.as_ref().is_some_and(|owed| owed.seen.is_some());
         cell.change.get_or_insert_default().turned |= turned;

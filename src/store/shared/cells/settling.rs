@@ -31,7 +31,12 @@ impl Cells {
             for (part, reply) in parts.into_iter().zip(replies) {
                 match reply {
                     Reply::NotSent => part.0.into_iter().for_each(|sent| inner.take_back(sent)),
-                    Reply::Done => part.0.into_iter().for_each(|sent| inner.confirm(sent, is_valid, batch.sent_at)),
+                    Reply::Done => {
+                        // What was charged to a lease's budget for transactions that run again is put back.
+                        let again = |sent: &&SentCell| !is_valid && sent.charged != 0.0;
+                        spent.extend(part.0.iter().filter(again).map(|sent| (sent.key.clone(), sent.charged)));
+                        part.0.into_iter().for_each(|sent| inner.confirm(sent, is_valid, batch.sent_at));
+                    }
                     Reply::Conflict(states) => {
                         let states = part.0.into_iter().zip(states);
                         states.for_each(|(sent, state)| inner.correct(sent, state.as_deref(), batch.sent_at));
@@ -67,6 +72,8 @@ impl Cells {
         }
         for (key, cell) in &mut inner.cells {
             (cell.group, cell.flight, cell.pending) = (None, None, 0.0);
+            // It is not known whether Redis still has the lease when it is back.
+            cell.give_up_lease();
             cell.use_last_seen(key, policy);
         }
         let groups = std::mem::take(&mut inner.flying).into_iter().chain(std::mem::take(&mut inner.collecting));
@@ -100,7 +107,8 @@ impl Inner {
             (cell.owed, cell.refund) = (None, None);
         }
         if cell.terms.is_some() {
-            cell.take_lease(sent.lease, sent.charged, is_valid);
+            cell.lease = sent.lease;
+            cell.returns &= cell.lease.is_some();
             return self.forget_terms(&sent.key);
         }
         // A filter cannot forget a value: the transaction then finds its value known, and this charge stays.
@@ -189,13 +197,7 @@ impl Cell {
     /// Notes what this node has counted and Redis does not have.
     fn owe(&mut self, key: &Key, policy: &Policy) {
         let Some(working) = self.working.take().filter(|_| self.change.is_some()) else { return };
-        let lease = self.lease.take();
-        let base = self.refunded(key, policy);
-        if self.cover(lease, base.as_ref(), &working) {
-            self.change = None;
-            return;
-        }
-        self.owed = Some(match base {
+        self.owed = Some(match self.refunded(key, policy) {
             Some(base) => policy.counted_since(key, &base, working),
             None => working,
         });
