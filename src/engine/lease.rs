@@ -135,12 +135,6 @@ impl Terms {
         Bucket { state, returned: self.joined(bucket.returned, lease, now) }
     }
 
-    /// Returns whether the bucket can still contain a lease. After a reset it cannot.
-    pub fn contains(&self, bucket: Option<State>, lease: &Lease, now: Timestamp) -> bool {
-        let level = bucket.map_or(0.0, |state| self.level(state, now));
-        level + self.rounding() >= self.level(lease.end, now)
-    }
-
     /// Returns the difference of two levels that can be a rounding error.
     pub fn rounding(&self) -> f64 {
         self.rule.burst() * ROUNDING
@@ -272,9 +266,6 @@ mod tests {
                 site.act(&act, at(now));
                 let highest = site.highest();
                 prop_assert!(highest <= BURST * (1.0 + ROUNDING), "{act:?} at {now}: {highest}");
-                for lease in site.leases.iter().flatten() {
-                    prop_assert!(site.terms.contains(Some(site.bucket.state), lease, at(now)), "{act:?} at {now}");
-                }
             }
         }
 
@@ -334,15 +325,5 @@ mod tests {
         assert!(site.charge(0, 50.0, at(0)));
         site.act(&Act::Kill(0), at(0));
         assert!(!site.charge(1, 30.0, at(29_000)) && site.charge(1, 30.0, at(30_000)));
-    }
-
-    #[test]
-    fn a_lease_ends_with_a_reset() {
-        let mut site = Site::new(1.0, 50.0);
-        assert!(site.charge(0, 1.0, at(0)));
-        let lease = site.leases[0].unwrap();
-        assert!(site.terms.contains(Some(site.bucket.state), &lease, at(5_000)));
-        assert!(!site.terms.contains(Some(State { at: at(1), level: 0.0 }), &lease, at(5_000)));
-        assert!(!site.terms.contains(None, &lease, at(5_000)));
     }
 }

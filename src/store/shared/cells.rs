@@ -80,6 +80,8 @@ struct Cell {
     /// Terms of the leases; `None` if this node takes none of this budget, and has none.
     terms: Option<Terms>,
     lease: Option<Lease>,
+    /// Version with which the bucket of the lease began.
+    lease_began: u64,
     /// Amount that the changes since the confirmed state, or since the state that is on its way, have charged. Only for a
     /// budget with terms.
     pending: f64,
@@ -96,6 +98,8 @@ pub struct Confirmed {
     pub version: u64,
     pub budget: Option<Budget>,
     pub filter: Option<FilterExtent>,
+    /// See [`Stored::began`](super::value::Stored::began).
+    pub began: u64,
     /// Rests of leases that nodes have returned. They count as charged.
     pub returned: Option<Lease>,
 }
@@ -342,6 +346,7 @@ impl Cell {
             recently_used: true,
             terms: None,
             lease: None,
+            lease_began: 0,
             pending: 0.0,
             returns: false,
             lease_used_at: None,

@@ -3,8 +3,9 @@
 //! The octets are: the version (u64), flags (u8), the time (i64, microseconds) and the level (f64) of the state; if the
 //! budget has a filter, the version at which the filter was last written as a whole (u64) and the octets of its log that
 //! belong to this state (u32); if the limit measures regularity, the number of times (u16) and the times (i64); if nodes
-//! have returned rests of leases, their amount and their end as a level (two f64), valid at the time of the state; at last
-//! the text of the key, perhaps sealed. All numbers are little-endian.
+//! take leases, the version with which the bucket began (u64), and the rests that nodes have returned: their amount and
+//! their end as a level (two f64), valid at the time of the state; at last the text of the key, perhaps sealed. All
+//! numbers are little-endian.
 //!
 //! The version changes with every write, so that two different writes never look alike, even if they write the same
 //! state; see also `step` in `cells::batch`. It begins with the time of the first write in microseconds, so that a
@@ -23,6 +24,9 @@ pub struct Stored {
     pub state: State,
     pub filter: Option<FilterExtent>,
     pub times: Option<Arc<Times>>,
+    /// Version with which the bucket began: that of its first write, or of its last reset. A lease is valid as long as
+    /// this number is the same. 0: nodes take no leases.
+    pub began: u64,
     /// Rests of leases that nodes have returned, at the time of the state.
     pub returned: Option<Lease>,
 }
@@ -41,7 +45,7 @@ pub const VERSION_OCTETS: usize = 8;
 
 const FILTER: u8 = 1;
 const TIMES: u8 = 2;
-const RETURNED: u8 = 4;
+const LEASES: u8 = 4;
 
 impl Stored {
     /// Encodes the state, followed by the text of the key.
@@ -49,7 +53,7 @@ impl Stored {
         let mut out = Vec::with_capacity(VERSION_OCTETS + 32 + text.len());
         let flags = self.filter.map_or(0, |_| FILTER)
             | self.times.as_ref().map_or(0, |_| TIMES)
-            | self.returned.map_or(0, |_| RETURNED);
+            | if self.began == 0 { 0 } else { LEASES };
         out.extend_from_slice(&self.version.to_le_bytes());
         out.push(flags);
         out.extend_from_slice(&self.state.at.micros().to_le_bytes());
@@ -63,7 +67,9 @@ impl Stored {
             out.extend_from_slice(&(times.iter().len() as u16).to_le_bytes());
             times.iter().for_each(|time| out.extend_from_slice(&time.micros().to_le_bytes()));
         }
-        if let Some((rest, end)) = self.returned.map(|returned| returned.parts()) {
+        if self.began != 0 {
+            let (rest, end) = self.returned.map_or((0.0, 0.0), |returned| returned.parts());
+            out.extend_from_slice(&self.began.to_le_bytes());
             out.extend_from_slice(&rest.to_le_bytes());
             out.extend_from_slice(&end.to_le_bytes());
         }
@@ -76,7 +82,7 @@ impl Stored {
         let bytes = &mut bytes;
         let version = u64::from_le_bytes(take(bytes)?);
         let [flags] = take(bytes)?;
-        if flags & !(FILTER | TIMES | RETURNED) != 0 {
+        if flags & !(FILTER | TIMES | LEASES) != 0 {
             return None;
         }
         let at = Timestamp::from_micros(i64::from_le_bytes(take(bytes)?));
@@ -93,11 +99,13 @@ impl Stored {
                 Some(Arc::new(Times::new((0..count).map(time).collect::<Option<_>>()?)))
             }
         };
-        let returned = match flags & RETURNED {
-            0 => None,
-            _ => Some(Lease::new(f64::from_le_bytes(take(bytes)?), f64::from_le_bytes(take(bytes)?), at)),
-        };
-        Some((Self { version, state: State { at, level }, filter, times, returned }, bytes))
+        let (mut began, mut returned) = (0, None);
+        if flags & LEASES != 0 {
+            began = u64::from_le_bytes(take(bytes)?);
+            let (rest, end) = (f64::from_le_bytes(take(bytes)?), f64::from_le_bytes(take(bytes)?));
+            returned = Some(Lease::new(rest, end, at)).filter(|_| rest > 0.0);
+        }
+        Some((Self { version, state: State { at, level }, filter, times, began, returned }, bytes))
     }
 }
 
@@ -123,14 +131,14 @@ mod tests {
             version in any::<u64>(), at in any::<i64>(), level in -1e300f64..1e300,
             filter in proptest::option::of((any::<u64>(), any::<u32>())),
             times in proptest::option::of(proptest::collection::vec(any::<i64>(), 0..40)),
-            returned in proptest::option::of((0.0f64..1e300, 0.0f64..1e300)),
+            began in 0u64..3, returned in proptest::option::of((1e-300f64..1e300, 0.0f64..1e300)),
             text in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
             let times = times.map(|times| Arc::new(Times::new(times.into_iter().map(Timestamp::from_micros).collect())));
             let filter = filter.map(|(base, log)| FilterExtent { base, log });
             let at = Timestamp::from_micros(at);
-            let returned = returned.map(|(rest, end)| Lease::new(rest, end, at));
-            let stored = Stored { version, state: State { at, level }, filter, times, returned };
+            let returned = returned.filter(|_| began != 0).map(|(rest, end)| Lease::new(rest, end, at));
+            let stored = Stored { version, state: State { at, level }, filter, times, began, returned };
             let bytes = stored.encode(&text);
             prop_assert_eq!(Stored::decode(&bytes), Some((stored, &text[..])));
         }

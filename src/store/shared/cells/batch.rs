@@ -174,7 +174,12 @@ impl Cell {
                 let (bucket, after) = self.bucket_after(budget.state, change, all_charged);
                 lease = after;
                 let (state, times) = (bucket.state, budget.times.clone());
-                let stored = Stored { version, state, filter: extent, times, returned: bucket.returned };
+                let began = match self.terms {
+                    None => 0,
+                    Some(_) if change.turned || self.confirmed.began == 0 => version,
+                    Some(_) => self.confirmed.began,
+                };
+                let stored = Stored { version, state, filter: extent, times, began, returned: bucket.returned };
                 let lifetime = self.lifetime.of(state.level);
                 let write = Write { state: stored.encode(&self.names.text), lifetime, filter };
                 (Some(write), Confirmed::of(Some(stored)))
@@ -233,7 +238,7 @@ impl SentCell {
             None => (FilterWrite::None, None),
         };
         let (state, times) = (budget.state, budget.times.clone());
-        let stored = Stored { version, state, filter: extent, times, returned: None };
+        let stored = Stored { version, state, filter: extent, times, began: 0, returned: None };
         let write = Write { state: stored.encode(&names.text), lifetime: lifetime.of(budget.state.level), filter };
         let (write, after) = (Some(write), Confirmed::of(Some(stored)));
         let (change, before, lease) = (None, None, None);

@@ -247,14 +247,9 @@ impl Cell {
         if self.returns { (terms.give_back(&bucket, lease, now), None) } else { (bucket, lease) }
     }
 
-    /// Ends the lease if the bucket in Redis cannot contain it: it was reset, or Redis has lost it.
+    /// Ends the lease if the bucket has begun anew: it was reset, or Redis has lost it.
     pub(super) fn end_lost_lease(&mut self) {
-        let (Some(terms), Some(lease)) = (self.terms, self.lease) else { return };
-        let state = self.confirmed.budget.as_ref().map(|budget| budget.state);
-        let now = state.map_or(lease.at(), |state| state.at.max(lease.at()));
-        if !terms.contains(state, &lease, now) {
-            self.lease = None;
-        }
+        self.lease = self.lease.filter(|_| self.confirmed.began == self.lease_began);
     }
 
     /// Returns what this node owes, as an amount to be charged at this time.

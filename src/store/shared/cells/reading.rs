@@ -138,7 +138,7 @@ impl Confirmed {
     }
 
     pub(super) fn of(stored: Option<Stored>) -> Self {
-        let Some(Stored { version, state, filter, times, returned }) = stored else { return Self::default() };
-        Self { version, budget: Some(Budget { state, seen: None, times }), filter, returned }
+        let Some(Stored { version, state, filter, times, began, returned }) = stored else { return Self::default() };
+        Self { version, budget: Some(Budget { state, seen: None, times }), filter, began, returned }
     }
 }

@@ -107,7 +107,7 @@ impl Inner {
             (cell.owed, cell.refund) = (None, None);
         }
         if cell.terms.is_some() {
-            cell.lease = sent.lease;
+            (cell.lease, cell.lease_began) = (sent.lease, cell.confirmed.began);
             cell.returns &= cell.lease.is_some();
             return self.forget_terms(&sent.key);
         }

@@ -76,6 +76,20 @@ async fn a_reset_ends_the_leases_of_all_nodes() {
     close(nodes).await;
 }
 
+/// The level alone does not show the reset.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_from_before_a_reset_ends_if_the_level_is_the_same_again() {
+    let redis = Redis::launch().await;
+    let nodes = redis.nodes(2, &limits(1_000.0));
+    assert_eq!(admit(&nodes[0], "alice", 1, at(0)).await, 1);
+    let because = (By::Administrator("root".into()), "".into());
+    nodes[1].reset(("all", &Owner::from_stored("")), Loaded::reset, because, at(0)).await.unwrap();
+    assert_eq!(admit(&nodes[1], "alice", 1, at(0)).await, 1);
+    until(|| rest(&nodes[0]) == 0.0).await;
+    assert_eq!((level(&nodes[1]).await, rest(&nodes[1])), (1.0, LEASE));
+    close(nodes).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_without_leases_returns_the_rest() {
     let redis = Redis::launch().await;
