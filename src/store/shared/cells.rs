@@ -378,3 +378,6 @@ impl Cell {
 fn lifetimes(policy: &Policy) -> HashMap<String, Lifetime> {
     policy.stored_kinds().map(|(kind, stored)| (kind, stored.lifetime())).collect()
 }
+
+#[cfg(test)]
+mod tests;
