@@ -161,6 +161,31 @@ fn what_a_node_owes_is_charged_although_its_group_runs_again() {
     assert_eq!(site.charged(&[&one]), 21.0);
 }
 
+/// The part of all is written, and that of the user is not. Another node takes what was refunded before it is put back.
+#[test]
+fn a_refund_that_runs_again_refunds_once() {
+    let mut site = Site::new(SLOW, true);
+    let (one, other) = (site.node(), site.node());
+    site.charge(&one, &["user", "all"], 100.0, 0);
+    site.send(&one);
+    one.return_leases(true);
+    site.send(&one);
+    site.read(&other);
+    site.charge(&other, &["user"], 1.0, 0);
+    site.send(&other);
+    site.charge(&one, &["user", "all"], -5.0, 0);
+    let batch = one.take_batch(true).unwrap();
+    site.finish(&one, batch);
+    site.read(&other);
+    site.charge(&other, &["all"], 15.0, 0);
+    site.send(&other);
+    site.send(&one);
+    site.read(&one);
+    site.charge(&one, &["user", "all"], -5.0, 0);
+    site.send(&one);
+    assert_eq!(site.charged(&[&one, &other]), 100.0 + 15.0 - 5.0);
+}
+
 /// A decision runs again, and meanwhile its lease has changed so that Redis has to be told. Another node is faster there,
 /// too.
 #[test]
