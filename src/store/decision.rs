@@ -63,4 +63,8 @@ impl Transaction for Decision<'_> {
         self.created.clear();
         self.slots = SessionSlots::none(self.core);
     }
+
+    fn can_be_refused(&self) -> bool {
+        self.asked.events.iter().any(|event| event.stage().is_some())
+    }
 }

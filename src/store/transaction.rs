@@ -13,6 +13,12 @@ pub trait Transaction {
     /// Undoes the effects of the last run, if there was one, except those on the budgets. The store calls this before it
     /// runs the transaction again. No lock of the store is held meanwhile.
     fn undo(&mut self) {}
+
+    /// Returns whether the caller can refuse what the transaction is for, with a temporary error. Charges of what has
+    /// happened, and refunds, must not be lost: the store does not give them up when other nodes are faster.
+    fn can_be_refused(&self) -> bool {
+        false
+    }
 }
 
 /// A closure changes nothing but the budgets.

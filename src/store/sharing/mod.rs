@@ -18,15 +18,16 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::time::timeout;
 
-/// Runs a transaction on these budgets, until Redis has its changes or cannot be used.
+/// Runs a transaction on these budgets, until Redis has its changes or cannot be used. If other nodes change the budgets
+/// all the time, it gives up a transaction that can be refused.
 pub async fn transact<T: Transaction>(
     core: &Arc<Core>,
     shared: &SharedBudgets,
-    now: Timestamp,
+    mut now: Timestamp,
     keys: &[HashedKeyRef<'_>],
     transaction: &mut T,
 ) -> Result<T::Answer, Unavailable> {
-    let began = Instant::now();
+    let mut began = Instant::now();
     let has_to_be_durable = core.options.on_failure == OnFailure::Defer;
     shared.wait_for_first_attempt().await;
     loop {
@@ -41,8 +42,11 @@ pub async fn transact<T: Transaction>(
                 // A further run must have time left, so that it does not take other nodes for a slow Redis.
                 Outcome::Again if began.elapsed() > shared.options.deadline / 2 => {
                     transaction.undo();
-                    core.metrics.state.conflicts_given_up.inc();
-                    return Err(Unavailable);
+                    if transaction.can_be_refused() {
+                        core.metrics.state.conflicts_given_up.inc();
+                        return Err(Unavailable);
+                    }
+                    (now, began) = (now.after(began.elapsed()), Instant::now());
                 }
                 Outcome::Again => transaction.undo(),
             },
@@ -87,14 +91,28 @@ fn run<T: Transaction>(
     core.cache.run_volatile((now, began), &own_keys, act)
 }
 
+/// Transaction that copies budgets.
+struct Look;
+
+impl Transaction for Look {
+    type Answer = Vec<Option<Budget>>;
+
+    /// Volatile budgets of other nodes are unknown.
+    fn run(&mut self, _: Timestamp, loaded: &mut Loaded) -> Self::Answer {
+        loaded.budgets().map(|budget| budget.cloned()).collect()
+    }
+
+    fn can_be_refused(&self) -> bool {
+        true
+    }
+}
+
 /// Returns a copy of these budgets in the state that Redis has.
 pub async fn look(core: &Arc<Core>, shared: &SharedBudgets, keys: &[Key]) -> Vec<Option<Budget>> {
-    // Volatile budgets of other nodes are unknown.
-    let mut copy = |_, loaded: &mut Loaded| loaded.budgets().map(|budget| budget.cloned()).collect();
     let hashed: Vec<HashedKeyRef<'_>> = keys.iter().map(|key| HashedKey::of(key.borrowed())).collect();
     shared.cells.expire(keys);
     let now = core.cache.latest().unwrap_or(Timestamp::from_micros(0));
-    transact(core, shared, now, &hashed, &mut copy)
+    transact(core, shared, now, &hashed, &mut Look)
         .await
         .unwrap_or_else(|Unavailable| keys.iter().map(|key| shared.cells.peek(key.borrowed()).flatten()).collect())
 }

@@ -1,6 +1,7 @@
 //! Nodes without Redis: limits hold for each node, and charges are added later.
 
 use super::*;
+use crate::policy::limit::Charge;
 
 fn bucket(rate: &str) -> Policy {
     let quota = Quota::rate(Algorithm::TokenBucket, parse_rate(rate, Units::Things).unwrap(), None);
@@ -62,6 +63,52 @@ async fn a_redis_that_hangs_delays_nobody_longer_than_the_deadline() {
     // Redis may have got the charges before it was stopped, so they may count twice, and never less than once.
     assert_eq!(admit(&nodes[0], "alice", 1, at(0)).await, 0);
     close(nodes).await;
+}
+
+/// Another node changes a budget, and then Redis is slow, so that half of the deadline has passed when this node hears of
+/// the change. A decision is given up then. What has happened, and a refund, are charged nevertheless.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_refused_is_not_given_up() {
+    let redis = Redis::launch().await;
+    let path = redis.folder.path().join("slow.db");
+    let mut slow = redis.options(&path);
+    slow.shared.as_mut().unwrap().deadline = Duration::from_secs(3);
+    let recipients = Limit { charge: Charge::Sent, ..bucket("100 / 1000d").limits[0].clone() };
+    let rejections = Limit::new("rejections", Count::Rejections, recipients.per.clone(), recipients.quota);
+    let policy = of(vec![recipients, rejections]);
+    let store = Store::open(&slow, policy.clone(), Arc::new(Metrics::new().unwrap())).unwrap();
+    let other = redis.nodes(1, &policy).remove(0);
+    let decided = store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
+    let rejected = PolicyRequest { events: vec![Event::Rejected(None)], ..asked("alice", 0) };
+    store.admit(at(0), &rejected, &mut SessionCounters::default()).await.unwrap();
+    for node in [&other, &store] {
+        assert_eq!(admit(node, "bob", 1, at(0)).await, 1);
+    }
+    assert_eq!(admit(&other, "alice", 4, at(0)).await, 4);
+    other.admit(at(0), &rejected, &mut SessionCounters::default()).await.unwrap();
+    assert_eq!(admit(&other, "bob", 1, at(0)).await, 1);
+    redis.signal(Signal::STOP);
+    let charges: Vec<RefundableCharge> = decided.verdicts.iter().flat_map(|verdict| verdict.charges.clone()).collect();
+    let (mut counters, mut others) = (SessionCounters::default(), SessionCounters::default());
+    let bobs = asked("bob", 1);
+    let (refunded, charged, refused, ()) = tokio::join!(
+        store.give_back(at(0), &charges),
+        store.admit(at(0), &rejected, &mut counters),
+        store.admit(at(0), &bobs, &mut others),
+        async {
+            tokio::time::sleep(Duration::from_millis(1_600)).await;
+            redis.signal(Signal::CONT);
+        },
+    );
+    assert_eq!((refunded, charged.is_ok(), refused.unwrap_err()), (Ok(()), true, Unavailable));
+    assert_eq!((store.health(), store.core.metrics.state.conflicts_given_up.get()), (Health::Good, 1));
+    for (limit, user, level) in [("l", "alice", 4.0), ("rejections", "alice", 3.0), ("l", "bob", 3.0)] {
+        let key = policy.budgets_of(limit, &owner(user), at(0)).unwrap()[0].key.clone();
+        let seen = other.look(&[key]).await.unwrap().remove(0).unwrap().state.level;
+        // What runs again counts at its own time.
+        assert!((level - 0.001..=level).contains(&seen), "{limit} of {user}: {seen}");
+    }
+    close(vec![store, other]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
