@@ -116,7 +116,9 @@ pub fn shared(plan: SharedPlan) -> bool {
 fn run(plan: SharedPlan, name: &str, mut setup: Setup) -> bool {
     let limit = format!(
         ",\n{{ name = \"probe\", count = \"recipients\", per = [\"sender\"], match = {{ sender = \"probe*\" }}, \
-         algorithm = \"token-bucket\", rate = \"{PROBE} / 1000d\", charge = \"accepted\" }}]\n"
+         algorithm = \"token-bucket\", rate = \"{PROBE} / 1000d\", charge = \"accepted\" }},\n\
+         {{ name = \"ahead\", count = \"recipients\", per = [], match = {{ sender = \"a@*\" }}, lease = 100, \
+         algorithm = \"token-bucket\", rate = \"1 / 1000d\", burst = 1000000000, charge = \"accepted\" }}]\n"
     );
     let mut nodes = Nodes::start(&setup.states(), &POLICY.replace("]\n", &limit));
     let load = Load::new(nodes.addresses());
@@ -147,12 +149,14 @@ fn run(plan: SharedPlan, name: &str, mut setup: Setup) -> bool {
     });
     nodes.wait_until_no_session();
     nodes.wait_until_good();
-    let [of_users, of_all] = Balance::of(&load, &setup.levels());
+    let levels = setup.levels();
+    let [of_users, of_all] = Balance::of(&load, &levels);
+    let ahead = Balance::of_limit("ahead", &load, &levels);
     let longest = report.longest.max(load.take_longest());
     report.print(name);
     println!(
         "  {} admitted, not admitted: {:?}, {} without a reply, longest wait {longest:.1?} ({healthy:.1?} before the faults)\n  charges of users: {of_users}; \
-         of all: {of_all}",
+         of all: {of_all}; with leases: {ahead}",
         load.total(),
         load.refusals(),
         load.unanswered.load(Ordering::Relaxed)
@@ -168,6 +172,7 @@ fn run(plan: SharedPlan, name: &str, mut setup: Setup) -> bool {
         && report.probes > 0
         && of_users.lost <= most
         && of_all.lost <= most
+        && ahead.lost <= most
 }
 
 /// Lets something fail for a while, and ends the fault.

@@ -137,9 +137,14 @@ impl Balance {
             let owner = format!("user={}", user(n));
             of_users.add(level(levels, "user", &owner) - admitted.load(Ordering::Relaxed) as f64);
         }
-        let mut of_all = Self { lost: 0.0, excess: 0.0 };
-        of_all.add(level(levels, "all", "") - load.total() as f64);
-        [of_users, of_all]
+        [of_users, Self::of_limit("all", load, levels)]
+    }
+
+    /// Compares the budget of a limit with `per = []`.
+    pub fn of_limit(limit: &str, load: &Load, levels: &Levels) -> Self {
+        let mut balance = Self { lost: 0.0, excess: 0.0 };
+        balance.add(level(levels, limit, "") - load.total() as f64);
+        balance
     }
 
     fn add(&mut self, difference: f64) {

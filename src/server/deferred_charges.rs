@@ -5,10 +5,27 @@ use crate::clock;
 use crate::policy::budgets::SessionCounters;
 use crate::session::DeferredCharges;
 use crate::store::{PendingCommit, Unavailable};
+use std::sync::Arc;
+use tokio::time::timeout;
 
 /// Applies charges and refunds. Returns the commit of the charges, for which the caller waits before its next reply. If
 /// the store is unavailable, they are lost, as they are after a crash, and nothing is refunded.
-pub async fn apply(server: &Server, charges: DeferredCharges) -> Option<PendingCommit> {
+///
+/// If other nodes share the budgets and change them all the time, this ends after the store's deadline, and the charges
+/// and refunds follow.
+pub async fn apply(server: &Arc<Server>, charges: DeferredCharges) -> Option<PendingCommit> {
+    match server.store.deadline() {
+        Some(deadline) if !charges.is_empty() => {
+            let server = server.clone();
+            let applying = tokio::spawn(async move { apply_all(&server, charges).await });
+            // A task that is not awaited goes on.
+            timeout(deadline, applying).await.ok()?.ok()?
+        }
+        _ => apply_all(server, charges).await,
+    }
+}
+
+async fn apply_all(server: &Server, charges: DeferredCharges) -> Option<PendingCommit> {
     let DeferredCharges { events, refunds } = charges;
     let has_memories = server.store.policy().has_memories();
     let mut commit = None;

@@ -14,6 +14,10 @@ pub struct DeferredCharges {
 }
 
 impl DeferredCharges {
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.refunds.is_empty()
+    }
+
     /// Adds refunds.
     pub fn refund(&mut self, charges: Vec<RefundableCharge>) {
         self.refunds.extend(charges);

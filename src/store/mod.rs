@@ -261,6 +261,11 @@ impl Store {
         self.core.shared.as_ref()?.cells.rest_of_lease(key.borrowed(), now)
     }
 
+    /// Returns the maximum time that a session waits for the nodes that share the budgets; `None` if none do.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.core.shared.as_ref().map(|shared| shared.options.deadline)
+    }
+
     /// Returns the limits in force.
     pub fn policy(&self) -> Arc<Policy> {
         self.core.policy()

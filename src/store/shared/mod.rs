@@ -22,7 +22,7 @@ pub use bulk::{BulkError, PutEffect, SharedBulk};
 pub use options::{SharedOptions, Topology, check_url};
 
 use crate::engine::State;
-use crate::metrics::{GaugeGuard, StateMetrics};
+use crate::metrics::StateMetrics;
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef};
 use crate::time::format_duration;
@@ -139,7 +139,6 @@ impl SharedBudgets {
         if outcomes.is_empty() {
             return Outcome::Valid;
         }
-        let _waiting = GaugeGuard::new(&metrics.transactions_waiting);
         let mut all = Outcome::Valid;
         for outcome in outcomes {
             match self.until_deadline(outcome, began).await {

@@ -12,6 +12,7 @@ use super::options::OnFailure;
 use super::shared::cells::{Outcome, Ran};
 use super::shared::{SharedBudgets, reader};
 use super::transaction::Transaction;
+use crate::metrics::GaugeGuard;
 use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, Slot};
 use crate::time::Timestamp;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub async fn transact<T: Transaction>(
     transaction: &mut T,
 ) -> Result<T::Answer, Unavailable> {
     let mut began = Instant::now();
+    let _waiting = GaugeGuard::new(&core.metrics.state.transactions_waiting);
     let has_to_be_durable = core.options.on_failure == OnFailure::Defer;
     shared.wait_for_first_attempt().await;
     loop {
