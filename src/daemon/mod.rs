@@ -193,8 +193,9 @@ const ADMINISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks whether acts are done.
 const UNSHARED_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until no act of an administrator uses the server any more. Returns `None` if one still uses it after
-/// [`ADMINISTRATION_TIMEOUT`]: then the state file is not closed in order, and the next start recovers it.
+/// Waits until no act of an administrator, and no charge that a session left behind, uses the server any more. Returns
+/// `None` if one still uses it after [`ADMINISTRATION_TIMEOUT`]: then the state file is not closed in order, and the next
+/// start recovers it.
 async fn unshared(mut server: Arc<Server>) -> Option<Server> {
     let wait = async {
         loop {
@@ -207,7 +208,7 @@ async fn unshared(mut server: Arc<Server>) -> Option<Server> {
     };
     let unshared = tokio::time::timeout(ADMINISTRATION_TIMEOUT, wait).await;
     if unshared.is_err() {
-        tracing::error!("an administrator's request does not end: the state file is not closed in order");
+        tracing::error!("a request or a charge does not end: the state file is not closed in order");
     }
     unshared.ok()
 }

@@ -270,18 +270,31 @@ impl Policy {
         budget
     }
 
+    /// Returns by how much the level of a budget is above the one that it would have had without events since `before`.
+    /// It is below 0 if charges were refunded.
+    pub fn rise(&self, key: &Key, before: State, State { at, level }: State) -> f64 {
+        let without = match self.stored_kind(key) {
+            Some(StoredKind::Sign(sign)) => sign.rule.level(Some(before), at),
+            Some(StoredKind::Limit(limit)) => match limit.rule() {
+                Some(rule) => rule.step(Some(before), at, 0.0).1.level,
+                // The sum of a likelihood ratio does not decay.
+                None => before.level,
+            },
+            Some(StoredKind::Memory(_)) | None => before.level,
+        };
+        level - without
+    }
+
     /// Returns what a budget has counted since it was `base`, as a budget that began at 0. [`Policy::merge`] adds the
     /// result to another state of the same budget.
     pub fn counted_since(&self, key: &Key, base: &Budget, budget: Budget) -> Budget {
-        let (then, State { at, level }) = (base.state, budget.state);
+        let State { at, level } = budget.state;
+        let rise = self.rise(key, base.state, budget.state);
         let level = match self.stored_kind(key) {
             Some(StoredKind::Memory(_)) => 0.0,
-            Some(StoredKind::Sign(sign)) => (level - sign.rule.level(Some(then), at)).max(0.0),
-            Some(StoredKind::Limit(limit)) => match limit.rule() {
-                Some(rule) => (level - rule.step(Some(then), at, 0.0).1.level).max(0.0),
-                // The sum of a likelihood ratio does not decay, and can fall.
-                None => level - then.level,
-            },
+            // The sum of a likelihood ratio can fall.
+            Some(StoredKind::Limit(limit)) if limit.rule().is_none() => rise,
+            Some(_) => rise.max(0.0),
             None => level,
         };
         let known = base.times.as_deref();

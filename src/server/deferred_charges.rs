@@ -2,7 +2,8 @@
 
 use super::services::Server;
 use crate::clock;
-use crate::policy::budgets::SessionCounters;
+use crate::policy::budgets::{RefundableCharge, SessionCounters};
+use crate::policy::request::PolicyRequest;
 use crate::session::DeferredCharges;
 use crate::store::{PendingCommit, Unavailable};
 use std::sync::Arc;
@@ -25,8 +26,12 @@ pub async fn apply(server: &Arc<Server>, charges: DeferredCharges) -> Option<Pen
     }
 }
 
-async fn apply_all(server: &Server, charges: DeferredCharges) -> Option<PendingCommit> {
-    let DeferredCharges { events, refunds } = charges;
+/// A refund does not wait for an event whose budgets other nodes change all the time.
+async fn apply_all(server: &Server, DeferredCharges { events, refunds }: DeferredCharges) -> Option<PendingCommit> {
+    tokio::join!(charge(server, events), refund(server, refunds)).0
+}
+
+async fn charge(server: &Server, events: Vec<PolicyRequest>) -> Option<PendingCommit> {
     let has_memories = server.store.policy().has_memories();
     let mut commit = None;
     for asked in events {
@@ -36,8 +41,11 @@ async fn apply_all(server: &Server, charges: DeferredCharges) -> Option<PendingC
         let decided = server.store.decide(clock::now(), &asked, &mut SessionCounters::default()).await;
         commit = decided.unwrap_or_default().commit.or(commit);
     }
+    commit
+}
+
+async fn refund(server: &Server, refunds: Vec<RefundableCharge>) {
     if !refunds.is_empty() {
         let _: Result<(), Unavailable> = server.store.give_back(clock::now(), &refunds).await;
     }
-    commit
 }

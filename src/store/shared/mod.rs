@@ -22,7 +22,6 @@ pub use bulk::{BulkError, PutEffect, SharedBulk};
 pub use options::{SharedOptions, Topology, check_url};
 
 use crate::engine::State;
-use crate::metrics::StateMetrics;
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef};
 use crate::time::format_duration;
@@ -130,15 +129,7 @@ impl SharedBudgets {
     }
 
     /// Waits for all outcomes of a transaction.
-    pub async fn outcome(
-        &self,
-        metrics: &StateMetrics,
-        outcomes: Vec<oneshot::Receiver<Outcome>>,
-        began: Instant,
-    ) -> Outcome {
-        if outcomes.is_empty() {
-            return Outcome::Valid;
-        }
+    pub async fn outcome(&self, outcomes: Vec<oneshot::Receiver<Outcome>>, began: Instant) -> Outcome {
         let mut all = Outcome::Valid;
         for outcome in outcomes {
             match self.until_deadline(outcome, began).await {
@@ -146,9 +137,6 @@ impl SharedBudgets {
                 Some(Outcome::Again) => all = Outcome::Again,
                 Some(Outcome::InMemory) | None => return Outcome::InMemory,
             }
-        }
-        if all == Outcome::Valid {
-            metrics.transaction_seconds.observe(began.elapsed().as_secs_f64());
         }
         all
     }

@@ -16,11 +16,14 @@ use crate::metrics::GaugeGuard;
 use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, Slot};
 use crate::time::Timestamp;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
+/// Time for which a transaction that cannot be refused runs again, if other nodes change its budgets all the time.
+const PATIENCE: Duration = Duration::from_secs(4);
+
 /// Runs a transaction on these budgets, until Redis has its changes or cannot be used. If other nodes change the budgets
-/// all the time, it gives up a transaction that can be refused.
+/// all the time, it gives up: after half of the deadline, if the transaction can be refused.
 pub async fn transact<T: Transaction>(
     core: &Arc<Core>,
     shared: &SharedBudgets,
@@ -28,7 +31,8 @@ pub async fn transact<T: Transaction>(
     keys: &[HashedKeyRef<'_>],
     transaction: &mut T,
 ) -> Result<T::Answer, Unavailable> {
-    let mut began = Instant::now();
+    let since = Instant::now();
+    let mut began = since;
     let _waiting = GaugeGuard::new(&core.metrics.state.transactions_waiting);
     let has_to_be_durable = core.options.on_failure == OnFailure::Defer;
     shared.wait_for_first_attempt().await;
@@ -37,14 +41,18 @@ pub async fn transact<T: Transaction>(
             return Err(Unavailable);
         }
         match run(core, shared, (now, began), keys, transaction) {
-            Ran::Done(answer, outcomes) => match shared.outcome(&core.metrics.state, outcomes, began).await {
-                Outcome::Valid => return Ok(answer),
+            Ran::Done(answer, outcomes) if outcomes.is_empty() => return Ok(answer),
+            Ran::Done(answer, outcomes) => match shared.outcome(outcomes, began).await {
+                Outcome::Valid => {
+                    core.metrics.state.transaction_seconds.observe(since.elapsed().as_secs_f64());
+                    return Ok(answer);
+                }
                 Outcome::InMemory if has_to_be_durable => return Err(Unavailable),
                 Outcome::InMemory => return Ok(answer),
                 // A further run must have time left, so that it does not take other nodes for a slow Redis.
                 Outcome::Again if began.elapsed() > shared.options.deadline / 2 => {
                     transaction.undo();
-                    if transaction.can_be_refused() {
+                    if transaction.can_be_refused() || since.elapsed() > PATIENCE {
                         core.metrics.state.conflicts_given_up.inc();
                         return Err(Unavailable);
                     }

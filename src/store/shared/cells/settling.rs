@@ -1,7 +1,7 @@
 //! End of a batch: Redis has replied, or cannot be reached.
 
 use super::{Batch, Cell, Cells, Confirmed, Inner, Outcome, Reply, SentCell};
-use crate::engine::Receipt;
+use crate::engine::{Receipt, State};
 use crate::policy::Policy;
 use crate::policy::budgets::{Budget, Change, Key};
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ impl Cells {
                         // What was charged to a lease's budget for transactions that run again is put back.
                         let again = |sent: &&SentCell| !is_valid && sent.charged != 0.0;
                         spent.extend(part.0.iter().filter(again).map(|sent| (sent.key.clone(), sent.charged)));
-                        part.0.into_iter().for_each(|sent| inner.confirm(sent, is_valid, batch.sent_at));
+                        part.0.into_iter().for_each(|sent| inner.confirm(sent, is_valid, (batch.sent_at, policy)));
                     }
                     Reply::Conflict(states) => {
                         let states = part.0.into_iter().zip(states);
@@ -98,8 +98,8 @@ impl Cells {
 
 impl Inner {
     /// Takes the confirmation of a budget's change. If another part of the group has failed (`is_valid` is false), its
-    /// transactions run again, so that the charges of this part are refunded.
-    fn confirm(&mut self, sent: SentCell, is_valid: bool, at: Instant) {
+    /// transactions run again, so that the charges of this part are refunded, and what it has refunded is owed.
+    fn confirm(&mut self, sent: SentCell, is_valid: bool, (at, policy): (Instant, &Policy)) {
         let Some(cell) = self.cells.get_mut(&sent.key) else { return };
         cell.confirmed = sent.after;
         (cell.flight, cell.read_at) = (None, Some(at));
@@ -113,13 +113,19 @@ impl Inner {
         }
         // A filter cannot forget a value: the transaction then finds its value known, and this charge stays.
         let is_of_filter = sent.change.is_some_and(|change| change.is_of_filter());
-        if let Some(after) = &cell.confirmed.budget
-            && !is_valid
-            && sent.write.is_some()
-            && !is_of_filter
-            && sent.before != Some(after.state)
-        {
-            cell.refund = Some(Receipt { before: sent.before, after: after.state });
+        let Some(after) = cell.confirmed.budget.as_ref().map(|budget| budget.state) else { return };
+        if is_valid || is_of_filter || sent.write.is_none() || sent.before == Some(after) {
+            return;
+        }
+        match sent.before.map(|before| policy.rise(&sent.key, before, after)) {
+            Some(fall) if fall < 0.0 => {
+                let owed = Budget::new(State { level: -fall, ..after });
+                cell.owed = Some(match cell.owed.take() {
+                    Some(before) => policy.merge(&sent.key, before, owed),
+                    None => owed,
+                });
+            }
+            _ => cell.refund = Some(Receipt { before: sent.before, after }),
         }
     }
 
