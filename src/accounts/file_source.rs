@@ -82,8 +82,7 @@ impl FileSource {
 
     /// Returns the account of this user, disabled or not.
     pub async fn user(&self, name: &str) -> Option<User> {
-        let (passwords, name) = (self.passwords.clone(), name.to_owned());
-        tokio::task::spawn_blocking(move || passwords.users.snapshot().users.user(&name).cloned()).await.ok()?
+        self.recent_users().await?.user(name).cloned()
     }
 
     /// Returns the first account whose name `is_wanted` accepts, disabled or not.

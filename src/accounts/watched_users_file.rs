@@ -30,9 +30,8 @@ pub struct WatchedUsers {
     /// The lock is held to check for changes and to read the file. Only threads that are allowed to block take the
     /// lock.
     watched: Mutex<Watched>,
-    /// The users at the last look at the file, and the time of this look. The lock is held only to copy or replace them,
-    /// so every thread is allowed to take it.
-    last_look: Mutex<(Arc<Users>, Instant)>,
+    /// The last look at the file. The lock is held only to copy or replace it, so every thread is allowed to take it.
+    last_look: Mutex<LastLook>,
 }
 
 struct Watched {
@@ -63,19 +62,33 @@ impl Snapshot {
     }
 }
 
+/// What a look at the file has found.
+struct LastLook {
+    users: Arc<Users>,
+    at: Instant,
+    /// True if a caller was told to look again.
+    is_renewed: bool,
+}
+
 impl WatchedUsers {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let (users, read) = Users::read(path)?;
         let watched = Watched { users: Arc::new(users), read, unsettled: None, former: None };
         let scram_users = AtomicU8::new(watched.users.scram_users() as u8);
-        let last_look = Mutex::new((watched.users.clone(), Instant::now()));
+        let last_look = Mutex::new(LastLook { users: watched.users.clone(), at: Instant::now(), is_renewed: false });
         Ok(Self { path: path.to_owned(), scram_users, watched: Mutex::new(watched), last_look })
     }
 
-    /// Returns the users at the last look at the file, if that was less than [`LOOK_INTERVAL`] ago. Does not block.
+    /// Returns the users at the last look at the file, if that was less than [`LOOK_INTERVAL`] ago. `None` tells the caller
+    /// to look. Meanwhile others get the former users, unless they are older than twice this time. Does not block.
     pub fn recent(&self) -> Option<Arc<Users>> {
-        let (users, at) = &*self.last_look.lock().unwrap_or_else(PoisonError::into_inner);
-        (at.elapsed() < LOOK_INTERVAL).then(|| users.clone())
+        let last = &mut *self.last_look.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = last.at.elapsed();
+        if age < LOOK_INTERVAL || age < 2 * LOOK_INTERVAL && last.is_renewed {
+            return Some(last.users.clone());
+        }
+        last.is_renewed = true;
+        None
     }
 
     /// Returns how many users had keys for SCRAM-SHA-256 when the file was last read. Does not block.
@@ -108,7 +121,8 @@ impl WatchedUsers {
     }
 
     fn note_look(&self, watched: &Watched, instant: Instant) {
-        *self.last_look.lock().unwrap_or_else(PoisonError::into_inner) = (watched.users.clone(), instant);
+        let look = LastLook { users: watched.users.clone(), at: instant, is_renewed: false };
+        *self.last_look.lock().unwrap_or_else(PoisonError::into_inner) = look;
     }
 
     /// Returns the users at a given time. `now` and `instant` are the same moment: `now` by the wall clock, `instant`

@@ -2,13 +2,14 @@
 //! in one commit. Later it writes ("folds") the changed budgets into the table, a slice of the budgets at a time.
 //!
 //! The writer is a task of the async runtime, because waking another thread for each commit costs more than the commit.
-//! A short commit blocks the runtime's thread for some microseconds. Everything longer is done in [`blocking`].
+//! A short commit blocks the runtime's thread for some microseconds. Everything longer is done in a [`WorkThread`].
 
 mod folding;
 mod notices;
 mod pass;
 mod queue_ids;
 mod refusals;
+mod thread;
 
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
@@ -23,7 +24,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::runtime::{Handle, RuntimeFlavor};
+use thread::WorkThread;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 /// Handle on the writer's task.
@@ -46,6 +48,7 @@ impl Drop for EndGuard {
 
 /// State of the writer.
 struct Task {
+    _ending: EndGuard,
     core: Arc<Core>,
     /// The state file; `None` until the file is opened.
     file: Option<File>,
@@ -106,7 +109,8 @@ impl Writer {
         // First fold the journal that the previous process has left.
         let left = file.as_mut().filter(|_| journal > 0);
         let pass = left.map(|file| Pass::new(file.end_journal_part(), journal, None));
-        let mut task = Task {
+        let task = Task {
+            _ending: EndGuard(core.clone()),
             core: core.clone(),
             file,
             journal_octets: journal,
@@ -123,10 +127,9 @@ impl Writer {
         let (watched, runtime) = (core.clone(), Handle::current());
         let watch = move || watch_for_stalls(&watched, &runtime);
         std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(watch)?;
-        let task = tokio::spawn(async move {
-            let _ending = EndGuard(task.core.clone());
-            task.run().await;
-        });
+        let thread = WorkThread::start()?;
+        // The task ends without its state if the thread has panicked.
+        let task = tokio::spawn(async move { _ = task.run(&thread).await });
         Ok(Self { core, task })
     }
 
@@ -134,15 +137,6 @@ impl Writer {
     pub fn stop(self) -> JoinHandle<()> {
         self.core.queue.stop();
         self.task
-    }
-}
-
-/// Runs `work`, which takes long. Meanwhile another thread runs the other tasks of this one.
-fn blocking<R>(work: impl FnOnce() -> R) -> R {
-    match Handle::current().runtime_flavor() {
-        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-        // There is no other thread.
-        _ => work(),
     }
 }
 
@@ -164,7 +158,8 @@ fn watch_for_stalls(core: &Core, runtime: &Handle) {
 }
 
 impl Task {
-    async fn run(&mut self) {
+    /// Returns `None` if `thread` has panicked.
+    async fn run(mut self, thread: &WorkThread) -> Option<()> {
         let (mut records, mut spare) = (0, Entry::default());
         loop {
             // First take the budgets that are to be folded, and then take the changes. In this order, every state in
@@ -182,15 +177,25 @@ impl Task {
             }
             records = work.entry.records();
             if records > 0 || self.is_probe_due(work.idle) {
-                match self.is_commit_short(&work.entry) {
-                    true => self.commit(&mut work.entry),
-                    false => blocking(|| self.commit(&mut work.entry)),
+                if self.is_commit_short(&work.entry) {
+                    self.commit(&mut work.entry);
+                } else {
+                    let mut entry = work.entry;
+                    let commit = move || {
+                        self.commit(&mut entry);
+                        (self, entry)
+                    };
+                    (self, work.entry) = thread.run(commit).await?;
                 }
             }
             spare = work.entry;
             spare.clear();
             if work.idle || self.pass.is_some() || !work.jobs.is_empty() || !self.failed.is_empty() {
-                blocking(|| self.write(&slice, work.idle, work.jobs));
+                let write = move || {
+                    self.write(&slice, work.idle, work.jobs);
+                    self
+                };
+                self = thread.run(write).await?;
             } else {
                 self.advance(work.idle);
             }
@@ -203,7 +208,11 @@ impl Task {
                 break;
             }
         }
-        blocking(|| self.finish());
+        let finish = move || {
+            self.finish();
+            self
+        };
+        thread.run(finish).await.map(drop)
     }
 
     /// Returns whether a commit takes only microseconds, if the disk does not hang.
