@@ -82,6 +82,12 @@ impl FileSource {
 
     /// Returns the account of this user, disabled or not.
     pub async fn user(&self, name: &str) -> Option<User> {
+        let (passwords, name) = (self.passwords.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || passwords.users.snapshot().users.user(&name).cloned()).await.ok()?
+    }
+
+    /// Returns the account that this user had a fraction of a second ago, or has now. A login must not rely on it.
+    pub async fn recent_user(&self, name: &str) -> Option<User> {
         self.recent_users().await?.user(name).cloned()
     }
 

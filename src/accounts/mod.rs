@@ -376,6 +376,11 @@ impl Accounts {
         self.file.as_ref()?.user(name).await
     }
 
+    /// Returns the account that this user had in the users file a fraction of a second ago, or has now. Costs little.
+    pub async fn recent_user(&self, name: &str) -> Option<User> {
+        self.file.as_ref()?.recent_user(name).await
+    }
+
     /// Returns the first account in the users file whose name `is_wanted` accepts, disabled or not.
     pub async fn find(&self, is_wanted: impl Fn(&str) -> bool + Send + 'static) -> Option<User> {
         self.file.as_ref()?.find(is_wanted).await

@@ -82,8 +82,12 @@ impl WatchedUsers {
     /// Returns the users at the last look at the file, if that was less than [`LOOK_INTERVAL`] ago. `None` tells the caller
     /// to look. Meanwhile others get the former users, unless they are older than twice this time. Does not block.
     pub fn recent(&self) -> Option<Arc<Users>> {
+        self.recent_at(Instant::now())
+    }
+
+    fn recent_at(&self, now: Instant) -> Option<Arc<Users>> {
         let last = &mut *self.last_look.lock().unwrap_or_else(PoisonError::into_inner);
-        let age = last.at.elapsed();
+        let age = now.saturating_duration_since(last.at);
         if age < LOOK_INTERVAL || age < 2 * LOOK_INTERVAL && last.is_renewed {
             return Some(last.users.clone());
         }
@@ -122,7 +126,9 @@ impl WatchedUsers {
 
     fn note_look(&self, watched: &Watched, instant: Instant) {
         let look = LastLook { users: watched.users.clone(), at: instant, is_renewed: false };
-        *self.last_look.lock().unwrap_or_else(PoisonError::into_inner) = look;
+        let former = std::mem::replace(&mut *self.last_look.lock().unwrap_or_else(PoisonError::into_inner), look);
+        // If nobody else has the former users, freeing them takes long: the lock is not held meanwhile.
+        drop(former);
     }
 
     /// Returns the users at a given time. `now` and `instant` are the same moment: `now` by the wall clock, `instant`
@@ -287,6 +293,18 @@ mod tests {
         assert!(case.file.recent().is_none_or(|users| users.contains("carol")));
         case.file.snapshot_at(clock::now(), case.began.checked_sub(LOOK_INTERVAL).unwrap());
         assert!(case.file.recent().is_none());
+    }
+
+    /// While one caller looks, others get the former users, but not for long.
+    #[test]
+    fn one_caller_is_told_to_look() {
+        let case = Case::new();
+        let look = |age: Duration| {
+            case.file.snapshot_at(clock::now(), case.began);
+            [(); 2].map(|()| case.file.recent_at(case.began + age).is_some())
+        };
+        assert_eq!(look(LOOK_INTERVAL), [false, true]);
+        assert_eq!(look(2 * LOOK_INTERVAL), [false, false]);
     }
 
     #[test]

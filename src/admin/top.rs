@@ -246,11 +246,11 @@ pub async fn groups(server: &Server, policy: &Policy, limit: &Limit, owner: &Own
     let accounts = server.accounts.as_ref()?;
     // A search through all accounts for each of many budgets would cost too much. The usual reason for two spellings is the
     // default domain.
-    let mut found = accounts.user(user).await;
+    let mut found = accounts.recent_user(user).await;
     if let (None, Some((local, domain))) = (&found, user.rsplit_once('@'))
         && policy.normalizer.is_default_domain(Some(domain))
     {
-        found = accounts.user(local).await;
+        found = accounts.recent_user(local).await;
     }
     found.map(|user| user.groups().to_vec())
 }

@@ -48,6 +48,7 @@ impl Drop for EndGuard {
 
 /// State of the writer.
 struct Task {
+    /// The first field: nobody waits while the file is closed.
     _ending: EndGuard,
     core: Arc<Core>,
     /// The state file; `None` until the file is opened.
@@ -210,9 +211,10 @@ impl Task {
         }
         let finish = move || {
             self.finish();
-            self
+            // Closing the file writes to it, too.
+            drop(self);
         };
-        thread.run(finish).await.map(drop)
+        thread.run(finish).await
     }
 
     /// Returns whether a commit takes only microseconds, if the disk does not hang.
