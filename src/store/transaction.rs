@@ -15,7 +15,7 @@ pub trait Transaction {
     fn undo(&mut self) {}
 
     /// Returns whether the caller can refuse what the transaction is for, with a temporary error. Charges of what has
-    /// happened, and refunds, must not be lost: the store does not give them up when other nodes are faster.
+    /// happened, and refunds, would be lost: the store tries them longer when other nodes are faster.
     fn can_be_refused(&self) -> bool {
         false
     }

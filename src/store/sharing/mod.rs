@@ -23,7 +23,7 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Runs a transaction on these budgets, until Redis has its changes or cannot be used. If other nodes change the budgets
-/// all the time, it gives up: after half of the deadline, if the transaction can be refused.
+/// all the time, it gives up: after half of the deadline if the transaction can be refused, and else after [`PATIENCE`].
 pub async fn transact<T: Transaction>(
     core: &Arc<Core>,
     shared: &SharedBudgets,
