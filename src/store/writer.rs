@@ -2,14 +2,13 @@
 //! in one commit. Later it writes ("folds") the changed budgets into the table, a slice of the budgets at a time.
 //!
 //! The writer is a task of the async runtime, because waking another thread for each commit costs more than the commit.
-//! A short commit blocks the runtime's thread for some microseconds. Everything longer is done in a [`WorkThread`].
+//! A short commit blocks the runtime's thread for some microseconds. Everything longer is done in [`blocking`].
 
 mod folding;
 mod notices;
 mod pass;
 mod queue_ids;
 mod refusals;
-mod thread;
 
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
@@ -24,8 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use thread::WorkThread;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
 
 /// Handle on the writer's task.
@@ -48,8 +46,6 @@ impl Drop for EndGuard {
 
 /// State of the writer.
 struct Task {
-    /// The first field: nobody waits while the file is closed.
-    _ending: EndGuard,
     core: Arc<Core>,
     /// The state file; `None` until the file is opened.
     file: Option<File>,
@@ -110,8 +106,7 @@ impl Writer {
         // First fold the journal that the previous process has left.
         let left = file.as_mut().filter(|_| journal > 0);
         let pass = left.map(|file| Pass::new(file.end_journal_part(), journal, None));
-        let task = Task {
-            _ending: EndGuard(core.clone()),
+        let mut task = Task {
             core: core.clone(),
             file,
             journal_octets: journal,
@@ -128,9 +123,10 @@ impl Writer {
         let (watched, runtime) = (core.clone(), Handle::current());
         let watch = move || watch_for_stalls(&watched, &runtime);
         std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(watch)?;
-        let thread = WorkThread::start()?;
-        // The task ends without its state if the thread has panicked.
-        let task = tokio::spawn(async move { _ = task.run(&thread).await });
+        let task = tokio::spawn(async move {
+            let _ending = EndGuard(task.core.clone());
+            task.run().await;
+        });
         Ok(Self { core, task })
     }
 
@@ -138,6 +134,15 @@ impl Writer {
     pub fn stop(self) -> JoinHandle<()> {
         self.core.queue.stop();
         self.task
+    }
+}
+
+/// Runs `work`, which takes long. Meanwhile another thread runs the other tasks of this one.
+fn blocking<R>(work: impl FnOnce() -> R) -> R {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        // There is no other thread.
+        _ => work(),
     }
 }
 
@@ -159,8 +164,7 @@ fn watch_for_stalls(core: &Core, runtime: &Handle) {
 }
 
 impl Task {
-    /// Returns `None` if `thread` has panicked.
-    async fn run(mut self, thread: &WorkThread) -> Option<()> {
+    async fn run(&mut self) {
         let (mut records, mut spare) = (0, Entry::default());
         loop {
             // First take the budgets that are to be folded, and then take the changes. In this order, every state in
@@ -178,25 +182,15 @@ impl Task {
             }
             records = work.entry.records();
             if records > 0 || self.is_probe_due(work.idle) {
-                if self.is_commit_short(&work.entry) {
-                    self.commit(&mut work.entry);
-                } else {
-                    let mut entry = work.entry;
-                    let commit = move || {
-                        self.commit(&mut entry);
-                        (self, entry)
-                    };
-                    (self, work.entry) = thread.run(commit).await?;
+                match self.is_commit_short(&work.entry) {
+                    true => self.commit(&mut work.entry),
+                    false => blocking(|| self.commit(&mut work.entry)),
                 }
             }
             spare = work.entry;
             spare.clear();
             if work.idle || self.pass.is_some() || !work.jobs.is_empty() || !self.failed.is_empty() {
-                let write = move || {
-                    self.write(&slice, work.idle, work.jobs);
-                    self
-                };
-                self = thread.run(write).await?;
+                blocking(|| self.write(&slice, work.idle, work.jobs));
             } else {
                 self.advance(work.idle);
             }
@@ -209,12 +203,7 @@ impl Task {
                 break;
             }
         }
-        let finish = move || {
-            self.finish();
-            // Closing the file writes to it, too.
-            drop(self);
-        };
-        thread.run(finish).await
+        blocking(|| self.finish());
     }
 
     /// Returns whether a commit takes only microseconds, if the disk does not hang.
