@@ -1,9 +1,9 @@
-//! Queue of the writer: changes to be committed together, the transactions that wait for this commit, and other
-//! jobs. A transaction is one decision on budgets, with its charges or refunds; many transactions share one commit.
+//! Queue of the journal writer: changes to be committed together, and the transactions that wait for this commit. A
+//! transaction is one decision on budgets, with its charges or refunds; many transactions share one commit.
 
+use super::file::JournalAppender;
 use super::hashed_key::HashedKeyRef;
 use super::journal::{Entry, Seen};
-use super::writer_job::WriterJob;
 use crate::policy::budgets::{Budget, Change};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,6 +50,11 @@ impl Commit {
             None => false,
         }
     }
+
+    /// Waits like [`Commit::done`], in a thread that is not of the async runtime.
+    pub fn wait(self) -> bool {
+        self.0.is_some_and(|committed| committed.blocking_recv().is_ok())
+    }
 }
 
 #[derive(Default)]
@@ -60,13 +65,12 @@ struct Inner {
     waiting: Waiting,
     /// Transactions that wait for the commit of the entry that the writer took last.
     taken: Waiting,
-    jobs: Vec<WriterJob>,
+    /// The journal, from the time when it was opened until the writer takes it.
+    appender: Option<JournalAppender>,
     /// Number of times that changes were lost before they were written to the file. If a budget's filter was last
     /// written in an earlier epoch, the file may lack some of the filter's values. The whole filter must then be
     /// written, not only the newly learnt values.
     epoch: u64,
-    /// Set if changed budgets are not in the journal, so that the writer must write them to the table.
-    is_catch_up_requested: bool,
     /// Commits since the last one for which the writer let ready sessions run, and the number of such commits in a row
     /// for which no session had further changes.
     commits_since_gathering: u32,
@@ -95,7 +99,8 @@ pub struct Work {
     pub entry: Entry,
     /// Epoch of the queue. The epoch has grown if changes were lost since work was last taken.
     pub epoch: u64,
-    pub jobs: Vec<WriterJob>,
+    /// The journal, if it was opened since work was last taken.
+    pub appender: Option<JournalAppender>,
     /// True if no new work arrived during the whole time that the writer was willing to wait.
     pub idle: bool,
     /// True if the writer must end after this work.
@@ -145,11 +150,15 @@ impl Queue {
         }
     }
 
-    /// Makes the writer write all changed budgets to the table, because some of their changes are not in the journal.
-    pub fn request_catch_up(&self) {
+    /// Records that changes were lost before they were written to the file.
+    pub fn begin_epoch(&self) {
+        self.lock().epoch += 1;
+    }
+
+    /// Gives the opened journal to the writer.
+    pub fn hand_over(&self, appender: JournalAppender) {
         let mut inner = self.lock();
-        inner.epoch += 1;
-        inner.is_catch_up_requested = true;
+        inner.appender = Some(appender);
         self.wake(inner);
     }
 
@@ -158,19 +167,9 @@ impl Queue {
         self.lock().epoch
     }
 
-    /// Queues a job for the writer.
-    pub fn send_job(&self, job: WriterJob) {
-        let mut inner = self.lock();
-        if !inner.ended {
-            inner.jobs.push(job);
-            self.wake(inner);
-        }
-    }
-
-    /// Waits for changes and jobs, for at most `patience`, and takes them. `empty` becomes the entry for later changes.
+    /// Waits for changes, for at most `patience`, and takes them. `empty` becomes the entry for later changes.
     pub async fn take(&self, patience: Duration, empty: Entry) -> Work {
-        // A timer rounds up to a millisecond, which each slice of a fold pass would wait.
-        let idle = if patience.is_zero() { !self.is_due() } else { timeout(patience, self.due()).await.is_err() };
+        let idle = timeout(patience, self.due()).await.is_err();
         let before = self.lock().before_gathering();
         if let Some(before) = before {
             // First let the sessions run that are ready, so that one commit contains the changes of all of them. They
@@ -180,7 +179,6 @@ impl Queue {
         }
         let inner = &mut *self.lock();
         inner.is_writer_asleep = false;
-        inner.is_catch_up_requested = false;
         let next = Waiting { since: None, transactions: Vec::with_capacity(inner.waiting.transactions.len()) };
         inner.taken = std::mem::replace(&mut inner.waiting, next);
         self.release_room();
@@ -188,7 +186,7 @@ impl Queue {
             idle,
             entry: std::mem::replace(&mut inner.entry, empty),
             epoch: inner.epoch,
-            jobs: std::mem::take(&mut inner.jobs),
+            appender: inner.appender.take(),
             stop: inner.stopping,
         }
     }
@@ -306,7 +304,7 @@ impl Waiting {
 impl Inner {
     /// Returns whether there is work for the writer.
     fn is_due(&self) -> bool {
-        self.entry.records() > 0 || !self.jobs.is_empty() || self.is_catch_up_requested || self.stopping
+        self.entry.records() > 0 || self.appender.is_some() || self.stopping
     }
 
     /// Returns the number of waiting transactions if the writer has to let ready sessions run before this commit.
@@ -340,6 +338,12 @@ impl Appending<'_> {
         };
         *written = self.inner.epoch;
         self.inner.entry.push(hashed_key.key, budget, seen);
+    }
+
+    /// Appends a budget that has changed before, with its whole filter.
+    pub fn push_whole(&mut self, hashed_key: HashedKeyRef<'_>, budget: &Budget, written: &mut u64) {
+        *written = self.inner.epoch;
+        self.inner.entry.push(hashed_key.key, budget, Seen::Whole);
     }
 
     /// Ends the appending and wakes the writer. With the returned [`Commit`] the caller waits until all changes of this

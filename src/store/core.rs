@@ -3,8 +3,10 @@
 use super::audit::AuditRecord;
 use super::cache::BudgetCache;
 use super::commit_queue::Queue;
+use super::database_job::DatabaseJob;
 use super::file::OpenError;
 use super::health::{Attempt, HealthMonitor};
+use super::job_queue::JobQueue;
 use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
 use super::notices::NoticeMemory;
@@ -13,14 +15,13 @@ use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
 use super::queue_ids::QueueIdMemory;
 use super::refusals::RefusalMemory;
 use super::shared::SharedBudgets;
-use super::writer_job::WriterJob;
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::policy::budgets::Key;
 use crate::time::{Timestamp, format_duration};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 
@@ -32,6 +33,7 @@ pub struct Core {
     /// Budgets that other nodes share; `None` if the budgets are in the state file.
     pub shared: Option<SharedBudgets>,
     pub queue: Queue,
+    pub jobs: JobQueue,
     pub pending_exceptions: PendingExceptions,
     pub new_budgets: NewBudgets,
     pub logins: LoginMemory,
@@ -56,9 +58,10 @@ pub struct Core {
     pub is_wal_long: AtomicBool,
     /// True if the write-ahead log keeps its length when SQLite resets it, because the load will soon fill it again.
     pub keep_wal: AtomicBool,
-    /// Lock that the loader and the writer hold while they set or clear the error of [`Attempt::CatchUp`]. Without this
-    /// lock, the writer could clear the error just after the loader has requested another catch-up.
-    pub catch_up_lock: Mutex<()>,
+    /// Epoch of the queue (see [`Queue::epoch`]) before which no changes are missing in the file. The lock is held while
+    /// the error of [`Attempt::CatchUp`] is set or cleared. Without this lock, the error could be cleared just after
+    /// further changes were lost.
+    caught_up: Mutex<u64>,
     /// Time when Weir's steady clock started or last followed a jump, in microseconds since 1970, if the clock may be
     /// wrong: see [`Store::set_clock_doubt`]. `i64::MIN` if the clock is certain.
     pub clock_doubt: AtomicI64,
@@ -77,7 +80,7 @@ const MAX_ADMIN_READS: usize = 2;
 
 /// Reason for degraded health after the disk has recovered, while charges made before the recovery are not yet in the
 /// file.
-pub const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
+const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
 
 /// Consequences of replacing the policy.
 pub struct Replaced {
@@ -113,6 +116,7 @@ impl Core {
             policy: RwLock::new(Arc::new(policy)),
             cache: BudgetCache::new(options.budget_octets),
             queue: Queue::default(),
+            jobs: JobQueue::default(),
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),
             logins: LoginMemory::default(),
@@ -128,7 +132,7 @@ impl Core {
             wal_written: AtomicUsize::new(0),
             is_wal_long: AtomicBool::new(false),
             keep_wal: AtomicBool::new(true),
-            catch_up_lock: Mutex::default(),
+            caught_up: Mutex::default(),
             clock_doubt: AtomicI64::new(i64::MIN),
             is_loader_stuck: AtomicBool::new(false),
         })
@@ -150,9 +154,40 @@ impl Core {
     /// Makes the writer write to the file all changes that are only in memory. The health is degraded until these
     /// changes are written.
     pub fn catch_up(&self) {
-        let _catch_up = self.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let caught_up = self.caught_up();
         self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
-        self.queue.request_catch_up();
+        self.queue.begin_epoch();
+        drop(caught_up);
+        self.jobs.wake();
+    }
+
+    /// Makes the writer write to the file the changes that were lost before `epoch`.
+    pub fn mark_behind(&self, epoch: u64) {
+        let caught_up = self.caught_up();
+        if *caught_up < epoch {
+            self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
+        }
+        drop(caught_up);
+        self.jobs.wake();
+    }
+
+    /// Returns the present epoch of the queue if changes that were lost before it are missing in the file.
+    pub fn missing_epoch(&self) -> Option<u64> {
+        let caught_up = self.caught_up();
+        Some(self.queue.epoch()).filter(|epoch| epoch != &*caught_up)
+    }
+
+    /// Records that no changes from before `epoch` are missing in the file.
+    pub fn end_catch_up(&self, epoch: u64) {
+        let mut caught_up = self.caught_up();
+        if self.queue.epoch() == epoch {
+            *caught_up = epoch;
+            self.health.record(Attempt::CatchUp, Ok(()));
+        }
+    }
+
+    fn caught_up(&self) -> MutexGuard<'_, u64> {
+        self.caught_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn clock_doubt(&self) -> Option<Timestamp> {
@@ -200,7 +235,7 @@ impl Core {
         // If the clock may be wrong, the present time is not recorded as the time when these kinds of limits were last
         // in force. If that time were too early, the budgets of these limits would be deleted too early.
         if let Some(now) = self.cache.latest().filter(|_| self.clock_doubt().is_none()) {
-            self.queue.send_job(WriterJob::RecordKinds(kinds.clone(), now));
+            self.jobs.send(DatabaseJob::RecordKinds(kinds.clone(), now));
         }
         Replaced { former, gone: self.warn_removed_limits(kinds.into_iter()), inert: warn_inert_grants(&policy) }
     }

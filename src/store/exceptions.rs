@@ -3,11 +3,11 @@
 
 use super::audit::{Act, AuditRecord};
 use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
+use super::database_job::DatabaseJob;
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, Health};
 use super::pending_exceptions::{Batch, ExceptionKey, Kept, ReadExceptions, warn_inert_grants};
-use super::writer_job::WriterJob;
 use super::{Store, Unavailable};
 use crate::engine::State;
 use crate::policy::budgets::{Key, Loaded, Owner};
@@ -55,7 +55,7 @@ impl Core {
         *slot = Arc::new(policy);
         drop(slot);
         self.shared.iter().for_each(|shared| shared.exceptions.send(unshared.clone()));
-        self.queue.send_job(WriterJob::WriteExceptions);
+        self.jobs.send(DatabaseJob::WriteExceptions);
         done.iter().for_each(AuditRecord::log);
         // If sending fails, nobody reads.
         done.into_iter().for_each(|record| drop(self.acts.send(record)));
@@ -115,7 +115,7 @@ impl Core {
         if !rewritten.is_empty() {
             batch.changed.extend(rewritten);
             self.pending_exceptions.is_pending.store(true, Ordering::Release);
-            self.queue.send_job(WriterJob::WriteExceptions);
+            self.jobs.send(DatabaseJob::WriteExceptions);
         }
         self.count_in_force(exceptions, |_| true);
         let policy = Arc::new(policy);
@@ -174,7 +174,7 @@ impl Core {
         let policy = Arc::new(policy);
         *slot = policy.clone();
         drop((batch, slot));
-        self.queue.send_job(WriterJob::WriteExceptions);
+        self.jobs.send(DatabaseJob::WriteExceptions);
         tracing::info!(adopted, "grants, suspensions and direct ways taken over from other nodes");
         warn_inert_grants(&policy);
     }
@@ -457,7 +457,7 @@ impl Store {
     /// While the clock may be wrong ([`Store::set_clock_doubt`]), the only exceptions that are removed are those that
     /// began after Weir's steady clock started or last followed a jump. No records are deleted during this time.
     pub fn end_exceptions(&self, now: Timestamp) {
-        let Core { pending_exceptions, queue, .. } = &*self.core;
+        let Core { pending_exceptions, jobs, .. } = &*self.core;
         let doubt = self.core.clock_doubt();
         if self.core.policy().exceptions.any_ended(now, doubt) {
             // Drop the receiver: no command waits for this change.
@@ -471,7 +471,7 @@ impl Store {
         if now.since(pruned) >= PRUNE_EVERY || pruned.since(now) >= PRUNE_EVERY {
             pending_exceptions.pruned.store(now.micros(), Ordering::Relaxed);
             let remembered = i64::try_from(AUDIT_KEPT_FOR.as_micros()).unwrap_or(i64::MAX);
-            queue.send_job(WriterJob::PruneAudit(Timestamp::from_micros(now.micros().saturating_sub(remembered))));
+            jobs.send(DatabaseJob::PruneAudit(Timestamp::from_micros(now.micros().saturating_sub(remembered))));
         }
     }
 }

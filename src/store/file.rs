@@ -2,10 +2,11 @@
 
 mod error;
 mod exceptions;
-mod journal_file;
+mod journal_files;
 mod logins;
 mod names;
 mod notices;
+mod open_journal;
 mod queue_ids;
 mod refusals;
 mod replace;
@@ -19,18 +20,21 @@ use crate::engine::State;
 use crate::policy::budgets::{Budget, Key};
 use crate::time::Timestamp;
 pub use error::{ADVICE, CopyError, OpenError, describe, describe_journal, is_page_damage};
-use journal_file::{JournalExtent, JournalFile};
+use journal_files::{JournalExtent, JournalFiles};
+pub use open_journal::{JournalAppender, OpenJournal};
+use prometheus::IntGauge;
 pub use replace::TableWriter;
 use rusqlite::{Connection, InterruptHandle, OpenFlags, Row, Transaction, params};
 use std::fs::TryLockError;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An open state file.
 pub struct File {
     connection: Connection,
-    journal: JournalFile,
+    journal: JournalFiles,
     /// True if the write-ahead log keeps its length when SQLite resets it: the last value given to
     /// [`File::set_keep_wal`].
     keeps_wal: bool,
@@ -82,7 +86,7 @@ impl File {
         schema::identify(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
         configure(&connection, options.durability).map_err(sqlite)?;
         schema::create_or_migrate(&mut connection).map_err(|unfit| OpenError::of(path, unfit))?;
-        Self::with_journal(path, connection, options.durability, Some(lock))
+        Self::with_journal(path, connection, Some(lock))
     }
 
     /// Opens the file for reading. Another connection or process can write to the file at the same time.
@@ -110,18 +114,13 @@ impl File {
             DatabaseKind::Weir { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
             DatabaseKind::Empty => return Err(OpenError::Empty(path.to_owned())),
         }
-        Self::with_journal(path, connection, Durability::Process, None)
+        Self::with_journal(path, connection, None)
     }
 
-    fn with_journal(
-        path: &Path,
-        connection: Connection,
-        durability: Durability,
-        lock: Option<std::fs::File>,
-    ) -> Result<Self, OpenError> {
+    fn with_journal(path: &Path, connection: Connection, lock: Option<std::fs::File>) -> Result<Self, OpenError> {
         let id = connection.query_row("SELECT id FROM journal_id", [], |row| row.get(0));
         let id = id.map_err(|error| OpenError::Sqlite(path.to_owned(), error))?;
-        let journal = JournalFile::new(path, id, durability);
+        let journal = JournalFiles::of(path, id);
         let journal = journal.map_err(|error| OpenError::Io(path.to_owned(), error))?;
         Ok(Self { connection, journal, keeps_wal: true, _lock: lock })
     }
@@ -132,14 +131,9 @@ impl File {
         replay(&self.journal, &self.connection)
     }
 
-    /// Appends an entry to the journal. On return, the entry is as durable as configured.
-    pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
-        self.journal.append(entry)
-    }
-
-    /// Ends the part of the journal that a fold pass makes unnecessary. Returns the number of this part.
-    pub fn end_journal_part(&mut self) -> u64 {
-        self.journal.end_file()
+    /// Opens the journal for appending. `octets` are the octets of its entries, which `gauge` shows.
+    pub fn open_journal(&self, durability: Durability, octets: usize, gauge: IntGauge) -> Arc<OpenJournal> {
+        OpenJournal::new(self.journal.clone(), durability, octets, gauge)
     }
 
     /// Writes budgets to the table, in one transaction.
@@ -147,11 +141,6 @@ impl File {
         let transaction = self.connection.transaction()?;
         budget_rows::upsert(&transaction, rows)?;
         transaction.commit()
-    }
-
-    /// Deletes the journal up to and including this part. The budgets of its entries are already in the table.
-    pub fn discard(&mut self, part: u64) -> std::io::Result<()> {
-        self.journal.discard(part)
     }
 
     /// Deletes each of these budgets, unless its row has changed since the given time.
@@ -243,7 +232,7 @@ impl File {
         Err(CopyError::Busy)
     }
 
-    /// Returns the recorded kinds of limits (see [`WriterJob::RecordKinds`](super::commit_queue::WriterJob)), each with
+    /// Returns the recorded kinds of limits (see [`DatabaseJob::RecordKinds`](super::database_job::DatabaseJob)), each with
     /// the time when a limit of this kind was last in force.
     pub fn kinds(&self) -> rusqlite::Result<Vec<(String, Timestamp)>> {
         let mut statement = self.connection.prepare("SELECT name, in_force FROM kind ORDER BY name")?;
@@ -313,7 +302,7 @@ pub fn wal_path(path: &Path) -> PathBuf {
 
 /// Replays a journal over the table of budgets. Returns the resulting budgets, the places of damaged entries, and the
 /// octets of all entries.
-fn replay(journal: &JournalFile, table: &Connection) -> std::io::Result<(Replayed, Vec<String>, usize)> {
+fn replay(journal: &JournalFiles, table: &Connection) -> std::io::Result<(Replayed, Vec<String>, usize)> {
     let (mut replayed, mut damaged) = (Replayed::default(), Vec::new());
     let extent = journal.read(|entry, place| {
         if replayed.apply(entry, |hashed_key| budget_rows::load(table, hashed_key).ok().flatten()).is_err() {

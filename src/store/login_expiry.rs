@@ -1,10 +1,10 @@
 //! Walk through the rows of the login history, to find those that are too old or too many.
 
 use super::core::Core;
+use super::database_job::DatabaseJob;
 use super::file::File;
 use super::login_history::{LoginKey, MAX_ROWS_PER_COMMIT};
 use super::maintenance_pause::MaintenancePause;
-use super::writer_job::WriterJob;
 use crate::time::Timestamp;
 use std::time::Duration;
 
@@ -75,9 +75,7 @@ impl LoginExpiry {
                 false => self.count(age, keep),
             }
         }
-        expired
-            .chunks(MAX_ROWS_PER_COMMIT)
-            .for_each(|rows| core.queue.send_job(WriterJob::DeleteLogins(rows.to_vec())));
+        expired.chunks(MAX_ROWS_PER_COMMIT).for_each(|rows| core.jobs.send(DatabaseJob::DeleteLogins(rows.to_vec())));
         self.after = rows.last().map(|(key, _)| key.clone());
         Ok(rows.len() == ROWS_PER_ROUND)
     }

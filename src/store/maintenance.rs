@@ -2,6 +2,7 @@
 //! after the start, it checks the whole file for damage. It also finds expired budgets, which the writer then deletes.
 
 use super::core::{Core, KEEP};
+use super::database_job::DatabaseJob;
 use super::file::{self, BudgetRow, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
@@ -9,7 +10,6 @@ use super::login_expiry::LoginExpiry;
 use super::maintenance_pause::MaintenancePause;
 use super::suspicion::SuspicionCounter;
 use super::wal_checkpoint::Checkpointer;
-use super::writer_job::WriterJob;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -100,22 +100,25 @@ impl Task {
             self.core.metrics.limits.budgets.set(i64::try_from(self.core.cache.len()).unwrap_or(i64::MAX));
             self.core.metrics.limits.budget_octets.set(i64::try_from(self.core.cache.octets()).unwrap_or(i64::MAX));
             self.core.cache.check_changed();
+            if self.core.cache.must_fold() {
+                self.core.jobs.wake();
+            }
             self.core.make_room();
             self.core.cache.drop_empty();
             if let Some(now) = self.core.cache.latest() {
                 self.suspicion_counter.count_if_due(&self.core, now);
             }
             if self.core.logins.is_due() {
-                self.core.queue.send_job(WriterJob::WriteLogins);
+                self.core.jobs.send(DatabaseJob::WriteLogins);
             }
             if self.core.refusals.is_due() {
-                self.core.queue.send_job(WriterJob::WriteRefusals);
+                self.core.jobs.send(DatabaseJob::WriteRefusals);
             }
             if self.core.notices.is_due() {
-                self.core.queue.send_job(WriterJob::WriteNotices);
+                self.core.jobs.send(DatabaseJob::WriteNotices);
             }
             if self.core.queue_ids.is_due() {
-                self.core.queue.send_job(WriterJob::WriteQueueIds);
+                self.core.jobs.send(DatabaseJob::WriteQueueIds);
             }
             if self.core.is_open() {
                 self.check_identity();
@@ -163,7 +166,7 @@ impl Task {
         let Some(now) = latest.filter(|_| !can_wait) else { return };
         self.login_expiry.advance(&self.core, file, now);
         if let Some(before) = self.core.refusals.expiry(now) {
-            self.core.queue.send_job(WriterJob::PruneRefusals(before));
+            self.core.jobs.send(DatabaseJob::PruneRefusals(before));
         }
         if self.maintenance_pause.is_over(now) {
             match self.walk.advance(&self.core, file, now) {
@@ -185,7 +188,7 @@ impl Walk {
         let policy = core.policy();
         let in_force: HashMap<_, _> = policy.stored_kinds().collect();
         if self.after.is_none() {
-            core.queue.send_job(WriterJob::RecordKinds(in_force.keys().cloned().collect(), now));
+            core.jobs.send(DatabaseJob::RecordKinds(in_force.keys().cloned().collect(), now));
             self.kinds = file.kinds()?.into_iter().collect();
         }
         let rows = file.rows_after(self.after.as_ref(), ROWS_PER_TICK)?;
@@ -204,7 +207,7 @@ impl Walk {
                 // The recorded time is missing, or it is in the future and so comes from a wrong clock. Record the
                 // present time.
                 (None, _) => {
-                    core.queue.send_job(WriterJob::RecordKinds(vec![kind.clone()], now));
+                    core.jobs.send(DatabaseJob::RecordKinds(vec![kind.clone()], now));
                     self.kinds.insert(kind.clone(), now);
                     false
                 }
@@ -215,16 +218,16 @@ impl Walk {
                 self.found.insert(kind);
             }
         }
-        // Commits of charges wait for each transaction that deletes rows. Each such transaction therefore deletes only
-        // a few rows.
-        expired.chunks(DELETED_AT_ONCE).for_each(|rows| core.queue.send_job(WriterJob::DeleteBudgets(rows.to_vec())));
+        // Administrators' commands wait for each transaction that deletes rows. Each such transaction therefore deletes
+        // only a few rows.
+        expired.chunks(DELETED_AT_ONCE).for_each(|rows| core.jobs.send(DatabaseJob::DeleteBudgets(rows.to_vec())));
         self.after = rows.last().map(|row| row.hashed_key.clone());
         let more = rows.len() == ROWS_PER_TICK;
         if !more {
             let gone = |kind: &&String| !in_force.contains_key(*kind) && !self.found.contains(*kind);
             let gone: Vec<String> = self.kinds.keys().filter(gone).cloned().collect();
             if !gone.is_empty() {
-                core.queue.send_job(WriterJob::DeleteKinds(gone));
+                core.jobs.send(DatabaseJob::DeleteKinds(gone));
             }
         }
         Ok(more)

@@ -2,9 +2,9 @@
 
 use super::Store;
 use super::core::{COMMIT_TIMEOUT, Core};
+use super::database_job::DatabaseJob;
 use super::file::{self, File};
 use super::notices::{EpisodeRow, NoticeKey, NoticeRow, StoredNotices};
-use super::writer_job::WriterJob;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl NoticeRecorder {
     }
 
     fn write(&self) {
-        self.0.queue.send_job(WriterJob::WriteNotices);
+        self.0.jobs.send(DatabaseJob::WriteNotices);
     }
 }
 

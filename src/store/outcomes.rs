@@ -2,9 +2,9 @@
 
 use super::Store;
 use super::core::{COMMIT_TIMEOUT, slow_disk};
+use super::database_job::DatabaseJob;
 use super::file::{self, File};
 use super::queue_ids::{AddressHash, Marks, OutcomeOptions, QueueIdKey, SentMessage};
-use super::writer_job::WriterJob;
 use crate::time::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Store {
         if !self.core.queue_ids.is_pending() {
             return Ok(());
         }
-        self.core.queue.send_job(WriterJob::WriteQueueIds);
+        self.core.jobs.send(DatabaseJob::WriteQueueIds);
         let written = tokio::time::timeout(TIMEOUT.max(COMMIT_TIMEOUT), self.core.queue_ids.written());
         written.await.map_err(|_| slow_disk("the state file could not be written"))
     }

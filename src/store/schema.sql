@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS budget (
     PRIMARY KEY (hash, key)
 ) STRICT, WITHOUT ROWID;
 
--- Number that marks the files of this file's journal: see file/journal_file.rs.
+-- Number that marks the files of this file's journal: see file/journal_files.rs.
 CREATE TABLE IF NOT EXISTS journal_id (
     id INTEGER NOT NULL
 ) STRICT;

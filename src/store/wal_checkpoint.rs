@@ -1,9 +1,9 @@
 //! Checkpoints of the write-ahead log (WAL): they copy its pages into the state file, so that SQLite can reset the log.
 
 use super::core::Core;
+use super::database_job::DatabaseJob;
 use super::file::{self, File};
 use super::options::Durability;
-use super::writer_job::WriterJob;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,9 @@ const CALM_AFTER: Duration = Duration::from_secs(1);
 pub const CHECKPOINT_AT_OCTETS: usize = 16 << 20;
 /// A checkpoint is due after this time, if anything was written to the write-ahead log since the last checkpoint.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
+
+/// Maximum octets that a changed row adds to the write-ahead log, without its filter.
+pub const PAGE_OCTETS: usize = 4096;
 
 /// If the write-ahead log has been too long for this time, a reader of the file must be preventing its reset. If there
 /// is only load and no such reader, the log is reset within a second.
@@ -83,7 +86,7 @@ impl Checkpointer {
             // Copy also the pages that were written during the first checkpoint, so that the writer has to copy only a
             // few.
             file.checkpoint()?;
-            core.queue.send_job(WriterJob::Checkpoint);
+            core.jobs.send(DatabaseJob::Checkpoint);
         }
         Ok(())
     }

@@ -3,7 +3,9 @@
 
 use super::{BudgetCache, SHARDS, Slot, Stage, shard_of};
 use crate::policy::budgets::Budget;
+use crate::store::commit_queue::{Commit, Queue};
 use crate::store::hashed_key::HashedKey;
+use std::time::Instant;
 
 impl BudgetCache {
     /// Returns whether a budget's row in the table has all its changes.
@@ -50,5 +52,18 @@ impl BudgetCache {
             };
             self.lock(shard_of(hashed_key.order)).edit(hashed_key.borrowed(), end);
         }
+    }
+
+    /// Appends a changed budget to the writer's queue again, in its present state. The lock of the shard is held
+    /// meanwhile: in the journal, older states of this budget come before it, and newer states come after it. `None` if
+    /// the budget has no unfolded change. Otherwise returns the commit.
+    pub fn append_again(&self, hashed_key: &HashedKey, queue: &Queue) -> Option<Commit> {
+        let append = |slot: &mut Slot| {
+            let budget = slot.budget().filter(|_| slot.stage == Stage::Changed)?;
+            let Some(mut appending) = queue.append() else { return Some(Commit::NEVER) };
+            appending.push_whole(hashed_key.borrowed(), &budget, &mut slot.written_epoch);
+            Some(appending.finish(Instant::now()))
+        };
+        self.lock(shard_of(hashed_key.order)).edit(hashed_key.borrowed(), append)?
     }
 }

@@ -43,8 +43,7 @@ impl File {
         let filled = fill(&writer)?;
         renew_journal_id(&writer.0).and_then(|()| writer.0.commit()).map_err(wrong)?;
         // Files that cannot be deleted now are not replayed any more.
-        let last = self.journal.end_file();
-        let _ = self.journal.discard(last);
+        let _ = self.journal.delete(&self.journal.numbers);
         Ok(filled)
     }
 }

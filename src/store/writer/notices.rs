@@ -1,8 +1,10 @@
 //! Writes changes of notices and episodes.
 
-use super::{Core, File, PAGE_OCTETS, Task, WriterJob};
+use crate::store::core::Core;
+use crate::store::database_job::DatabaseJob;
+use crate::store::file::File;
+use crate::store::wal_checkpoint::PAGE_OCTETS;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Writes a batch of changes. If that fails, the changes are written later.
 pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
@@ -16,15 +18,7 @@ pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
     core.wal_written.fetch_add(octets + 2 * PAGE_OCTETS, Ordering::Relaxed);
     core.notices.end_batch(batch, outcome.is_ok());
     if outcome.is_ok() && core.notices.is_pending() {
-        core.queue.send_job(WriterJob::WriteNotices);
+        core.jobs.send(DatabaseJob::WriteNotices);
     }
     outcome
-}
-
-impl Task {
-    /// Writes the changes that are not in the file yet, before the writer ends.
-    pub(super) fn write_remaining_notices(&mut self, deadline: Instant) {
-        let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
-        while self.core.notices.is_pending() && Instant::now() < deadline && write(&self.core, file).is_ok() {}
-    }
 }

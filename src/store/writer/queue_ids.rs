@@ -1,9 +1,11 @@
 //! Writes queue ids, and marks of counted outcomes.
 
-use super::{Core, File, PAGE_OCTETS, Task, WriterJob};
+use crate::store::core::Core;
+use crate::store::database_job::DatabaseJob;
+use crate::store::file::File;
+use crate::store::wal_checkpoint::PAGE_OCTETS;
 use crate::time::Timestamp;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Writes a batch. If that fails, the batch is written later. `stored` is the number of rows in the table, if it is known.
 pub fn write(core: &Core, file: &mut File, stored: &mut Option<u64>) -> rusqlite::Result<()> {
@@ -25,17 +27,7 @@ pub fn write(core: &Core, file: &mut File, stored: &mut Option<u64>) -> rusqlite
     core.wal_written.fetch_add((rows + 1) * PAGE_OCTETS, Ordering::Relaxed);
     core.queue_ids.end_batch(batch, outcome.is_ok());
     if outcome.is_ok() && core.queue_ids.is_pending() {
-        core.queue.send_job(WriterJob::WriteQueueIds);
+        core.jobs.send(DatabaseJob::WriteQueueIds);
     }
     outcome.map(drop)
-}
-
-impl Task {
-    /// Writes what is not in the file yet, before the writer ends.
-    pub(super) fn write_remaining_queue_ids(&mut self, deadline: Instant) {
-        let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
-        let stored = &mut self.stored_queue_ids;
-        while self.core.queue_ids.is_pending() && Instant::now() < deadline && write(&self.core, file, stored).is_ok() {
-        }
-    }
 }

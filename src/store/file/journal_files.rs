@@ -8,30 +8,19 @@
 //! An append is one write to the kernel's page cache, which outlives the process. In SQLite's write-ahead log, a commit
 //! of a small entry takes several locks and writes whole pages.
 
-use super::create_private;
-use crate::store::options::Durability;
 use std::io::{BufReader, ErrorKind};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// Journal of a state file.
-pub struct JournalFile {
+/// Files of a state file's journal.
+#[derive(Clone)]
+pub struct JournalFiles {
     /// Path of the state file.
-    state: PathBuf,
-    id: i64,
-    durability: Durability,
+    pub state: PathBuf,
+    pub id: i64,
     /// Numbers of the files of this journal, in ascending order.
-    numbers: Vec<u64>,
+    pub numbers: Vec<u64>,
     /// Number of the next file.
-    next: u64,
-    /// File to which entries are appended; `None` if the next entry begins a new file.
-    current: Option<Current>,
-}
-
-struct Current {
-    file: std::fs::File,
-    /// Octets of the complete entries, and of the head.
-    octets: u64,
+    pub next: u64,
 }
 
 /// Contents of a journal, without its entries.
@@ -43,14 +32,14 @@ pub struct JournalExtent {
 }
 
 const MAGIC: [u8; 8] = *b"WeirChrg";
-const HEAD_OCTETS: usize = MAGIC.len() + size_of::<i64>();
+pub const HEAD_OCTETS: usize = MAGIC.len() + size_of::<i64>();
 
 /// Number of attempts to open all files of a journal that another process appends to and shortens meanwhile.
 const ATTEMPTS: usize = 100;
 
-impl JournalFile {
-    /// Returns the journal of the state file at `state`, which has this id for its journal.
-    pub fn new(state: &Path, id: i64, durability: Durability) -> std::io::Result<Self> {
+impl JournalFiles {
+    /// Returns the files of the journal of the state file at `state`, which has this id for its journal.
+    pub fn of(state: &Path, id: i64) -> std::io::Result<Self> {
         let found = list(state)?;
         // Never append to a file of an earlier process: it perhaps ends within an entry.
         let next = found.last().map_or(1, |last| last + 1);
@@ -66,80 +55,32 @@ impl JournalFile {
                 _ => numbers.push(number),
             }
         }
-        Ok(Self { state: state.to_owned(), id, durability, numbers, next, current: None })
+        Ok(Self { state: state.to_owned(), id, numbers, next })
     }
 
-    /// Returns the journal with the files that it has now.
+    /// Returns the files that the journal has now.
     pub fn again(&self) -> std::io::Result<Self> {
-        Self::new(&self.state, self.id, self.durability)
+        Self::of(&self.state, self.id)
     }
 
-    /// Appends an entry. On return, the entry is as durable as configured. If this fails, nothing is appended.
-    pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
-        let mut record = Vec::with_capacity(size_of::<u32>() + entry.len());
-        record.extend_from_slice(&u32::try_from(entry.len()).map_err(std::io::Error::other)?.to_le_bytes());
-        record.extend_from_slice(entry);
-        let mut current = match self.current.take() {
-            // The next entry begins a new file, and the changed budgets are written to the table.
-            Some(current) if current.file.metadata()?.nlink() == 0 => {
-                return Err(std::io::Error::other("another program has removed its file"));
-            }
-            Some(current) => current,
-            None => self.begin()?,
-        };
-        let written = current.file.write_all_at(&record, current.octets);
-        let written = written.and_then(|()| match self.durability {
-            Durability::Process => Ok(()),
-            Durability::Power => current.file.sync_data(),
-        });
-        match written {
-            Ok(()) => current.octets += record.len() as u64,
-            // Remove a part of the entry. If that fails, too, the next entry begins a new file.
-            Err(_) if current.file.set_len(current.octets).is_err() => return written,
-            Err(_) => {}
-        }
-        self.current = Some(current);
-        written
+    pub fn path(&self, number: u64) -> PathBuf {
+        path(&self.state, number)
     }
 
-    /// Begins a new file.
-    fn begin(&mut self) -> std::io::Result<Current> {
-        let (number, path) = (self.next, path(&self.state, self.next));
-        // If this attempt fails, the next one uses the next name.
-        self.next += 1;
-        if path.symlink_metadata().is_ok() {
-            return Err(std::io::Error::other(format!("{} exists already", path.display())));
-        }
-        let file = create_private(&path)?;
-        self.write_head(&file).inspect_err(|_| _ = std::fs::remove_file(&path))?;
-        self.numbers.push(number);
-        Ok(Current { file, octets: HEAD_OCTETS as u64 })
-    }
-
-    fn write_head(&self, file: &std::fs::File) -> std::io::Result<()> {
+    /// Returns the octets with which a file of this journal begins.
+    pub fn head(&self) -> [u8; HEAD_OCTETS] {
         let mut head = [0; HEAD_OCTETS];
         head[..MAGIC.len()].copy_from_slice(&MAGIC);
         head[MAGIC.len()..].copy_from_slice(&self.id.to_le_bytes());
-        file.write_all_at(&head, 0)?;
-        if self.durability == Durability::Power {
-            file.sync_all()?;
-            std::fs::File::open(folder(&self.state))?.sync_all()?;
-        }
-        Ok(())
+        head
     }
 
-    /// Makes the next entry begin a new file. Returns the number of the last file before it.
-    pub fn end_file(&mut self) -> u64 {
-        self.current = None;
-        self.next - 1
-    }
-
-    /// Deletes the files up to and including this number, the oldest first.
-    pub fn discard(&mut self, upto: u64) -> std::io::Result<()> {
-        while let Some(&number) = self.numbers.first().filter(|number| **number <= upto) {
-            match std::fs::remove_file(path(&self.state, number)) {
+    /// Deletes these files, the oldest first: an entry must not be replayed without the later ones.
+    pub fn delete(&self, numbers: &[u64]) -> std::io::Result<()> {
+        for number in numbers {
+            match std::fs::remove_file(self.path(*number)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => _ = self.numbers.remove(0),
+                _ => {}
             }
         }
         Ok(())
@@ -187,7 +128,7 @@ impl JournalFile {
 
     /// Returns whether all files of this journal that existed when it was opened still exist.
     pub fn is_complete(&self) -> bool {
-        self.numbers.iter().all(|number| path(&self.state, *number).exists())
+        self.numbers.iter().all(|number| self.path(*number).exists())
     }
 }
 
@@ -243,7 +184,7 @@ fn path(state: &Path, number: u64) -> PathBuf {
     name.into()
 }
 
-fn folder(state: &Path) -> &Path {
+pub fn folder(state: &Path) -> &Path {
     state.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

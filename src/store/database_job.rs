@@ -5,7 +5,7 @@ use super::login_history::LoginKey;
 use crate::time::Timestamp;
 
 /// Work of the writer other than commits of changed budgets.
-pub enum WriterJob {
+pub enum DatabaseJob {
     /// Deletes each of these budgets from the table, unless its row has changed since the given time.
     DeleteBudgets(Vec<(HashedKey, Timestamp)>),
     /// Checkpoints the remaining pages of the write-ahead log, so that the next commit can reset the log.
@@ -13,7 +13,7 @@ pub enum WriterJob {
     /// Records in the file that limits of these kinds are in force at this time. A kind is a limit's name, count,
     /// algorithm and fields, such as `l/recipients/ewma/user`.
     RecordKinds(Vec<String>, Timestamp),
-    /// Deletes the records of these kinds of limits (see [`WriterJob::RecordKinds`]).
+    /// Deletes the records of these kinds of limits (see [`DatabaseJob::RecordKinds`]).
     DeleteKinds(Vec<String>),
     /// Deletes audit records from before this time.
     PruneAudit(Timestamp),
@@ -33,7 +33,7 @@ pub enum WriterJob {
     WriteExceptions,
 }
 
-impl WriterJob {
+impl DatabaseJob {
     /// Returns the word for the log and the metrics.
     pub fn name(&self) -> &'static str {
         match self {
