@@ -65,6 +65,8 @@ struct Inner {
     waiting: Waiting,
     /// Transactions that wait for the commit of the entry that the writer took last.
     taken: Waiting,
+    /// True from the time when the writer takes changes until it has committed or discarded them.
+    is_committing: bool,
     /// The journal, from the time when it was opened until the writer takes it.
     appender: Option<JournalAppender>,
     /// Number of times that changes were lost before they were written to the file. If a budget's filter was last
@@ -92,6 +94,8 @@ pub struct Waiting {
     since: Option<Instant>,
     /// For each transaction, the time when it began, and the channel that reports the commit to it.
     transactions: Vec<(Instant, oneshot::Sender<()>)>,
+    /// Channel that reports the commit to the database writer, if it waits, too.
+    database_writer: Option<oneshot::Sender<()>>,
 }
 
 /// Work that the writer has taken from the queue.
@@ -150,6 +154,20 @@ impl Queue {
         }
     }
 
+    /// Returns the commit of all changes that are not in the journal yet; `None` if there are none. The database writer
+    /// alone waits for it.
+    pub fn pending(&self) -> Option<Commit> {
+        let inner = &mut *self.lock();
+        let waiting = match inner.entry.records() {
+            0 if inner.is_committing => &mut inner.taken,
+            0 => return None,
+            _ => &mut inner.waiting,
+        };
+        let (answer, commit) = oneshot::channel();
+        waiting.database_writer = Some(answer);
+        Some(Commit(Some(commit)))
+    }
+
     /// Records that changes were lost before they were written to the file.
     pub fn begin_epoch(&self) {
         self.lock().epoch += 1;
@@ -179,8 +197,9 @@ impl Queue {
         }
         let inner = &mut *self.lock();
         inner.is_writer_asleep = false;
-        let next = Waiting { since: None, transactions: Vec::with_capacity(inner.waiting.transactions.len()) };
-        inner.taken = std::mem::replace(&mut inner.waiting, next);
+        let transactions = Vec::with_capacity(inner.waiting.transactions.len());
+        inner.taken = std::mem::replace(&mut inner.waiting, Waiting { transactions, ..Waiting::default() });
+        inner.is_committing = inner.entry.records() > 0;
         self.release_room();
         Work {
             idle,
@@ -208,7 +227,7 @@ impl Queue {
     /// Tells the transactions of the entry that was taken last that their changes are durable. Calls `observe` for each
     /// transaction that still waits, with the time since the transaction began.
     pub fn complete(&self, observe: impl FnMut(Duration)) {
-        let taken = std::mem::take(&mut self.lock().taken);
+        let taken = self.lock().end_commit();
         taken.observe(observe).for_each(|answer| _ = answer.send(()));
     }
 
@@ -239,7 +258,7 @@ impl Queue {
     /// there will be no commit.
     pub fn discard(&self) {
         let inner = &mut *self.lock();
-        inner.taken = Waiting::default();
+        inner.end_commit();
         inner.discard();
         self.release_room();
     }
@@ -249,8 +268,9 @@ impl Queue {
     pub fn close(&self) {
         let inner = &mut *self.lock();
         inner.ended = true;
-        inner.taken = Waiting::default();
-        inner.discard();
+        inner.end_commit();
+        // The changes are not lost: they are still in memory, and the database writer folds them before it ends.
+        (inner.entry, inner.waiting) = (Entry::default(), Waiting::default());
         self.release_room();
         self.stall_watch.notify_one();
     }
@@ -284,15 +304,16 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Returns the channels of the transactions that still wait. Calls `observe` for each of these transactions, with
+    /// Returns the channels of all that still wait. Calls `observe` for each transaction of them, with
     /// the time since the transaction began.
     fn observe(self, mut observe: impl FnMut(Duration)) -> impl Iterator<Item = oneshot::Sender<()>> {
         let now = Instant::now();
         let waits = self.transactions.into_iter().filter(|(_, answer)| !answer.is_closed());
-        waits.map(move |(began, answer)| {
+        let answers = waits.map(move |(began, answer)| {
             observe(now - began);
             answer
-        })
+        });
+        answers.chain(self.database_writer)
     }
 
     /// Tells the transactions that there will be no commit.
@@ -319,6 +340,12 @@ impl Inner {
         let is_vain = self.waiting.transactions.len() <= before;
         self.vain_gatherings = if is_vain { self.vain_gatherings.saturating_add(1) } else { 0 };
         self.commits_since_gathering = 0;
+    }
+
+    /// Records that the taken changes were committed or discarded. Returns those who wait for that.
+    fn end_commit(&mut self) -> Waiting {
+        self.is_committing = false;
+        std::mem::take(&mut self.taken)
     }
 
     fn discard(&mut self) {

@@ -58,15 +58,23 @@ pub struct Core {
     pub is_wal_long: AtomicBool,
     /// True if the write-ahead log keeps its length when SQLite resets it, because the load will soon fill it again.
     pub keep_wal: AtomicBool,
-    /// Epoch of the queue (see [`Queue::epoch`]) before which no changes are missing in the file. The lock is held while
-    /// the error of [`Attempt::CatchUp`] is set or cleared. Without this lock, the error could be cleared just after
-    /// further changes were lost.
-    caught_up: Mutex<u64>,
+    /// The lock is held while the error of [`Attempt::CatchUp`] is set or cleared. Without this lock, the error could be
+    /// cleared just after further changes were lost.
+    catching_up: Mutex<CatchingUp>,
     /// Time when Weir's steady clock started or last followed a jump, in microseconds since 1970, if the clock may be
     /// wrong: see [`Store::set_clock_doubt`]. `i64::MIN` if the clock is certain.
     pub clock_doubt: AtomicI64,
     /// True if the loader has not answered in time. Until the loader answers again, no transaction waits for it.
     pub is_loader_stuck: AtomicBool,
+}
+
+/// Epochs of the queue (see [`Queue::epoch`]) in which changes were lost before they were written to the file.
+#[derive(Default)]
+struct CatchingUp {
+    /// Last epoch that the journal writer has noticed. It appends nothing from before this epoch any more.
+    noticed: u64,
+    /// Epoch before which no changes are missing in the file.
+    done: u64,
 }
 
 /// Maximum audit records that wait for a reader of the event stream. A reader that is slower loses the oldest records.
@@ -132,7 +140,7 @@ impl Core {
             wal_written: AtomicUsize::new(0),
             is_wal_long: AtomicBool::new(false),
             keep_wal: AtomicBool::new(true),
-            caught_up: Mutex::default(),
+            catching_up: Mutex::default(),
             clock_doubt: AtomicI64::new(i64::MIN),
             is_loader_stuck: AtomicBool::new(false),
         })
@@ -154,40 +162,38 @@ impl Core {
     /// Makes the writer write to the file all changes that are only in memory. The health is degraded until these
     /// changes are written.
     pub fn catch_up(&self) {
-        let caught_up = self.caught_up();
+        let _catching_up = self.catching_up();
         self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
         self.queue.begin_epoch();
-        drop(caught_up);
+    }
+
+    /// Makes the database writer write to the file the changes that were lost before `epoch`. Called by the journal
+    /// writer, which appends nothing from before this epoch any more.
+    pub fn notice_epoch(&self, epoch: u64) {
+        let mut catching_up = self.catching_up();
+        self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
+        catching_up.noticed = epoch;
+        drop(catching_up);
         self.jobs.wake();
     }
 
-    /// Makes the writer write to the file the changes that were lost before `epoch`.
-    pub fn mark_behind(&self, epoch: u64) {
-        let caught_up = self.caught_up();
-        if *caught_up < epoch {
-            self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
-        }
-        drop(caught_up);
-        self.jobs.wake();
-    }
-
-    /// Returns the present epoch of the queue if changes that were lost before it are missing in the file.
+    /// Returns the last epoch that was noticed, if changes that were lost before it are missing in the file.
     pub fn missing_epoch(&self) -> Option<u64> {
-        let caught_up = self.caught_up();
-        Some(self.queue.epoch()).filter(|epoch| epoch != &*caught_up)
+        let catching_up = self.catching_up();
+        (catching_up.noticed != catching_up.done).then_some(catching_up.noticed)
     }
 
     /// Records that no changes from before `epoch` are missing in the file.
     pub fn end_catch_up(&self, epoch: u64) {
-        let mut caught_up = self.caught_up();
+        let mut catching_up = self.catching_up();
         if self.queue.epoch() == epoch {
-            *caught_up = epoch;
+            catching_up.done = epoch;
             self.health.record(Attempt::CatchUp, Ok(()));
         }
     }
 
-    fn caught_up(&self) -> MutexGuard<'_, u64> {
-        self.caught_up.lock().unwrap_or_else(PoisonError::into_inner)
+    fn catching_up(&self) -> MutexGuard<'_, CatchingUp> {
+        self.catching_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn clock_doubt(&self) -> Option<Timestamp> {

@@ -64,6 +64,11 @@ impl OpenJournal {
         self.is_failing.load(Ordering::Relaxed)
     }
 
+    /// Forgets that the last attempt to append failed, because there will be no other attempt.
+    pub fn forget_failure(&self) {
+        self.is_failing.store(false, Ordering::Relaxed);
+    }
+
     /// Ends the part of the journal that a fold pass makes unnecessary: the next entry begins a new file. Returns the
     /// number of this part. An entry that is being appended still becomes a part of it. The changes of this entry are
     /// already in the cache, so that the pass folds them.
@@ -109,6 +114,13 @@ impl JournalAppender {
             self.journal.gauge.add(entry.len() as i64);
         }
         outcome
+    }
+
+    /// Closes the file of the last entry if it is no longer needed: its octets then leave the disk.
+    pub fn close_ended_part(&mut self) {
+        if self.journal.parts().has_ended {
+            self.current = None;
+        }
     }
 
     fn write(&mut self, entry: &[u8]) -> std::io::Result<()> {

@@ -65,8 +65,9 @@ impl DatabaseWriter {
             let patience = if self.pass.is_some() { Duration::ZERO } else { IDLE_AFTER };
             let work = self.core.jobs.take(patience);
             if work.stop {
-                // At shutdown every failed attempt is tried once more, without a pause.
+                // At shutdown every failed attempt is tried once more, without a pause. Nothing is appended any more.
                 self.failed.clear();
+                self.opened.iter().for_each(|opened| opened.journal.forget_failure());
             }
             self.open();
             let is_idle = self.pass.is_none() && work.is_timeout && self.has_rested();

@@ -1,12 +1,10 @@
 //! Folding: the database writer writes the changed budgets into the table, a slice of the budgets at a time. It then
 //! deletes the part of the journal that is no longer needed.
-//!
-//! A row can be newer than the last entry of its budget in the journal, because the entry is still to be committed. If
-//! the process is killed then, the row counts a charge of which no client was told.
 
 use super::database_writer::DatabaseWriter;
 use super::pass::Pass;
 use crate::policy::budgets::Budget;
+use crate::store::core::Core;
 use crate::store::file;
 use crate::store::hashed_key::HashedKey;
 use crate::store::health::Attempt;
@@ -18,8 +16,6 @@ use std::time::{Duration, Instant};
 /// Octets of a row in addition to its key and its filter.
 const ROW_OVERHEAD: usize = 18;
 
-/// Maximum number of rows that are folded in one transaction. Administrators' commands wait for it.
-const SLICE_ROWS: usize = 500;
 /// Approximate maximum octets that are folded in one transaction. The number is limited because filters can be large.
 const SLICE_OCTETS: usize = 512 << 10;
 
@@ -29,22 +25,29 @@ const FOLD_AFTER: Duration = Duration::from_secs(60);
 /// Maximum time for folding at shutdown. Changes that are not folded by then stay in the journal.
 const FINAL_FOLD_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum number of budgets that are appended to the journal again at once.
-const KEPT_AT_ONCE: usize = 64;
-
 impl DatabaseWriter {
     /// Folds the next slice of the pass.
     pub(super) fn fold_next(&mut self) {
         let slice = self.next_slice();
+        if slice.is_empty() {
+            return;
+        }
+        // Write every state in the slice to the journal before it is written to the table. Otherwise a crash could leave
+        // a budget with the filter of the row and with the level of an older entry.
+        self.core.queue.pending().into_iter().for_each(|commit| _ = self.pace.wait_for(commit));
+        let began = Instant::now();
         self.fold(&slice);
+        if let Some(pass) = &mut self.pass {
+            pass.adapt_slice(began.elapsed());
+        }
         self.pace.fold(slice.len());
     }
 
     /// Returns copies of the next budgets to fold, in their present state.
     fn next_slice(&mut self) -> Vec<(HashedKey, Budget)> {
         let Some(pass) = &mut self.pass else { return Vec::new() };
-        let (mut slice, mut octets) = (Vec::new(), 0);
-        while slice.len() < SLICE_ROWS && octets < SLICE_OCTETS {
+        let (mut slice, mut octets) = (Vec::with_capacity(pass.slice_rows), 0);
+        while slice.len() < pass.slice_rows && octets < SLICE_OCTETS {
             let Some(hashed_key) = pass.next(&self.core) else { break };
             if let Some(budget) = self.core.cache.begin_fold(&hashed_key) {
                 octets +=
@@ -57,7 +60,7 @@ impl DatabaseWriter {
     }
 
     fn fold(&mut self, slice: &[(HashedKey, Budget)]) {
-        let Some(OpenFile { file, .. }) = self.opened.as_mut().filter(|_| !slice.is_empty()) else { return };
+        let Some(OpenFile { file, .. }) = &mut self.opened else { return };
         let outcome = file.fold(slice);
         let octets = |budget: &Budget| PAGE_OCTETS + budget.seen.as_ref().map_or(0, |seen| seen.octets());
         let written = slice.iter().map(|(_, budget)| octets(budget)).sum();
@@ -115,7 +118,7 @@ impl DatabaseWriter {
         }
         if !pass.damaged.is_empty() {
             let hashed_keys = std::mem::take(&mut pass.damaged);
-            if !hashed_keys.chunks(KEPT_AT_ONCE).all(|hashed_keys| self.keep_in_journal(hashed_keys)) {
+            if !self.keep_in_journal(&hashed_keys) {
                 self.abort_pass("budgets of damaged pages could not be kept in the journal".to_owned());
             }
             return;
@@ -129,9 +132,15 @@ impl DatabaseWriter {
     /// Appends budgets to the journal again, because their pages in the table are damaged. All older journal entries
     /// can then be deleted. Returns whether the budgets are durable.
     fn keep_in_journal(&self, hashed_keys: &[HashedKey]) -> bool {
-        let append = |hashed_key| self.core.cache.append_again(hashed_key, &self.core.queue);
-        let commits: Vec<_> = hashed_keys.iter().filter_map(append).collect();
-        commits.into_iter().all(|commit| commit.wait())
+        let Core { cache, queue, .. } = &*self.core;
+        let mut last = None;
+        for hashed_key in hashed_keys {
+            last = cache.append_again(hashed_key, queue).or(last);
+            if !queue.has_room() && !last.take().is_none_or(|commit| self.pace.wait_for(commit)) {
+                return false;
+            }
+        }
+        last.is_none_or(|commit| self.pace.wait_for(commit))
     }
 
     fn end_pass(&mut self) {

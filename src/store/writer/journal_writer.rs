@@ -48,7 +48,7 @@ impl JournalWriter {
             self.appender = appender.or(self.appender.take());
             if epoch != self.epoch {
                 self.epoch = epoch;
-                self.core.mark_behind(epoch);
+                self.core.notice_epoch(epoch);
             }
             if stop {
                 // At shutdown a commit that failed is tried once more, without a pause.
@@ -71,7 +71,12 @@ impl JournalWriter {
             if stop {
                 break;
             }
-            self.pace.committed(records).await;
+            if idle {
+                self.appender.iter_mut().for_each(JournalAppender::close_ended_part);
+            }
+            if self.failed_at.is_none() {
+                self.pace.committed(records).await;
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Pace of the two writers: when a fold pass begins, and how far commits may get ahead of it.
 
+use crate::store::commit_queue::Commit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
@@ -7,6 +8,9 @@ use tokio::sync::Notify;
 /// journal has twice as many octets as the last pass wrote. In this way, many changes of a budget need only one write to
 /// the table, and the journal is not much longer than the table.
 const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
+
+/// Maximum number of records of a commit that count. The next commits would wait too long for the pass.
+const MAX_COUNTED: usize = 2_000;
 
 /// Maximum number of records that are committed during a fold pass in addition to as many as the pass has folded. The
 /// next commit waits for the pass: otherwise the journal, and the changed budgets in memory, would grow without a bound
@@ -19,6 +23,8 @@ pub struct Pace {
     is_folding: AtomicBool,
     /// Records that were committed during the pass, less those that it has folded.
     lead: AtomicUsize,
+    /// True if the pass waits for a commit.
+    is_waiting: AtomicBool,
     /// Wakes the commit that waits for the pass.
     folded: Notify,
 }
@@ -29,6 +35,7 @@ impl Pace {
             fold_at_octets: AtomicUsize::new(*FOLD_AT_OCTETS.start()),
             is_folding: AtomicBool::new(false),
             lead: AtomicUsize::new(0),
+            is_waiting: AtomicBool::new(false),
             folded: Notify::new(),
         }
     }
@@ -47,10 +54,22 @@ impl Pace {
         if !self.is_folding() {
             return;
         }
-        self.lead.fetch_add(records, Ordering::Relaxed);
-        while self.is_folding() && self.lead.load(Ordering::Relaxed) > MAX_LEAD {
+        self.lead.fetch_add(records.min(MAX_COUNTED), Ordering::Relaxed);
+        while self.is_folding()
+            && self.lead.load(Ordering::Relaxed) > MAX_LEAD
+            && !self.is_waiting.load(Ordering::Acquire)
+        {
             self.folded.notified().await;
         }
+    }
+
+    /// Waits for a commit, in a fold pass. Returns true if its changes are durable.
+    pub fn wait_for(&self, commit: Commit) -> bool {
+        self.is_waiting.store(true, Ordering::Release);
+        self.folded.notify_one();
+        let is_durable = commit.wait();
+        self.is_waiting.store(false, Ordering::Release);
+        is_durable
     }
 
     /// A fold pass begins.
