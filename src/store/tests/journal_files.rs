@@ -26,6 +26,14 @@ async fn crashed() -> (tempfile::TempDir, PathBuf) {
     (crashed, journal.clone())
 }
 
+/// Returns the paths of the files of a folder that this process has open. The path of a deleted file ends with
+/// " (deleted)".
+fn open_files(folder: &Path) -> Vec<String> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let paths = open.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+    paths.filter(|path| path.starts_with(folder)).map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
 async fn level_in(folder: &Path) -> f64 {
     let store = open(&folder.join("state.db")).unwrap();
     let found = level(&store, &asked("alice", 1)).await;
@@ -116,6 +124,10 @@ async fn folded_files_are_deleted() {
         }
         assert!(journal_files(folder.path()).is_empty());
     }
+    // A deleted file takes room on the disk until it is closed.
+    while open_files(folder.path()).iter().any(|name| name.ends_with(" (deleted)")) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     store.close().await;
     assert_eq!(level_in(folder.path()).await, 3.0);
 }
@@ -147,6 +159,18 @@ async fn names_that_are_like_those_of_the_journal_do_no_harm() {
     // The first name is taken, so the first charge cannot be written at once.
     store.admit(at(0), &asked("alice", 10), &mut SessionCounters::default()).await.unwrap();
     super::faults::until(&store, true).await;
+    store.close().await;
+    assert_eq!(level_in(folder.path()).await, 10.0);
+}
+
+#[tokio::test]
+async fn charges_that_could_not_be_appended_are_folded_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("state.db")).unwrap();
+    // The name of the journal's first file is taken.
+    std::os::unix::fs::symlink("/nowhere", folder.path().join("state.db-charges-1")).unwrap();
+    store.admit(at(0), &asked("alice", 10), &mut SessionCounters::default()).await.unwrap();
+    assert!(matches!(store.health(), Health::Degraded(_)));
     store.close().await;
     assert_eq!(level_in(folder.path()).await, 10.0);
 }

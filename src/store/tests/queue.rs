@@ -90,3 +90,21 @@ async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
     assert!(!commit.done().await);
     assert!(queue.take(Duration::ZERO, Entry::default()).await.idle);
 }
+
+#[tokio::test]
+async fn the_database_writer_waits_for_changes_that_are_queued_or_taken() {
+    let queue = Queue::default();
+    assert!(queue.pending().is_none());
+    let alice = append(&queue, "alice");
+    let while_queued = queue.pending().unwrap();
+    queue.take(Duration::ZERO, Entry::default()).await;
+    queue.complete(|_| {});
+    assert!(alice.done().await && while_queued.done().await);
+    assert!(queue.pending().is_none());
+    let bob = append(&queue, "bob");
+    queue.take(Duration::ZERO, Entry::default()).await;
+    let while_taken = queue.pending().unwrap();
+    queue.discard();
+    assert!(!bob.done().await && !while_taken.done().await);
+    assert!(queue.pending().is_none());
+}

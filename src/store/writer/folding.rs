@@ -4,6 +4,7 @@
 use super::database_writer::DatabaseWriter;
 use super::pass::Pass;
 use crate::policy::budgets::Budget;
+use crate::store::commit_queue::Commit;
 use crate::store::core::Core;
 use crate::store::file;
 use crate::store::hashed_key::HashedKey;
@@ -34,7 +35,10 @@ impl DatabaseWriter {
         }
         // Write every state in the slice to the journal before it is written to the table. Otherwise a crash could leave
         // a budget with the filter of the row and with the level of an older entry.
-        self.core.queue.pending().into_iter().for_each(|commit| _ = self.pace.wait_for(commit));
+        if let Some(commit) = self.core.queue.pending() {
+            // If the commit fails, the changes are only in memory, and the table has them first.
+            self.wait_for(commit);
+        }
         let began = Instant::now();
         self.fold(&slice);
         if let Some(pass) = &mut self.pass {
@@ -133,14 +137,19 @@ impl DatabaseWriter {
     /// can then be deleted. Returns whether the budgets are durable.
     fn keep_in_journal(&self, hashed_keys: &[HashedKey]) -> bool {
         let Core { cache, queue, .. } = &*self.core;
-        let mut last = None;
+        let mut commits = Vec::new();
         for hashed_key in hashed_keys {
-            last = cache.append_again(hashed_key, queue).or(last);
-            if !queue.has_room() && !last.take().is_none_or(|commit| self.pace.wait_for(commit)) {
+            commits.extend(cache.append_again(hashed_key, queue));
+            if !queue.has_room() && !commits.drain(..).all(|commit| self.wait_for(commit)) {
                 return false;
             }
         }
-        last.is_none_or(|commit| self.pace.wait_for(commit))
+        commits.into_iter().all(|commit| self.wait_for(commit))
+    }
+
+    /// Waits for a commit. Returns true if its changes are durable.
+    fn wait_for(&self, commit: Commit) -> bool {
+        self.pace.let_wait(|| commit.wait())
     }
 
     fn end_pass(&mut self) {

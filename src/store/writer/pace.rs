@@ -1,6 +1,5 @@
 //! Pace of the two writers: when a fold pass begins, and how far commits may get ahead of it.
 
-use crate::store::commit_queue::Commit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
@@ -63,13 +62,13 @@ impl Pace {
         }
     }
 
-    /// Waits for a commit, in a fold pass. Returns true if its changes are durable.
-    pub fn wait_for(&self, commit: Commit) -> bool {
+    /// Lets the fold pass wait for a commit. Meanwhile no commit waits for the pass.
+    pub fn let_wait<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.is_waiting.store(true, Ordering::Release);
         self.folded.notify_one();
-        let is_durable = commit.wait();
+        let result = wait();
         self.is_waiting.store(false, Ordering::Release);
-        is_durable
+        result
     }
 
     /// A fold pass begins.
@@ -93,5 +92,57 @@ impl Pace {
         }
         self.is_folding.store(false, Ordering::Release);
         self.folded.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// Commits as many records as may be committed in addition to those that are folded, and one more.
+    async fn commit_too_many(pace: &Pace) {
+        for _ in 0..MAX_LEAD / MAX_COUNTED {
+            pace.committed(MAX_COUNTED).await;
+        }
+        pace.committed(1).await;
+    }
+
+    /// Returns a pace in whose fold pass a commit waits.
+    async fn waiting() -> (Arc<Pace>, tokio::task::JoinHandle<()>) {
+        let pace = Arc::new(Pace::new());
+        commit_too_many(&pace).await;
+        pace.begin();
+        let commit = tokio::spawn({
+            let pace = pace.clone();
+            async move { commit_too_many(&pace).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!commit.is_finished());
+        (pace, commit)
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_is_too_far_ahead_waits_until_budgets_are_folded() {
+        let (pace, commit) = waiting().await;
+        pace.fold(1);
+        commit.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_commit_does_not_wait_for_a_pass_that_has_ended() {
+        let (pace, commit) = waiting().await;
+        pace.end(None);
+        commit.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_commit_does_not_wait_for_a_pass_that_waits_for_a_commit() {
+        let (pace, commit) = waiting().await;
+        let (committed, is_committed) = tokio::sync::oneshot::channel();
+        let waiting = tokio::task::spawn_blocking(move || pace.let_wait(|| is_committed.blocking_recv()));
+        commit.await.unwrap();
+        committed.send(()).unwrap();
+        waiting.await.unwrap().unwrap();
     }
 }
