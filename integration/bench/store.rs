@@ -1,9 +1,11 @@
 //! Benchmark of the store. `cargo bench --bench store` runs all parts. To run only some parts, name them:
-//! `-- throughput`, `-- large`, `-- crash`, `-- week`.
+//! `-- throughput`, `-- fitting`, `-- large`, `-- crash`, `-- week`.
 //!
 //! * throughput: 64 tasks make durable decisions on a million budgets: on each budget once, then on random budgets,
 //!   first uniformly and then by Zipf's law. 4 and 20 tasks do the last, too. Then one task decides 100 times a second.
 //!   For comparison, measures the time to wake a thread that writes one page.
+//! * fitting: the loads by Zipf's law, with memory for all budgets. In throughput, the default memory has room for a
+//!   fifth of them.
 //! * large: ten million budgets in the file; one budget in a hundred is used. Measures the time until the first
 //!   decision, and the memory.
 //! * crash: a store is aborted under load, when its journal is long. Measures the time and memory of the next start.
@@ -211,11 +213,11 @@ async fn trickle_pages(folder: &Path) {
 }
 
 fn open(path: &Path, policy: Policy) -> Arc<Store> {
-    open_with(path, policy, Arc::new(Metrics::new().unwrap()))
+    Arc::new(Store::open(&options(path), policy, Arc::new(Metrics::new().unwrap())).unwrap())
 }
 
-fn open_with(path: &Path, policy: Policy, metrics: Arc<Metrics>) -> Arc<Store> {
-    let options = Options {
+fn options(path: &Path) -> Options {
+    Options {
         path: path.to_owned(),
         durability: Durability::Process,
         on_failure: OnFailure::Allow,
@@ -223,8 +225,7 @@ fn open_with(path: &Path, policy: Policy, metrics: Arc<Metrics>) -> Arc<Store> {
         refusals: RefusalOptions::default(),
         budget_octets: weir::store::BUDGET_OCTETS,
         outcomes: None,
-    };
-    Arc::new(Store::open(&options, policy, metrics).unwrap())
+    }
 }
 
 async fn close(store: Arc<Store>) {
@@ -235,7 +236,7 @@ async fn close(store: Arc<Store>) {
 async fn throughput(folder: &Path) {
     report_load();
     let metrics = Arc::new(Metrics::new().unwrap());
-    let store = open_with(&folder.join("state.db"), policy(), metrics.clone());
+    let store = Arc::new(Store::open(&options(&folder.join("state.db")), policy(), metrics.clone()).unwrap());
     for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
         hammer(&store, TASKS, keys).await;
     }
@@ -259,6 +260,17 @@ async fn throughput(folder: &Path) {
     println!("and all is home after {:?}", began.elapsed());
     trickle_decisions(&store).await;
     trickle_pages(folder).await;
+    close(store).await;
+}
+
+async fn fitting(folder: &Path) {
+    let options = Options { budget_octets: 1 << 30, ..options(&folder.join("state.db")) };
+    let store = Arc::new(Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap());
+    println!("with memory for all budgets:");
+    hammer(&store, TASKS, Keys::New).await;
+    for tasks in [TASKS, 4, 20] {
+        hammer(&store, tasks, Keys::Zipf).await;
+    }
     close(store).await;
 }
 
@@ -354,7 +366,7 @@ async fn crash(folder: &Path) {
 /// Aborts this process under load, when the journal is long.
 async fn abort(path: &Path) {
     let metrics = Arc::new(Metrics::new().unwrap());
-    let store = open_with(path, policy(), metrics.clone());
+    let store = Arc::new(Store::open(&options(path), policy(), metrics.clone()).unwrap());
     tokio::spawn(async move {
         while metrics.state.journal_octets.get() < LONG {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -438,6 +450,9 @@ fn main() {
     }
     if wanted("throughput") {
         runtime.block_on(throughput(folder().path()));
+    }
+    if wanted("fitting") {
+        runtime.block_on(fitting(folder().path()));
     }
     if wanted("crash") {
         runtime.block_on(crash(folder().path()));
