@@ -86,8 +86,7 @@ struct Inner {
     ended: bool,
 }
 
-/// Transactions that wait for the same commit. If this value is dropped, the transactions are told that there will be
-/// no commit.
+/// Those who wait for the same commit. If this value is dropped, they are told that there will be no commit.
 #[derive(Default)]
 pub struct Waiting {
     /// Time when the first of these transactions began to wait.
@@ -168,7 +167,7 @@ impl Queue {
         Some(Commit(Some(commit)))
     }
 
-    /// Records that changes were lost before they were written to the file.
+    /// Records that changes in memory are not in the file.
     pub fn begin_epoch(&self) {
         self.lock().epoch += 1;
     }
@@ -247,7 +246,7 @@ impl Queue {
             };
             let left = patience.saturating_sub(since.elapsed());
             if left.is_zero() {
-                return Some([std::mem::take(&mut inner.taken), std::mem::take(&mut inner.waiting)]);
+                return Some([inner.taken.take_transactions(), inner.waiting.take_transactions()]);
             }
             inner = self.stall_watch.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -304,6 +303,11 @@ impl Queue {
 }
 
 impl Waiting {
+    /// Takes the transactions out. The database writer waits on.
+    fn take_transactions(&mut self) -> Self {
+        Self { since: self.since.take(), transactions: std::mem::take(&mut self.transactions), database_writer: None }
+    }
+
     /// Returns the channels of all that still wait. Calls `observe` for each transaction of them, with
     /// the time since the transaction began.
     fn observe(self, mut observe: impl FnMut(Duration)) -> impl Iterator<Item = oneshot::Sender<()>> {

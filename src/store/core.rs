@@ -159,8 +159,8 @@ impl Core {
         }
     }
 
-    /// Makes the writer write to the file all changes that are only in memory. The health is degraded until these
-    /// changes are written.
+    /// Makes the writers write to the file all changes that are only in memory, within about a second. The health is
+    /// degraded until these changes are written.
     pub fn catch_up(&self) {
         let _catching_up = self.catching_up();
         self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
@@ -171,10 +171,11 @@ impl Core {
     /// writer, which appends nothing from before this epoch any more.
     pub fn notice_epoch(&self, epoch: u64) {
         let mut catching_up = self.catching_up();
-        self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
+        if catching_up.noticed == catching_up.done {
+            self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
+            self.jobs.wake();
+        }
         catching_up.noticed = epoch;
-        drop(catching_up);
-        self.jobs.wake();
     }
 
     /// Returns the last epoch that was noticed, if changes that were lost before it are missing in the file.

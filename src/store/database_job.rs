@@ -1,10 +1,10 @@
-//! Work of the writer other than commits of changed budgets.
+//! Jobs of the database writer, beside folding.
 
 use super::hashed_key::HashedKey;
 use super::login_history::LoginKey;
 use crate::time::Timestamp;
 
-/// Work of the writer other than commits of changed budgets.
+/// Job of the database writer.
 pub enum DatabaseJob {
     /// Deletes each of these budgets from the table, unless its row has changed since the given time.
     DeleteBudgets(Vec<(HashedKey, Timestamp)>),

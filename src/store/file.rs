@@ -329,7 +329,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     };
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", synchronous)?;
-    // The maintenance thread checkpoints with another connection, so that no commit waits for a checkpoint.
+    // The maintenance thread checkpoints with another connection, so that nothing else waits for a checkpoint.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", WAL_KEPT_OCTETS)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)

@@ -29,6 +29,7 @@ use tokio::task::JoinHandle;
 /// Handle on the writers.
 pub struct Writer {
     core: Arc<Core>,
+    pace: Arc<Pace>,
     task: JoinHandle<()>,
 }
 
@@ -80,7 +81,7 @@ impl Writer {
         let watch = move || watch_for_stalls(&watched, &runtime);
         std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(watch)?;
         let (ending, ended) = oneshot::channel::<()>();
-        let ending_guard = DatabaseEndGuard(core.clone(), pace);
+        let ending_guard = DatabaseEndGuard(core.clone(), pace.clone());
         let write = move || {
             let _ending = (ending_guard, ending);
             database.run();
@@ -93,12 +94,13 @@ impl Writer {
             // The sender is dropped when the thread ends.
             let _ = ended.await;
         });
-        Ok(Self { core, task })
+        Ok(Self { core, pace, task })
     }
 
     /// Makes the writers end: the journal writer after its last commit, and then the database writer.
     pub fn stop(self) -> JoinHandle<()> {
         self.core.queue.stop();
+        self.pace.stop();
         self.task
     }
 }

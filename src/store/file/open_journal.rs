@@ -1,12 +1,13 @@
 //! A journal that is open for appending. One thread appends entries. Another thread folds the budgets of the entries into
-//! the table, and deletes the files that are then no longer needed. Neither waits for the other's access to the disk.
+//! the table, and deletes the files that are then no longer needed. Neither waits while the other writes, except while a
+//! file is begun.
 
 use super::create_private;
 use super::journal_files::{HEAD_OCTETS, JournalFiles, folder};
 use crate::store::options::Durability;
 use prometheus::IntGauge;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A journal that is open for appending.
@@ -18,8 +19,6 @@ pub struct OpenJournal {
     octets: AtomicUsize,
     /// Shows these octets.
     gauge: IntGauge,
-    /// True if the last attempt to append failed.
-    is_failing: AtomicBool,
 }
 
 struct Parts {
@@ -50,23 +49,12 @@ impl OpenJournal {
             durability,
             octets: AtomicUsize::new(octets),
             gauge,
-            is_failing: AtomicBool::new(false),
         })
     }
 
     /// Returns the octets of all entries.
     pub fn octets(&self) -> usize {
         self.octets.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether the last attempt to append failed.
-    pub fn is_failing(&self) -> bool {
-        self.is_failing.load(Ordering::Relaxed)
-    }
-
-    /// Forgets that the last attempt to append failed, because there will be no other attempt.
-    pub fn forget_failure(&self) {
-        self.is_failing.store(false, Ordering::Relaxed);
     }
 
     /// Ends the part of the journal that a fold pass makes unnecessary: the next entry begins a new file. Returns the
@@ -107,13 +95,10 @@ impl JournalAppender {
 
     /// Appends an entry. On return, the entry is as durable as configured. If this fails, nothing is appended.
     pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
-        let outcome = self.write(entry);
-        self.journal.is_failing.store(outcome.is_err(), Ordering::Relaxed);
-        if outcome.is_ok() {
-            self.journal.octets.fetch_add(entry.len(), Ordering::Relaxed);
-            self.journal.gauge.add(entry.len() as i64);
-        }
-        outcome
+        self.write(entry)?;
+        self.journal.octets.fetch_add(entry.len(), Ordering::Relaxed);
+        self.journal.gauge.add(entry.len() as i64);
+        Ok(())
     }
 
     /// Closes the file of the last entry if it is no longer needed: its octets then leave the disk.

@@ -31,14 +31,18 @@ async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let seen = large_filter();
     let mut users = (0..).map(|n| format!("user{n}"));
+    let shell = rusqlite::Connection::open(&path).unwrap();
     // Charge until the log is long, then until it has been reset (which truncates it), and then until it is long again.
     for is_long in [true, false, true] {
+        // A reader prevents the reset. Without one, the log is reset before it is long.
+        shell.execute_batch(if is_long { "BEGIN; SELECT count(*) FROM budget" } else { "COMMIT" }).unwrap();
         while (length() > LONG) != is_long {
             assert!(Instant::now() < deadline, "a log of {} octets does not begin anew", length());
             // Each charge writes a Bloom filter of 800 kB to the journal. Later, the filter is written to its row, too.
             admit_with(&store, &seen, &users.next().unwrap()).await;
         }
     }
+    shell.execute_batch("COMMIT").unwrap();
     // Without requests, the writer folds the journal when it is idle.
     let deadline = Instant::now() + Duration::from_secs(20);
     while metrics.state.journal_octets.get() > 0 {

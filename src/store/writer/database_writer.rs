@@ -65,9 +65,8 @@ impl DatabaseWriter {
             let patience = if self.pass.is_some() { Duration::ZERO } else { IDLE_AFTER };
             let work = self.core.jobs.take(patience);
             if work.stop {
-                // At shutdown every failed attempt is tried once more, without a pause. Nothing is appended any more.
+                // At shutdown every failed attempt is tried once more, without a pause.
                 self.failed.clear();
-                self.opened.iter().for_each(|opened| opened.journal.forget_failure());
             }
             self.open();
             let is_idle = self.pass.is_none() && work.is_timeout && self.has_rested();
@@ -102,11 +101,6 @@ impl DatabaseWriter {
             Err(_) => self.failed.insert(attempt, Instant::now()),
         };
         self.core.health.record(attempt, outcome);
-    }
-
-    /// Returns whether an attempt to write fails at present.
-    pub(super) fn is_failing(&self) -> bool {
-        !self.failed.is_empty() || self.opened.as_ref().is_none_or(|opened| opened.journal.is_failing())
     }
 
     /// Opens the file if it is not open and a retry is due.
@@ -155,8 +149,7 @@ impl DatabaseWriter {
 
     /// Runs jobs. If any attempt fails at present, the jobs are dropped, and each job is sent again later.
     fn run_jobs(&mut self, jobs: Vec<DatabaseJob>) {
-        let is_failing = self.is_failing();
-        let Some(OpenFile { file, .. }) = self.opened.as_mut().filter(|_| !is_failing) else { return };
+        let Some(OpenFile { file, .. }) = self.opened.as_mut().filter(|_| self.failed.is_empty()) else { return };
         for job in jobs {
             let name = job.name();
             let outcome = match job {
@@ -187,8 +180,8 @@ impl DatabaseWriter {
 impl DatabaseWriter {
     /// Writes what is not in the file yet, before the writer ends, and until `deadline` at most.
     pub(super) fn write_remaining(&mut self, deadline: Instant) {
-        let (core, is_failing) = (&*self.core, self.is_failing());
-        let Some(OpenFile { file, .. }) = self.opened.as_mut().filter(|_| !is_failing) else { return };
+        let core = &*self.core;
+        let Some(OpenFile { file, .. }) = self.opened.as_mut().filter(|_| self.failed.is_empty()) else { return };
         core.refusals.end_period();
         let is_time = || Instant::now() < deadline;
         while core.logins.is_pending() && is_time() && write_logins(core, file).is_ok() {}
@@ -200,7 +193,7 @@ impl DatabaseWriter {
 }
 
 /// Counts a job that failed. Logs the error when it begins, changes or ends. The health does not change: if the whole
-/// file is affected, the next commit fails, and degrades the health.
+/// file is affected, the next fold fails, and degrades the health.
 fn report_job(
     core: &Core,
     failed: &mut BTreeMap<&'static str, String>,

@@ -17,13 +17,17 @@ use std::time::{Duration, Instant};
 /// Octets of a row in addition to its key and its filter.
 const ROW_OVERHEAD: usize = 18;
 
+/// Number of rows that are folded in one transaction, unless the pass has to catch up with commits. It is small, because
+/// administrators' commands wait for the transaction.
+const SLICE_ROWS: usize = 64;
 /// Approximate maximum octets that are folded in one transaction. The number is limited because filters can be large.
 const SLICE_OCTETS: usize = 512 << 10;
 
 /// Time after the end of a fold pass at which the next pass begins, even if the journal is short.
 const FOLD_AFTER: Duration = Duration::from_secs(60);
 
-/// Maximum time for folding at shutdown. Changes that are not folded by then stay in the journal.
+/// Maximum time for folding at shutdown. Changes that are not folded by then stay in the journal, if they could be
+/// appended to it.
 const FINAL_FOLD_TIME: Duration = Duration::from_secs(2);
 
 impl DatabaseWriter {
@@ -36,22 +40,19 @@ impl DatabaseWriter {
         // Write every state in the slice to the journal before it is written to the table. Otherwise a crash could leave
         // a budget with the filter of the row and with the level of an older entry.
         if let Some(commit) = self.core.queue.pending() {
-            // If the commit fails, the changes are only in memory, and the table has them first.
+            // If the commit fails, the changes are not lost: they are in memory, and the table gets them now.
             self.wait_for(commit);
         }
-        let began = Instant::now();
         self.fold(&slice);
-        if let Some(pass) = &mut self.pass {
-            pass.adapt_slice(began.elapsed());
-        }
         self.pace.fold(slice.len());
     }
 
     /// Returns copies of the next budgets to fold, in their present state.
     fn next_slice(&mut self) -> Vec<(HashedKey, Budget)> {
         let Some(pass) = &mut self.pass else { return Vec::new() };
-        let (mut slice, mut octets) = (Vec::with_capacity(pass.slice_rows), 0);
-        while slice.len() < pass.slice_rows && octets < SLICE_OCTETS {
+        let rows = self.pace.excess().max(SLICE_ROWS);
+        let (mut slice, mut octets) = (Vec::new(), 0);
+        while slice.len() < rows && octets < SLICE_OCTETS {
             let Some(hashed_key) = pass.next(&self.core) else { break };
             if let Some(budget) = self.core.cache.begin_fold(&hashed_key) {
                 octets +=
@@ -112,7 +113,7 @@ impl DatabaseWriter {
                 || self.core.missing_epoch().is_some()
                 || cache.must_fold() && cache.has_changed()
                 || (is_idle || self.last_fold.elapsed() > FOLD_AFTER) && (journal.octets() > 0 || cache.has_changed());
-            if is_due && self.may_retry(Attempt::Fold) && !journal.is_failing() {
+            if is_due && self.may_retry(Attempt::Fold) {
                 self.begin_pass();
             }
             return;
@@ -122,8 +123,9 @@ impl DatabaseWriter {
         }
         if !pass.damaged.is_empty() {
             let hashed_keys = std::mem::take(&mut pass.damaged);
+            let fault = pass.fault.clone().unwrap_or_default();
             if !self.keep_in_journal(&hashed_keys) {
-                self.abort_pass("budgets of damaged pages could not be kept in the journal".to_owned());
+                self.abort_pass(fault);
             }
             return;
         }
@@ -161,8 +163,7 @@ impl DatabaseWriter {
         pass.behind.into_iter().for_each(|epoch| self.core.end_catch_up(epoch));
     }
 
-    /// Folds budgets before the writer ends, until everything is folded or [`FINAL_FOLD_TIME`] has passed. Changes that
-    /// are not folded are in the journal.
+    /// Folds budgets before the writer ends, until everything is folded or [`FINAL_FOLD_TIME`] has passed.
     pub(super) fn finish(&mut self) {
         let deadline = Instant::now() + FINAL_FOLD_TIME;
         while let Some(OpenFile { journal, .. }) = &self.opened
@@ -171,9 +172,17 @@ impl DatabaseWriter {
         {
             self.fold_next();
             self.advance(true);
-            if self.pass.is_none() && self.is_failing() {
+            if self.pass.is_none() && !self.failed.is_empty() {
                 break;
             }
+        }
+        if let Some(OpenFile { journal, .. }) = &self.opened
+            && journal.octets() == 0
+            && !self.core.cache.has_changed()
+        {
+            // The table has all changes, even if the last ones could not be appended to the journal.
+            self.core.health.record(Attempt::Append, Ok(()));
+            self.core.end_catch_up(self.core.queue.epoch());
         }
         self.write_remaining(deadline);
         if self.core.cache.has_counted_unread() {

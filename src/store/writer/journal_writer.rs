@@ -51,20 +51,21 @@ impl JournalWriter {
                 self.core.notice_epoch(epoch);
             }
             if stop {
-                // At shutdown a commit that failed is tried once more, without a pause.
+                // At shutdown the last changes are committed without a pause after a failure.
                 self.failed_at = None;
             }
-            let records = entry.records();
+            let (records, mut is_committed) = (entry.records(), true);
             if records > 0 || self.is_probe_due(idle) {
-                match self.is_commit_short(&entry) {
+                is_committed = match self.is_commit_short(&entry) {
                     true => self.commit(&mut entry),
                     false => blocking(|| self.commit(&mut entry)),
-                }
+                };
             }
             spare = entry;
             spare.clear();
             let octets = self.appender.as_ref().map(JournalAppender::octets);
-            if octets.is_some_and(|octets| octets <= MAX_JOURNAL_OCTETS) && self.failed_at.is_none() && !self.is_slow {
+            let is_short = octets.is_some_and(|octets| octets <= MAX_JOURNAL_OCTETS);
+            if is_committed && is_short && self.failed_at.is_none() && !self.is_slow {
                 // This also clears an error that a transaction recorded when its wait timed out.
                 self.core.health.record(Attempt::Append, Ok(()));
             }
@@ -74,7 +75,7 @@ impl JournalWriter {
             if idle {
                 self.appender.iter_mut().for_each(JournalAppender::close_ended_part);
             }
-            if self.failed_at.is_none() {
+            if is_committed {
                 self.pace.committed(records).await;
             }
         }
@@ -100,14 +101,23 @@ impl JournalWriter {
     }
 
     /// Appends the taken changes to the journal, as one entry. If this fails, the waiting transactions continue, and
-    /// the health is degraded.
-    fn commit(&mut self, entry: &mut Entry) {
+    /// the health is degraded. Returns whether the changes are durable.
+    fn commit(&mut self, entry: &mut Entry) -> bool {
+        let is_durable = self.append(entry);
+        if !is_durable {
+            // Discard after the health is set, because the transactions that continue check the health.
+            self.core.queue.discard();
+        }
+        is_durable
+    }
+
+    fn append(&mut self, entry: &mut Entry) -> bool {
         let may_retry = self.may_retry();
-        let Some(appender) = self.appender.as_mut().filter(|_| may_retry) else { return self.core.queue.discard() };
+        let Some(appender) = self.appender.as_mut().filter(|_| may_retry) else { return false };
         if appender.octets() > MAX_JOURNAL_OCTETS {
             let reason = "the journal has grown too large, since it could not be folded".to_owned();
             self.core.health.record(Attempt::Append, Err(reason));
-            return self.core.queue.discard();
+            return false;
         }
         let began = Instant::now();
         let outcome = appender.append(entry.seal()).map_err(|error| file::describe_journal(&error));
@@ -126,14 +136,11 @@ impl JournalWriter {
         }
         self.failed_at = (!is_durable).then(Instant::now);
         self.core.health.record(Attempt::Append, outcome);
-        if !is_durable {
-            // Discard after the health is set, because the transactions that continue check the health.
-            self.core.queue.discard();
-        }
         if self.is_slow {
             let reason = format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64());
             self.core.health.record(Attempt::Append, Err(reason));
         }
+        is_durable
     }
 }
 

@@ -8,12 +8,9 @@ use tokio::sync::Notify;
 /// the table, and the journal is not much longer than the table.
 const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
 
-/// Maximum number of records of a commit that count. The next commits would wait too long for the pass.
-const MAX_COUNTED: usize = 2_000;
-
-/// Maximum number of records that are committed during a fold pass in addition to as many as the pass has folded. The
-/// next commit waits for the pass: otherwise the journal, and the changed budgets in memory, would grow without a bound
-/// while charges are faster than folding.
+/// Number of records that are committed during a fold pass, in addition to as many as the pass has folded, from which on
+/// each commit waits for a slice of the pass. Otherwise the journal, and the changed budgets in memory, would grow
+/// without a bound while charges are faster than folding.
 const MAX_LEAD: usize = 10_000;
 
 pub struct Pace {
@@ -24,6 +21,8 @@ pub struct Pace {
     lead: AtomicUsize,
     /// True if the pass waits for a commit.
     is_waiting: AtomicBool,
+    /// True if the writers have to end.
+    is_stopping: AtomicBool,
     /// Wakes the commit that waits for the pass.
     folded: Notify,
 }
@@ -35,6 +34,7 @@ impl Pace {
             is_folding: AtomicBool::new(false),
             lead: AtomicUsize::new(0),
             is_waiting: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
             folded: Notify::new(),
         }
     }
@@ -53,13 +53,15 @@ impl Pace {
         if !self.is_folding() {
             return;
         }
-        self.lead.fetch_add(records.min(MAX_COUNTED), Ordering::Relaxed);
-        while self.is_folding()
-            && self.lead.load(Ordering::Relaxed) > MAX_LEAD
-            && !self.is_waiting.load(Ordering::Acquire)
-        {
+        self.lead.fetch_add(records, Ordering::Relaxed);
+        while self.has_to_wait() {
             self.folded.notified().await;
         }
+    }
+
+    fn has_to_wait(&self) -> bool {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+        is_set(&self.is_folding) && self.excess() > 0 && !is_set(&self.is_waiting) && !is_set(&self.is_stopping)
     }
 
     /// Lets the fold pass wait for a commit. Meanwhile no commit waits for the pass.
@@ -69,6 +71,17 @@ impl Pace {
         let result = wait();
         self.is_waiting.store(false, Ordering::Release);
         result
+    }
+
+    /// Returns the number of budgets by which the pass has to catch up.
+    pub fn excess(&self) -> usize {
+        self.lead.load(Ordering::Relaxed).saturating_sub(MAX_LEAD)
+    }
+
+    /// Ends all waiting for the pass.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.folded.notify_one();
     }
 
     /// A fold pass begins.
@@ -102,9 +115,7 @@ mod tests {
 
     /// Commits as many records as may be committed in addition to those that are folded, and one more.
     async fn commit_too_many(pace: &Pace) {
-        for _ in 0..MAX_LEAD / MAX_COUNTED {
-            pace.committed(MAX_COUNTED).await;
-        }
+        pace.committed(MAX_LEAD).await;
         pace.committed(1).await;
     }
 
@@ -125,6 +136,7 @@ mod tests {
     #[tokio::test]
     async fn a_commit_that_is_too_far_ahead_waits_until_budgets_are_folded() {
         let (pace, commit) = waiting().await;
+        assert_eq!(pace.excess(), 1);
         pace.fold(1);
         commit.await.unwrap();
     }
@@ -133,6 +145,13 @@ mod tests {
     async fn a_commit_does_not_wait_for_a_pass_that_has_ended() {
         let (pace, commit) = waiting().await;
         pace.end(None);
+        commit.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_commit_does_not_wait_while_the_writers_end() {
+        let (pace, commit) = waiting().await;
+        pace.stop();
         commit.await.unwrap();
     }
 

@@ -3,8 +3,6 @@
 use crate::store::cache::SHARDS;
 use crate::store::core::Core;
 use crate::store::hashed_key::HashedKey;
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 /// A fold pass. The writer writes all changed budgets to the table, and then deletes the part of the journal that
 /// is older than the pass.
@@ -17,10 +15,9 @@ pub struct Pass {
     pub part: u64,
     /// Octets of the journal when the pass began.
     pub octets: usize,
-    /// Epoch of the queue when the pass began, if changes were missing in the journal at that time; otherwise `None`.
+    /// Epoch of the queue that was noticed last when the pass began, if changes that were lost before it were missing in
+    /// the file at that time; otherwise `None`.
     pub behind: Option<u64>,
-    /// Maximum number of rows that are folded in the next transaction.
-    pub slice_rows: usize,
     /// Approximate octets that the pass has written to the table so far.
     pub written: usize,
     /// Budgets that could not be written because their pages are damaged.
@@ -29,30 +26,9 @@ pub struct Pass {
     pub fault: Option<String>,
 }
 
-/// Bounds for the number of rows that are folded in one transaction. Within these bounds, it takes about
-/// [`SLICE_TIME`]: administrators' commands wait for it, and commits if they are too far ahead.
-const SLICE_ROWS: RangeInclusive<usize> = 64..=2_000;
-const SLICE_TIME: Duration = Duration::from_millis(10);
-
 impl Pass {
     pub fn new(part: u64, octets: usize, behind: Option<u64>) -> Self {
-        Self {
-            hashed_keys: Vec::new(),
-            shard: 0,
-            part,
-            octets,
-            behind,
-            slice_rows: *SLICE_ROWS.start(),
-            written: 0,
-            damaged: Vec::new(),
-            fault: None,
-        }
-    }
-
-    /// Adapts the number of rows of the next transaction to the time that the last one has taken.
-    pub fn adapt_slice(&mut self, time: Duration) {
-        let rows = if time > SLICE_TIME { self.slice_rows / 2 } else { self.slice_rows * 2 };
-        self.slice_rows = rows.clamp(*SLICE_ROWS.start(), *SLICE_ROWS.end());
+        Self { hashed_keys: Vec::new(), shard: 0, part, octets, behind, written: 0, damaged: Vec::new(), fault: None }
     }
 
     pub fn next(&mut self, core: &Core) -> Option<HashedKey> {

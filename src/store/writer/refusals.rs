@@ -25,7 +25,7 @@ pub fn write(core: &Core, file: &mut File) -> rusqlite::Result<()> {
 }
 
 /// Deletes some of the records from before `before`, and of those beyond the maximum octets. If more remain, queues the
-/// job again, so that commits take place in between.
+/// job again, so that budgets are folded in between.
 pub fn prune(core: &Core, file: &mut File, before: Timestamp) -> rusqlite::Result<()> {
     let has_more = file.prune_refusals(before, core.refusals.options().max_octets)?;
     core.wal_written.fetch_add(PRUNED_OCTETS, Ordering::Relaxed);
