@@ -17,9 +17,6 @@ use std::time::{Duration, Instant};
 /// Octets of a row in addition to its key and its filter.
 const ROW_OVERHEAD: usize = 18;
 
-/// Number of rows that are folded in one transaction, unless the pass has to catch up with commits. It is small, because
-/// administrators' commands wait for the transaction.
-const SLICE_ROWS: usize = 64;
 /// Approximate maximum octets that are folded in one transaction. The number is limited because filters can be large.
 const SLICE_OCTETS: usize = 512 << 10;
 
@@ -43,14 +40,18 @@ impl DatabaseWriter {
             // If the commit fails, the changes are not lost: they are in memory, and the table gets them now.
             self.wait_for(commit);
         }
+        let began = Instant::now();
         self.fold(&slice);
+        if let Some(pass) = &mut self.pass {
+            pass.adapt_slice(began.elapsed());
+        }
         self.pace.fold(slice.len());
     }
 
     /// Returns copies of the next budgets to fold, in their present state.
     fn next_slice(&mut self) -> Vec<(HashedKey, Budget)> {
         let Some(pass) = &mut self.pass else { return Vec::new() };
-        let rows = self.pace.excess().max(SLICE_ROWS);
+        let rows = self.pace.excess().max(pass.slice_rows);
         let (mut slice, mut octets) = (Vec::new(), 0);
         while slice.len() < rows && octets < SLICE_OCTETS {
             let Some(hashed_key) = pass.next(&self.core) else { break };

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 /// Bounds for the length of the journal at which a fold pass begins. Within these bounds, a pass begins when the
-/// journal has twice as many octets as the last pass wrote. In this way, many changes of a budget need only one write to
-/// the table, and the journal is not much longer than the table.
+/// journal has [`FOLD_AT_RATIO`] times as many octets as the last pass wrote. In this way, many changes of a budget need
+/// only one write to the table.
 const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
+
+const FOLD_AT_RATIO: usize = 4;
 
 /// Number of records that are committed during a fold pass, in addition to as many as the pass has folded, from which on
 /// each commit waits for a slice of the pass. Otherwise the journal, and the changed budgets in memory, would grow
@@ -100,7 +102,7 @@ impl Pace {
     /// The pass has ended. `written` are the octets that it has written to the table; `None` if it has failed.
     pub fn end(&self, written: Option<usize>) {
         if let Some(written) = written {
-            let octets = (2 * written).clamp(*FOLD_AT_OCTETS.start(), *FOLD_AT_OCTETS.end());
+            let octets = (FOLD_AT_RATIO * written).clamp(*FOLD_AT_OCTETS.start(), *FOLD_AT_OCTETS.end());
             self.fold_at_octets.store(octets, Ordering::Relaxed);
         }
         self.is_folding.store(false, Ordering::Release);
