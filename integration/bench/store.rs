@@ -228,6 +228,11 @@ fn options(path: &Path) -> Options {
     }
 }
 
+/// Returns options with memory for all budgets.
+fn roomy_options(path: &Path) -> Options {
+    Options { budget_octets: 1 << 30, ..options(path) }
+}
+
 async fn close(store: Arc<Store>) {
     assert_eq!(store.health(), Health::Good);
     Arc::into_inner(store).unwrap().close().await;
@@ -264,7 +269,7 @@ async fn throughput(folder: &Path) {
 }
 
 async fn fitting(folder: &Path) {
-    let options = Options { budget_octets: 1 << 30, ..options(&folder.join("state.db")) };
+    let options = roomy_options(&folder.join("state.db"));
     let store = Arc::new(Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap());
     println!("with memory for all budgets:");
     hammer(&store, TASKS, Keys::New).await;
@@ -343,8 +348,9 @@ fn status(name: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
 }
 
-/// The benchmark aborts the store when the journal has at least this many octets. With a million keys, the store begins
-/// to fold the journal only when the journal is slightly longer. So the journal is almost as long as it can be.
+/// The benchmark aborts the store when the journal has at least this many octets. With a million keys, and memory for all
+/// of them, the store begins to fold the journal only when the journal is slightly longer. So the journal is almost as
+/// long as it can be.
 const LONG: i64 = 96 << 20;
 
 async fn crash(folder: &Path) {
@@ -366,7 +372,7 @@ async fn crash(folder: &Path) {
 /// Aborts this process under load, when the journal is long.
 async fn abort(path: &Path) {
     let metrics = Arc::new(Metrics::new().unwrap());
-    let store = Arc::new(Store::open(&options(path), policy(), metrics.clone()).unwrap());
+    let store = Arc::new(Store::open(&roomy_options(path), policy(), metrics.clone()).unwrap());
     tokio::spawn(async move {
         while metrics.state.journal_octets.get() < LONG {
             tokio::time::sleep(Duration::from_millis(1)).await;
