@@ -1,10 +1,10 @@
 //! Upstream that accepts everything, and counts each message by its id.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 
 /// Number of acknowledgements by message id.
@@ -15,6 +15,10 @@ pub struct Upstream {
     pub counts: Counts,
 }
 
+/// Maximum connections that wait to be accepted. All clients of a benchmark may connect at once. The kernel would drop
+/// further connections, and Weir would try again only after seconds.
+const BACKLOG: u32 = 4096;
+
 impl Upstream {
     /// Starts an upstream that lives as long as the runtime.
     pub async fn start() -> Self {
@@ -23,7 +27,9 @@ impl Upstream {
 
     /// Starts an upstream that answers 421 to a connection above this maximum of concurrent connections.
     pub async fn with_at_most(connections: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let listener = socket.listen(BACKLOG).unwrap();
         let (address, counts) = (listener.local_addr().unwrap(), Counts::default());
         let taking = counts.clone();
         tokio::spawn(async move {
