@@ -45,10 +45,7 @@ struct JournalEndGuard(Arc<Core>);
 
 impl Drop for JournalEndGuard {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let reason = "the writer of the journal ended by a fault of Weir's own";
-            self.0.health.record(Attempt::Append, Err(reason.to_owned()));
-        }
+        record_panic(&self.0, Attempt::Append, "journal");
         self.0.queue.close();
         self.0.jobs.stop();
     }
@@ -59,13 +56,17 @@ struct DatabaseEndGuard(Arc<Core>, Arc<Pace>);
 
 impl Drop for DatabaseEndGuard {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let reason = "the writer of the database ended by a fault of Weir's own";
-            self.0.health.record(Attempt::Fold, Err(reason.to_owned()));
-        }
+        record_panic(&self.0, Attempt::Fold, "database");
         self.0.jobs.end();
         self.0.pending_exceptions.give_up();
         self.1.end(None);
+    }
+}
+
+/// Degrades the health if the writer of this part of the state file ends by a panic.
+fn record_panic(core: &Core, attempt: Attempt, part: &str) {
+    if std::thread::panicking() {
+        core.health.record(attempt, Err(format!("the writer of the {part} ended by a fault of Weir's own")));
     }
 }
 
@@ -106,7 +107,7 @@ impl Writer {
 }
 
 /// Runs the watcher thread: ends the waiting of transactions that have waited for [`COMMIT_TIMEOUT`], because the
-/// writer hangs in an access to the disk.
+/// journal writer hangs in an access to the disk.
 fn watch_for_stalls(core: &Core, runtime: &Handle) {
     while let Some(hanging) = core.queue.wait_for_stall(COMMIT_TIMEOUT) {
         // The thread that hangs perhaps was the one that waits for I/O and for timers. No other thread takes its place

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 pub struct JournalFiles {
     /// Path of the state file.
     pub state: PathBuf,
-    pub id: i64,
+    /// Number that marks the files of this journal.
+    id: i64,
     /// Numbers of the files of this journal, in ascending order.
     pub numbers: Vec<u64>,
     /// Number of the next file.

@@ -175,9 +175,7 @@ impl DatabaseWriter {
             report_job(&self.core, &mut self.failed_jobs, name, outcome.map_err(|error| file::describe(&error)));
         }
     }
-}
 
-impl DatabaseWriter {
     /// Writes what is not in the file yet, before the writer ends, and until `deadline` at most.
     pub(super) fn write_remaining(&mut self, deadline: Instant) {
         let core = &*self.core;

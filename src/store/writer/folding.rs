@@ -93,8 +93,8 @@ impl DatabaseWriter {
         let Some(OpenFile { journal, .. }) = &self.opened else { return };
         // Read the epoch, and end the part, before the changed budgets are listed: the changes of the entries in this
         // part are then in the cache already.
-        let (behind, octets) = (self.core.missing_epoch(), journal.octets());
-        self.pass = Some(Pass::new(journal.end_part(), octets, behind));
+        let (missing_epoch, octets) = (self.core.missing_epoch(), journal.octets());
+        self.pass = Some(Pass::new(journal.end_part(), octets, missing_epoch));
         self.pace.begin();
     }
 
@@ -161,7 +161,7 @@ impl DatabaseWriter {
         self.last_fold = Instant::now();
         self.record(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
         // If changes were lost since the pass began, the file does not contain all changes.
-        pass.behind.into_iter().for_each(|epoch| self.core.end_catch_up(epoch));
+        pass.missing_epoch.into_iter().for_each(|epoch| self.core.end_catch_up(epoch));
     }
 
     /// Folds budgets before the writer ends, until everything is folded or [`FINAL_FOLD_TIME`] has passed.

@@ -15,6 +15,7 @@ const FOLD_AT_RATIO: usize = 4;
 /// without a bound while charges are faster than folding.
 const MAX_LEAD: usize = 10_000;
 
+/// Pace of the two writers. The database writer sets it, and the journal writer keeps to it.
 pub struct Pace {
     /// Octets of the journal at which the next fold pass begins.
     fold_at_octets: AtomicUsize,

@@ -6,7 +6,7 @@ use crate::store::hashed_key::HashedKey;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A fold pass. The writer writes all changed budgets to the table, and then deletes the part of the journal that
+/// A fold pass. The database writer writes all changed budgets to the table, and then deletes the part of the journal that
 /// is older than the pass.
 pub struct Pass {
     /// Changed budgets of the current cache shard that are still to be folded, in reverse order.
@@ -19,7 +19,7 @@ pub struct Pass {
     pub octets: usize,
     /// Epoch of the queue that was noticed last when the pass began, if changes that were lost before it were missing in
     /// the file at that time; otherwise `None`.
-    pub behind: Option<u64>,
+    pub missing_epoch: Option<u64>,
     /// Number of rows that are folded in the next transaction, unless the pass has to catch up with commits.
     pub slice_rows: usize,
     /// Approximate octets that the pass has written to the table so far.
@@ -36,13 +36,13 @@ const SLICE_ROWS: RangeInclusive<usize> = 64..=2_000;
 const SLICE_TIME: Duration = Duration::from_millis(10);
 
 impl Pass {
-    pub fn new(part: u64, octets: usize, behind: Option<u64>) -> Self {
+    pub fn new(part: u64, octets: usize, missing_epoch: Option<u64>) -> Self {
         Self {
             hashed_keys: Vec::new(),
             shard: 0,
             part,
             octets,
-            behind,
+            missing_epoch,
             slice_rows: *SLICE_ROWS.start(),
             written: 0,
             damaged: Vec::new(),
