@@ -44,7 +44,7 @@ impl Server {
         }
         // One commit of the state file has the charges of many clients.
         for commit in commits {
-            PendingCommit::done(commit).await;
+            self.store.commit(commit).await;
         }
         Ok(counts)
     }

@@ -267,7 +267,7 @@ impl Connection {
     /// says whether the output could be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
         self.apply_deferred_charges(session).await;
-        PendingCommit::done(self.commit.take()).await;
+        self.server.store.commit(self.commit.take()).await;
         self.update_permit(session);
         let output = session.take_output();
         let written = match output.is_empty() {

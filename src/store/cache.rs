@@ -161,7 +161,7 @@ impl BudgetCache {
         }
         match is_free {
             true => Transacted::Unchanged(answer),
-            false => Transacted::Changed(answer, queue_changes(&mut held, changes, queue, began)),
+            false => Transacted::Changed(answer, queue_changes(&mut held, changes, queue)),
         }
     }
 
@@ -312,7 +312,6 @@ fn queue_changes(
     held: &mut LockedShards<'_>,
     changes: Vec<(HashedKeyRef<'_>, Option<Budget>, Change)>,
     queue: &Queue,
-    began: Instant,
 ) -> Commit {
     let mut appending = queue.append();
     let (mut any, mut all) = (false, true);
@@ -333,7 +332,7 @@ fn queue_changes(
     }
     match appending {
         Some(appending) if any => {
-            let commit = appending.finish(began);
+            let commit = appending.finish();
             // A change of an unread budget is not written, so the transaction as a whole is not durable.
             if all { commit } else { Commit::NEVER }
         }

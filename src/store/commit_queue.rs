@@ -1,30 +1,39 @@
-//! Queue of the journal writer: changes to be committed together, and the transactions that wait for this commit. A
-//! transaction is one decision on budgets, with its charges or refunds; many transactions share one commit.
+//! Queue of changes to be committed together, and of the transactions that wait for this commit. A transaction is one
+//! decision on budgets, with its charges or refunds; many transactions share one commit.
+//!
+//! The first session that needs the commit takes the queued changes and appends them itself ([`Queue::take_now`]). Before
+//! that, the session lets other sessions run, if this is worth it ([`Queue::gather`]). If
+//! another commit runs meanwhile, or if this one would take long, the session leaves it to the journal writer
+//! ([`Queue::take`]).
 
+use super::append_turn::AppendTurn;
 use super::file::JournalAppender;
 use super::hashed_key::HashedKeyRef;
 use super::journal::{Entry, Seen};
 use crate::policy::budgets::{Budget, Change};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-/// Queue of the writer. One lock guards the whole queue. A transaction holds the lock while it appends its
-/// changes. The writer holds the lock while it takes the changes. The watcher thread holds the lock while it looks for
+/// Queue of changes. One lock guards the whole queue. A transaction holds the lock while it appends its changes. A
+/// session or the writer holds the lock while it takes the changes. The watcher thread holds the lock while it looks for
 /// transactions that have waited too long. The lock is never held during an `.await` or a write to disk. A thread that
 /// holds the lock of a cache shard is allowed to take the queue's lock. A thread that holds the queue's lock must not
 /// take the lock of a shard.
 #[derive(Default)]
 pub struct Queue {
     inner: Mutex<Inner>,
-    /// Wakes the writer.
+    /// Wakes the journal writer.
     work: Notify,
     /// Wakes the watcher thread, which ends the waiting of transactions if the writer hangs.
     stall_watch: Condvar,
     /// Octets of the changes in the queue; can be read without the lock.
     octets: AtomicUsize,
+    /// True if a session that needs a commit first lets other sessions run.
+    gathers: AtomicBool,
     /// Wakes the transactions that wait for room in the queue.
     room: Notify,
 }
@@ -40,6 +49,15 @@ impl Commit {
 
     pub fn is_never(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Returns whether the changes are durable: see [`Self::done`]. `None` if the commit has not ended.
+    pub fn outcome(&mut self) -> Option<bool> {
+        match self.0.as_mut().map(oneshot::Receiver::try_recv) {
+            Some(Ok(())) => Some(true),
+            Some(Err(TryRecvError::Empty)) => None,
+            Some(Err(TryRecvError::Closed)) | None => Some(false),
+        }
     }
 
     /// Waits for the commit. Returns true if the changes are durable. Returns false if they are not durable, and
@@ -61,22 +79,24 @@ impl Commit {
 struct Inner {
     /// Changes that the next commit writes.
     entry: Entry,
-    /// Transactions that made changes in `entry` and still wait for the commit.
+    /// Transactions that made changes in `entry`.
     waiting: Waiting,
-    /// Transactions that wait for the commit of the entry that the writer took last.
+    /// Transactions that wait for the commit of the entry that was taken last.
     taken: Waiting,
-    /// True from the time when the writer takes changes until it has committed or discarded them.
+    /// True while taken changes are being committed. Perhaps none of their transactions waits any more.
     is_committing: bool,
+    /// True if `entry` is left to the journal writer.
+    is_left_to_writer: bool,
+    /// The turn to append; `None` before the writer starts, and while a session or the writer has it.
+    turn: Option<AppendTurn>,
     /// The journal, from the time when it was opened until the writer takes it.
     appender: Option<JournalAppender>,
     /// Number of times that changes were lost before they were written to the file. If a budget's filter was last
     /// written in an earlier epoch, the file may lack some of the filter's values. The whole filter must then be
     /// written, not only the newly learnt values.
     epoch: u64,
-    /// Commits since the last one for which the writer let ready sessions run, and the number of such commits in a row
-    /// for which no session had further changes.
-    commits_since_gathering: u32,
-    vain_gatherings: u32,
+    /// Number of commits in a row that had few transactions.
+    small_commits: u32,
     /// True if the writer waits for work.
     is_writer_asleep: bool,
     /// True if the watcher thread sleeps, because no transaction waits.
@@ -89,25 +109,27 @@ struct Inner {
 /// Those who wait for the same commit. If this value is dropped, they are told that there will be no commit.
 #[derive(Default)]
 pub struct Waiting {
-    /// Time when the first of these transactions began to wait.
+    /// Time when the first of them began to wait; `None` if none waits yet.
     since: Option<Instant>,
-    /// For each transaction, the time when it began, and the channel that reports the commit to it.
-    transactions: Vec<(Instant, oneshot::Sender<()>)>,
+    /// For each transaction, the channel that reports the commit to it.
+    transactions: Vec<oneshot::Sender<()>>,
     /// Channel that reports the commit to the database writer, if it waits, too.
     database_writer: Option<oneshot::Sender<()>>,
 }
 
-/// Work that the writer has taken from the queue.
-pub struct Work {
+/// Changes that were taken from the queue, with the turn to append them. If this value is dropped before
+/// [`Work::end`] is called, the changes are discarded.
+pub struct Work<'a> {
+    queue: &'a Queue,
+    pub turn: AppendTurn,
     pub entry: Entry,
+    /// Time when the changes were taken.
+    pub began: Instant,
     /// Epoch of the queue. The epoch has grown if changes were lost since work was last taken.
     pub epoch: u64,
-    /// The journal, if it was opened since work was last taken.
-    pub appender: Option<JournalAppender>,
-    /// True if no new work arrived during the whole time that the writer was willing to wait.
-    pub idle: bool,
     /// True if the writer must end after this work.
     pub stop: bool,
+    has_ended: bool,
 }
 
 /// Marks a filter that was never written to the file: no queue reaches this epoch.
@@ -119,10 +141,15 @@ const MAX_PENDING_OCTETS: usize = 16 << 20;
 /// long time, and the queue must not fill the memory.
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
 
-/// Number of gatherings in vain, one after the other, after which the writer lets ready sessions run only before every
-/// [`GATHER_EVERY`]th commit. Letting others run wakes another thread of the runtime, which costs more than a small
-/// commit, and under few sessions there are no others.
-const MAX_VAIN_GATHERINGS: u32 = 8;
+/// Maximum octets of an entry whose commit is short.
+const SHORT_OCTETS: usize = 256 << 10;
+
+/// Number of transactions from which on a commit is not small.
+const SEVERAL: usize = 3;
+
+/// Number of small commits, one after the other, after which a session lets others run only before every
+/// [`GATHER_EVERY`]th commit. Under few sessions, letting others run costs more than another commit.
+const MAX_SMALL_COMMITS: u32 = 8;
 const GATHER_EVERY: u32 = 16;
 
 /// Holds the queue's lock while the changes of one transaction are appended.
@@ -167,6 +194,13 @@ impl Queue {
         Some(Commit(Some(commit)))
     }
 
+    /// Gives the turn to append to the first that needs it.
+    pub fn give_turn(&self, turn: AppendTurn) {
+        let mut inner = self.lock();
+        inner.turn = Some(turn);
+        self.wake(inner);
+    }
+
     /// Records that changes in memory are not in the file.
     pub fn begin_epoch(&self) {
         self.lock().epoch += 1;
@@ -184,29 +218,60 @@ impl Queue {
         self.lock().epoch
     }
 
-    /// Waits for changes, for at most `patience`, and takes them. `empty` becomes the entry for later changes.
-    pub async fn take(&self, patience: Duration, empty: Entry) -> Work {
-        let idle = timeout(patience, self.due()).await.is_err();
-        let before = self.lock().before_gathering();
-        if let Some(before) = before {
-            // First let the sessions run that are ready, so that one commit contains the changes of all of them. They
-            // then do not hang with this thread if the commit hangs.
+    /// Lets the sessions run that are ready, so that one commit contains the changes of all of them, if recent commits
+    /// show that there are some.
+    pub async fn gather(&self) {
+        if self.gathers.load(Ordering::Relaxed) {
             tokio::task::yield_now().await;
-            self.lock().gathered(before);
         }
-        let inner = &mut *self.lock();
+    }
+
+    /// Takes the changes for a session that waits for their commit, if no other commit runs, and if this one is short.
+    /// Otherwise leaves the changes to the journal writer. `is_allowed` is false if the journal writer has to commit.
+    pub fn take_now(&self, is_allowed: bool) -> Option<Work<'_>> {
+        let mut inner = self.lock();
+        if inner.entry.records() == 0 {
+            // The changes were taken, and those who wait are told when they are committed.
+            return None;
+        }
+        if is_allowed && inner.is_commit_short() {
+            return self.take_work(&mut inner);
+        }
+        inner.waiting.since.get_or_insert_with(Instant::now);
+        self.watch(&mut inner);
+        inner.is_left_to_writer = true;
+        self.wake(inner);
+        None
+    }
+
+    /// Waits for changes that are left to the journal writer, for at most `patience`, and takes all changes. Returns
+    /// whether none were left to it during that time. The work is `None` if a session commits meanwhile.
+    pub async fn take(&self, patience: Duration) -> (bool, Option<Work<'_>>) {
+        let is_idle = timeout(patience, self.due()).await.is_err();
+        let mut inner = self.lock();
         inner.is_writer_asleep = false;
+        (is_idle, self.take_work(&mut inner))
+    }
+
+    fn take_work(&self, inner: &mut Inner) -> Option<Work<'_>> {
+        let mut turn = inner.turn.take()?;
+        turn.appender = inner.appender.take().or(turn.appender);
+        inner.is_left_to_writer = false;
+        let began = Instant::now();
         let transactions = Vec::with_capacity(inner.waiting.transactions.len());
         inner.taken = std::mem::replace(&mut inner.waiting, Waiting { transactions, ..Waiting::default() });
-        inner.is_committing = inner.entry.records() > 0;
-        self.release_room();
-        Work {
-            idle,
-            entry: std::mem::replace(&mut inner.entry, empty),
-            epoch: inner.epoch,
-            appender: inner.appender.take(),
-            stop: inner.stopping,
+        if !inner.taken.transactions.is_empty() {
+            inner.taken.since.get_or_insert(began);
+            self.watch(inner);
         }
+        let is_small = inner.taken.transactions.len() < SEVERAL;
+        inner.small_commits = if is_small { inner.small_commits.wrapping_add(1) } else { 0 };
+        let gathers = inner.small_commits < MAX_SMALL_COMMITS || inner.small_commits.is_multiple_of(GATHER_EVERY);
+        self.gathers.store(gathers, Ordering::Relaxed);
+        let entry = std::mem::replace(&mut inner.entry, std::mem::take(&mut turn.spare));
+        inner.is_committing = entry.records() > 0;
+        self.release_room();
+        Some(Work { queue: self, turn, entry, began, epoch: inner.epoch, stop: inner.stopping, has_ended: false })
     }
 
     /// Waits until there is work for the writer.
@@ -223,11 +288,11 @@ impl Queue {
         !inner.is_writer_asleep
     }
 
-    /// Tells the transactions of the entry that was taken last that their changes are durable. Calls `observe` for each
-    /// transaction that still waits, with the time since the transaction began.
-    pub fn complete(&self, observe: impl FnMut(Duration)) {
-        let taken = self.lock().end_commit();
-        taken.observe(observe).for_each(|answer| _ = answer.send(()));
+    /// Makes the watcher thread look after those who wait.
+    fn watch(&self, inner: &mut Inner) {
+        if std::mem::take(&mut inner.is_watcher_asleep) {
+            self.stall_watch.notify_one();
+        }
     }
 
     /// Waits until a transaction has waited for `patience`, because a commit hangs. Then returns all transactions that
@@ -252,22 +317,12 @@ impl Queue {
         }
     }
 
-    /// Discards the changes in the queue. This is necessary if the entry that was taken last could not be written,
-    /// because later changes may contain only the values learnt since that entry. Tells all waiting transactions that
-    /// there will be no commit.
-    pub fn discard(&self) {
-        let inner = &mut *self.lock();
-        inner.end_commit();
-        inner.discard();
-        self.release_room();
-    }
-
     /// Records that the writer has ended. All transactions that wait, now or later, are told that there will be no
     /// commit.
     pub fn close(&self) {
         let inner = &mut *self.lock();
         inner.ended = true;
-        inner.end_commit();
+        (inner.turn, inner.taken) = (None, Waiting::default());
         // The changes are not lost: they are still in memory, and the database writer folds them before it ends.
         (inner.entry, inner.waiting) = (Entry::default(), Waiting::default());
         self.release_room();
@@ -287,9 +342,9 @@ impl Queue {
         }
     }
 
-    /// Wakes the writer if it waits for work.
+    /// Wakes the writer if it waits for work, and there is some.
     fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
-        let is_asleep = std::mem::take(&mut inner.is_writer_asleep);
+        let is_asleep = inner.is_due() && std::mem::take(&mut inner.is_writer_asleep);
         // Release the lock first, because the woken writer takes the lock.
         drop(inner);
         if is_asleep {
@@ -302,59 +357,83 @@ impl Queue {
     }
 }
 
+/// Returns whether the commit of this entry takes only microseconds, if the disk does not hang.
+fn is_short(entry: &Entry) -> bool {
+    entry.octets() <= SHORT_OCTETS
+}
+
+impl Work<'_> {
+    /// Returns whether the commit takes only microseconds, if the disk does not hang.
+    pub fn is_short(&self) -> bool {
+        is_short(&self.entry)
+    }
+
+    /// Ends the commit, and tells those who wait for it whether their changes are durable. If they are not, also
+    /// discards the changes made meanwhile, because these may contain only the values learnt since then.
+    pub fn end(mut self, is_durable: bool) {
+        let taken = self.give_back(is_durable);
+        if is_durable {
+            taken.tell();
+        }
+    }
+
+    /// Gives the turn back to the queue. Returns those who wait for the commit.
+    fn give_back(&mut self, is_durable: bool) -> Waiting {
+        self.has_ended = true;
+        let (mut turn, mut spare) = (std::mem::take(&mut self.turn), std::mem::take(&mut self.entry));
+        spare.clear();
+        turn.spare = spare;
+        let mut inner = self.queue.lock();
+        let taken = std::mem::take(&mut inner.taken);
+        inner.is_committing = false;
+        if !is_durable {
+            inner.discard();
+            self.queue.release_room();
+        }
+        inner.turn = Some(turn).filter(|_| !inner.ended);
+        self.queue.wake(inner);
+        taken
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.give_back(false);
+        }
+    }
+}
+
 impl Waiting {
     /// Takes the transactions out. The database writer waits on.
     fn take_transactions(&mut self) -> Self {
         Self { since: self.since.take(), transactions: std::mem::take(&mut self.transactions), database_writer: None }
     }
 
-    /// Returns the channels of all that still wait. Calls `observe` for each transaction of them, with
-    /// the time since the transaction began.
-    fn observe(self, mut observe: impl FnMut(Duration)) -> impl Iterator<Item = oneshot::Sender<()>> {
-        let now = Instant::now();
-        let waits = self.transactions.into_iter().filter(|(_, answer)| !answer.is_closed());
-        let answers = waits.map(move |(began, answer)| {
-            observe(now - began);
-            answer
-        });
-        answers.chain(self.database_writer)
-    }
-
-    /// Tells the transactions that there will be no commit.
-    pub fn cancel(self, observe: impl FnMut(Duration)) {
-        self.observe(observe).for_each(drop);
+    /// Tells all that the changes are durable. If one no longer waits, that is no error.
+    fn tell(self) {
+        self.transactions.into_iter().chain(self.database_writer).for_each(|answer| _ = answer.send(()));
     }
 }
 
 impl Inner {
     /// Returns whether there is work for the writer.
     fn is_due(&self) -> bool {
-        self.entry.records() > 0 || self.appender.is_some() || self.stopping
+        let is_left = self.is_left_to_writer && self.entry.records() > 0;
+        self.turn.is_some() && (is_left || self.appender.is_some() || self.stopping)
     }
 
-    /// Returns the number of waiting transactions if the writer has to let ready sessions run before this commit.
-    fn before_gathering(&mut self) -> Option<usize> {
-        self.commits_since_gathering += 1;
-        let is_due = self.vain_gatherings < MAX_VAIN_GATHERINGS || self.commits_since_gathering >= GATHER_EVERY;
-        is_due.then_some(self.waiting.transactions.len())
-    }
-
-    /// Records that the ready sessions have run. `before` is the number of transactions that waited before.
-    fn gathered(&mut self, before: usize) {
-        let is_vain = self.waiting.transactions.len() <= before;
-        self.vain_gatherings = if is_vain { self.vain_gatherings.saturating_add(1) } else { 0 };
-        self.commits_since_gathering = 0;
-    }
-
-    /// Records that the taken changes were committed or discarded. Returns those who wait for that.
-    fn end_commit(&mut self) -> Waiting {
-        self.is_committing = false;
-        std::mem::take(&mut self.taken)
+    /// Returns whether a session may commit, because the commit is short and the journal writer has nothing else to do.
+    fn is_commit_short(&self) -> bool {
+        let is_fast = |turn: &AppendTurn| turn.is_fast() && turn.epoch == self.epoch;
+        let is_free = self.turn.as_ref().is_some_and(is_fast) && self.appender.is_none() && !self.stopping;
+        is_free && is_short(&self.entry)
     }
 
     fn discard(&mut self) {
         self.entry = Entry::default();
         self.waiting = Waiting::default();
+        self.is_left_to_writer = false;
         self.epoch += 1;
     }
 }
@@ -377,9 +456,9 @@ impl Appending<'_> {
         self.inner.entry.push(hashed_key.key, budget, Seen::Whole);
     }
 
-    /// Ends the appending and wakes the writer. With the returned [`Commit`] the caller waits until all changes of this
-    /// transaction are durable.
-    pub fn finish(mut self, began: Instant) -> Commit {
+    /// Ends the appending. With the returned [`Commit`] the caller waits until all changes of this transaction are
+    /// durable. If no other transaction waits for a commit earlier, the caller takes the changes then.
+    pub fn finish(mut self) -> Commit {
         let octets = self.inner.entry.octets();
         if octets > MAX_STUCK_OCTETS {
             self.inner.discard();
@@ -388,12 +467,11 @@ impl Appending<'_> {
         }
         self.queue.octets.store(octets, Ordering::Relaxed);
         let (answer, commit) = oneshot::channel();
-        self.inner.waiting.since.get_or_insert_with(Instant::now);
-        self.inner.waiting.transactions.push((began, answer));
-        if std::mem::take(&mut self.inner.is_watcher_asleep) {
-            self.queue.stall_watch.notify_one();
+        self.inner.waiting.transactions.push(answer);
+        if octets > SHORT_OCTETS {
+            self.inner.is_left_to_writer = true;
+            self.queue.wake(self.inner);
         }
-        self.queue.wake(self.inner);
         Commit(Some(commit))
     }
 }

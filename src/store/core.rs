@@ -11,6 +11,7 @@ use super::login_history::LoginMemory;
 use super::new_budgets::{Excess, NewBudgets};
 use super::notices::NoticeMemory;
 use super::options::Options;
+use super::pace::Pace;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
 use super::queue_ids::QueueIdMemory;
 use super::refusals::RefusalMemory;
@@ -33,6 +34,7 @@ pub struct Core {
     /// Budgets that other nodes share; `None` if the budgets are in the state file.
     pub shared: Option<SharedBudgets>,
     pub queue: Queue,
+    pub pace: Pace,
     pub jobs: JobQueue,
     pub pending_exceptions: PendingExceptions,
     pub new_budgets: NewBudgets,
@@ -124,6 +126,7 @@ impl Core {
             policy: RwLock::new(Arc::new(policy)),
             cache: BudgetCache::new(options.budget_octets),
             queue: Queue::default(),
+            pace: Pace::default(),
             jobs: JobQueue::default(),
             pending_exceptions: PendingExceptions::default(),
             new_budgets: NewBudgets::default(),

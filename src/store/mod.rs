@@ -6,6 +6,7 @@
 //! file's journal. Later the changed budgets are written ("folded") into the file's table. The [`maintenance`] thread
 //! checkpoints and checks the file. The module [`health`] keeps the present errors of the file.
 
+mod append_turn;
 pub mod audit;
 mod budget_rows;
 mod cache;
@@ -35,6 +36,7 @@ mod notice_recorder;
 mod notices;
 mod options;
 mod outcomes;
+mod pace;
 mod pending_commit;
 mod pending_exceptions;
 mod queue_ids;
@@ -76,7 +78,7 @@ pub use shared::{BulkError, SharedBulk, SharedOptions, Topology, check_url};
 pub use shared_writer::{SharedWriter, Written};
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
-use crate::metrics::Metrics;
+use crate::metrics::{GaugeGuard, Metrics};
 use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, SessionCounters};
 use crate::policy::limit::Count;
 use crate::policy::request::PolicyRequest;
@@ -98,7 +100,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 use tokio::time::timeout;
 use transaction::Transaction;
-use writer::Writer;
+use writer::{Writer, commit_now};
 
 /// Store of the budgets of all limits.
 pub struct Store {
@@ -158,7 +160,7 @@ impl Store {
         counters: &mut SessionCounters,
     ) -> Result<Decided, Unavailable> {
         let mut decided = self.decide(now, asked, counters).await?;
-        PendingCommit::done(decided.commit.take()).await;
+        self.commit(decided.commit.take()).await;
         Ok(decided)
     }
 
@@ -190,6 +192,34 @@ impl Store {
         };
         let verdicts = self.apply_suspensions(verdicts, now).await?;
         Ok(Decided { verdicts, slots: Some(slots).filter(|slots| !slots.is_empty()), commit })
+    }
+
+    /// Commits charges, if there are any: waits until they are durable, or until the store gives up because the disk is
+    /// slow or fails. Returns true if the charges are durable.
+    ///
+    /// The calling task itself appends the charges to the journal if no other task does so at present. If the disk then
+    /// hangs, the task hangs, too: at most one session does so at a time.
+    pub async fn commit(&self, pending: Option<PendingCommit>) -> bool {
+        let Some(PendingCommit { mut commit, decided_in }) = pending else { return true };
+        let (began, metrics) = (Instant::now(), &self.core.metrics.state);
+        let mut outcome = commit.outcome();
+        if outcome.is_none() {
+            self.core.queue.gather().await;
+            outcome = commit.outcome();
+        }
+        if outcome.is_none() {
+            commit_now(&self.core);
+            outcome = commit.outcome();
+        }
+        let is_durable = match outcome {
+            Some(is_durable) => is_durable,
+            None => {
+                let _waiting = GaugeGuard::new(&metrics.transactions_waiting);
+                commit.done().await
+            }
+        };
+        metrics.transaction_seconds.observe((decided_in + began.elapsed()).as_secs_f64());
+        is_durable
     }
 
     /// Begins the suspensions that these verdicts demand. A client gets a reply that mentions the suspensions only
@@ -331,7 +361,7 @@ impl Store {
         mut act: impl FnMut(Timestamp, &mut Loaded) -> R,
     ) -> Result<R, Unavailable> {
         let (answer, commit) = self.change(now, keys, &mut act).await?;
-        PendingCommit::done(commit).await;
+        self.commit(commit).await;
         Ok(answer)
     }
 
@@ -373,11 +403,11 @@ impl Store {
                     return Ok((answer, None));
                 }
                 Transacted::Changed(answer, commit) => {
-                    let commit = PendingCommit::new(commit, &self.core.metrics.state);
+                    let commit = PendingCommit { commit, decided_in: began.elapsed() };
                     if !has_to_be_durable {
                         return Ok((answer, Some(commit)));
                     }
-                    let is_durable = PendingCommit::done(Some(commit)).await;
+                    let is_durable = self.commit(Some(commit)).await;
                     return if is_durable { Ok((answer, None)) } else { Err(Unavailable) };
                 }
                 // The budgets were never all in memory at the same time: for lack of memory, some budgets were dropped

@@ -6,7 +6,6 @@ use crate::delegation::{Action, Attributes, Read, RequestError, RequestReader};
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::log_throttle::Permit;
 use crate::server::stop::Stop;
-use crate::store::PendingCommit;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,8 +103,7 @@ impl<S: Stream> PolicyConnection<S> {
         if let Some(former) = self.session.replace(name.clone()).filter(|former| *former != name) {
             service.end_named(&former).await;
         }
-        let Decision { action, commit, records, origin } = service.decide(name, attributes, self).await;
-        PendingCommit::done(commit).await;
+        let Decision { action, records, origin } = service.decide(name, attributes, self).await;
         let written = match &action {
             Some(action) => self.write(service, action).await,
             None => Err(std::io::ErrorKind::NotConnected.into()),

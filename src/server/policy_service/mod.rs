@@ -40,8 +40,6 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 struct Decision {
     /// `None` if Postfix has left, or Weir stops, during the delay of the answer.
     action: Option<Action>,
-    /// Commit of the charges. Postfix gets no answer before it.
-    commit: Option<PendingCommit>,
     records: Vec<Record>,
     origin: Origin,
 }
@@ -188,7 +186,9 @@ impl PolicyService {
         if let Some(surplus) = self.sessions.take_surplus() {
             self.end(surplus).await;
         }
-        Decision { action, commit, records, origin }
+        // Postfix gets no answer before the charges are durable.
+        self.server.store.commit(commit).await;
+        Decision { action, records, origin }
     }
 
     async fn look_up(&self, mut lookup: Box<UserLookup>) -> Step {

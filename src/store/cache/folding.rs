@@ -5,7 +5,6 @@ use super::{BudgetCache, SHARDS, Slot, Stage, shard_of};
 use crate::policy::budgets::Budget;
 use crate::store::commit_queue::{Commit, Queue};
 use crate::store::hashed_key::HashedKey;
-use std::time::Instant;
 
 impl BudgetCache {
     /// Returns whether a budget's row in the table has all its changes.
@@ -62,7 +61,7 @@ impl BudgetCache {
             let budget = slot.budget().filter(|_| slot.stage == Stage::Changed)?;
             let Some(mut appending) = queue.append() else { return Some(Commit::NEVER) };
             appending.push_whole(hashed_key.borrowed(), &budget, &mut slot.written_epoch);
-            Some(appending.finish(Instant::now()))
+            Some(appending.finish())
         };
         self.lock(shard_of(hashed_key.order)).edit(hashed_key.borrowed(), append)?
     }

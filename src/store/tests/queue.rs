@@ -1,8 +1,15 @@
 use super::*;
 use crate::engine::State;
 use crate::policy::budgets::Change;
-use crate::store::commit_queue::{Commit, NEVER_WRITTEN};
-use crate::store::journal::Entry;
+use crate::store::append_turn::AppendTurn;
+use crate::store::commit_queue::{Commit, NEVER_WRITTEN, Work};
+
+/// Returns a queue with the turn to append.
+fn queue() -> Queue {
+    let queue = Queue::default();
+    queue.give_turn(AppendTurn::default());
+    queue
+}
 
 /// Appends a change to a budget, as a transaction does.
 fn append(queue: &Queue, user: &str) -> Commit {
@@ -10,42 +17,60 @@ fn append(queue: &Queue, user: &str) -> Commit {
     let budget = Budget::new(State { at: at(0), level: 1.0 });
     let mut appending = queue.append().unwrap();
     appending.push(hashed_key.borrowed(), &budget, &Change::default(), &mut { NEVER_WRITTEN });
-    appending.finish(Instant::now())
+    appending.finish()
+}
+
+/// Takes the changes, as the journal writer does.
+async fn take(queue: &Queue) -> Work<'_> {
+    queue.take(Duration::ZERO).await.1.unwrap()
+}
+
+/// Waits for a commit that ends soon.
+async fn is_durable(commit: Commit) -> bool {
+    tokio::time::timeout(Duration::from_secs(60), commit.done()).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_hanging_writer_frees_waiting_transactions_and_writes_their_changes_later() {
-    let (queue, began) = (Queue::default(), Instant::now());
+async fn a_hanging_commit_frees_waiting_transactions_and_their_changes_are_written_later() {
+    let (queue, began) = (queue(), Instant::now());
     let taken = append(&queue, "alice");
-    assert_eq!(queue.take(Duration::ZERO, Entry::default()).await.entry.records(), 1);
+    let work = take(&queue).await;
+    assert_eq!(work.entry.records(), 1);
     let waiting = append(&queue, "bob");
+    // The session of bob waits. It cannot commit meanwhile.
+    assert!(queue.take_now(true).is_none());
     let patience = Duration::from_millis(50);
     drop(queue.wait_for_stall(patience).unwrap());
     assert!(began.elapsed() >= patience);
-    assert_eq!((taken.done().await, waiting.done().await), (false, false));
+    assert_eq!((is_durable(taken).await, is_durable(waiting).await), (false, false));
     // No transaction waits any more, but the writer still writes bob's change.
-    queue.complete(|_| panic!("no transaction waits"));
-    assert_eq!(queue.take(Duration::from_secs(60), Entry::default()).await.entry.records(), 1);
+    work.end(true);
+    let (is_idle, work) = queue.take(Duration::from_secs(60)).await;
+    assert!(!is_idle);
+    assert_eq!(work.unwrap().entry.records(), 1);
 }
 
 #[tokio::test]
 async fn only_transactions_of_the_taken_entry_complete() {
-    let queue = Queue::default();
+    let queue = queue();
     let alice = append(&queue, "alice");
-    queue.take(Duration::ZERO, Entry::default()).await;
-    let bob = append(&queue, "bob");
-    let mut answered = 0;
-    queue.complete(|_| answered += 1);
-    assert_eq!(answered, 1);
-    assert!(alice.done().await);
+    let work = take(&queue).await;
+    let mut bob = append(&queue, "bob");
+    work.end(true);
+    assert!(is_durable(alice).await);
+    assert_eq!(bob.outcome(), None);
+    let work = take(&queue).await;
+    let carol = append(&queue, "carol");
+    work.end(false);
+    assert!(!is_durable(bob).await);
     // Changes made after the failed entry was taken are discarded, too.
-    queue.discard();
-    assert!(!bob.done().await);
+    assert!(!is_durable(carol).await);
+    assert_eq!(take(&queue).await.entry.records(), 0);
 }
 
 #[test]
 fn the_stall_watcher_ends_with_the_writer() {
-    let queue = Queue::default();
+    let queue = queue();
     std::thread::scope(|scope| {
         let watch = scope.spawn(|| queue.wait_for_stall(Duration::from_secs(3600)).is_none());
         let commit = append(&queue, "alice");
@@ -55,25 +80,91 @@ fn the_stall_watcher_ends_with_the_writer() {
     });
 }
 
+/// Work that is dropped without an end has failed, for example by a panic.
 #[tokio::test]
-async fn one_commit_contains_the_changes_of_all_sessions_that_are_ready() {
-    let queue = Arc::new(Queue::default());
-    let writer = tokio::spawn({
-        let queue = queue.clone();
-        async move { queue.take(Duration::from_secs(60), Entry::default()).await.entry.records() }
-    });
-    // The writer waits. The first of these sessions wakes it.
-    tokio::task::yield_now().await;
-    for user in ["alice", "bob", "carol"] {
-        let queue = queue.clone();
-        tokio::spawn(async move { append(&queue, user).done().await });
+async fn a_commit_that_is_given_up_discards_its_changes_and_gives_the_turn_back() {
+    let queue = queue();
+    let alice = append(&queue, "alice");
+    let epoch = queue.epoch();
+    drop(take(&queue).await);
+    assert!(!is_durable(alice).await);
+    assert_eq!(queue.epoch(), epoch + 1);
+    let bob = append(&queue, "bob");
+    take(&queue).await.end(true);
+    assert!(is_durable(bob).await);
+}
+
+/// Decides on a message of each user. Returns the commit of the last charge.
+async fn decide_on(store: &Store, users: &[&str]) -> Option<PendingCommit> {
+    let mut last = None;
+    for user in users {
+        let decided = store.decide(at(0), &asked(user, 1), &mut SessionCounters::default()).await.unwrap();
+        last = decided.commit.or(last);
     }
-    assert_eq!(writer.await.unwrap(), 3);
+    last
+}
+
+/// Returns the level of each user's budget in a copy of the folder.
+async fn levels_in_copy(folder: &Path, users: &[&str]) -> Vec<f64> {
+    let there = tempfile::tempdir().unwrap();
+    copy(folder, there.path());
+    let again = open(&there.path().join("state.db")).unwrap();
+    let mut levels = Vec::new();
+    for user in users {
+        levels.push(level(&again, &asked(user, 1)).await);
+    }
+    levels
+}
+
+#[tokio::test]
+async fn a_session_commits_the_charges_of_all_sessions_so_far() {
+    let (folder, users) = (tempfile::tempdir().unwrap(), ["alice", "bob", "carol"]);
+    let store = open(&folder.path().join("state.db")).unwrap();
+    let last = decide_on(&store, &users).await;
+    let before = store.core.metrics.state.commit_seconds.get_sample_count();
+    assert!(store.commit(last).await);
+    assert_eq!(store.core.metrics.state.commit_seconds.get_sample_count() - before, 1);
+    assert_eq!(levels_in_copy(folder.path(), &users).await, [1.0; 3]);
+}
+
+#[tokio::test]
+async fn charges_for_which_no_session_waits_are_written_soon() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("state.db")).unwrap();
+    drop(decide_on(&store, &["alice"]).await);
+    let commits = || store.core.metrics.state.commit_seconds.get_sample_count();
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while commits() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(levels_in_copy(folder.path(), &["alice"]).await, [1.0]);
+}
+
+#[tokio::test]
+async fn a_session_leaves_its_changes_to_the_journal_writer_if_another_commit_runs() {
+    let (folder, queue) = (tempfile::tempdir().unwrap(), queue());
+    let store = open(&folder.path().join("state.db")).unwrap();
+    let bob = append(&queue, "bob");
+    // Without a journal no session commits.
+    assert!(queue.take_now(true).is_none());
+    take(&queue).await.end(true);
+    assert!(is_durable(bob).await);
+    let last = decide_on(&store, &["alice"]).await;
+    let work = store.core.queue.take_now(true).unwrap();
+    let (mut commit, dave) = (last.unwrap().commit, append(&store.core.queue, "dave"));
+    assert!(store.core.queue.take_now(true).is_none());
+    assert_eq!(commit.outcome(), None);
+    work.end(true);
+    assert_eq!(commit.outcome(), Some(true));
+    assert!(is_durable(dave).await, "the journal writer commits it");
 }
 
 #[tokio::test]
 async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
-    let (queue, cache) = (Queue::default(), BudgetCache::new(BUDGET_OCTETS));
+    let (queue, cache) = (queue(), BudgetCache::new(BUDGET_OCTETS));
     let (policy, asked) = (policy("100 / 1d"), asked("alice", 60));
     let plan = Plan::new(&policy, &asked, at(0));
     let hashed_keys: Vec<_> = plan.keys().map(HashedKey::of).collect();
@@ -88,23 +179,22 @@ async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
     };
     assert_eq!(passed(&Decided { verdicts, ..Decided::default() }), 60);
     assert!(!commit.done().await);
-    assert!(queue.take(Duration::ZERO, Entry::default()).await.idle);
+    assert_eq!(take(&queue).await.entry.records(), 0);
 }
 
 #[tokio::test]
 async fn the_database_writer_waits_for_changes_that_are_queued_or_taken() {
-    let queue = Queue::default();
+    let queue = queue();
     assert!(queue.pending().is_none());
     let alice = append(&queue, "alice");
     let while_queued = queue.pending().unwrap();
-    queue.take(Duration::ZERO, Entry::default()).await;
-    queue.complete(|_| {});
-    assert!(alice.done().await && while_queued.done().await);
+    take(&queue).await.end(true);
+    assert!(is_durable(alice).await && is_durable(while_queued).await);
     assert!(queue.pending().is_none());
     let bob = append(&queue, "bob");
-    queue.take(Duration::ZERO, Entry::default()).await;
+    let work = take(&queue).await;
     let while_taken = queue.pending().unwrap();
-    queue.discard();
-    assert!(!bob.done().await && !while_taken.done().await);
+    work.end(false);
+    assert!(!is_durable(bob).await && !is_durable(while_taken).await);
     assert!(queue.pending().is_none());
 }

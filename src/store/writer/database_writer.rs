@@ -4,7 +4,6 @@
 //! It is always the same thread. The allocator keeps memory apart for each thread, so that the same work in different
 //! threads takes a multiple of the memory.
 
-use super::pace::Pace;
 use super::pass::Pass;
 use super::{IDLE_AFTER, RETRY_AFTER, notices, queue_ids, refusals};
 use crate::store::core::Core;
@@ -21,7 +20,6 @@ use std::time::{Duration, Instant};
 /// State of the database writer.
 pub struct DatabaseWriter {
     pub(super) core: Arc<Core>,
-    pub(super) pace: Arc<Pace>,
     /// The state file; `None` until the file is opened.
     pub(super) opened: Option<OpenFile>,
     pub(super) pass: Option<Pass>,
@@ -39,13 +37,12 @@ pub struct DatabaseWriter {
 
 impl DatabaseWriter {
     /// If `opened` is `None`, the writer opens the file as soon as that is possible.
-    pub fn new(core: Arc<Core>, pace: Arc<Pace>, opened: Option<OpenFile>) -> Self {
+    pub fn new(core: Arc<Core>, opened: Option<OpenFile>) -> Self {
         let failed = opened.is_none().then(|| (Attempt::Open, Instant::now())).into_iter().collect();
         // First fold the journal that the previous process has left.
         let has_journal = opened.as_ref().is_some_and(|opened| opened.journal.octets() > 0);
         let mut writer = Self {
             core,
-            pace,
             opened,
             pass: None,
             last_fold: Instant::now(),

@@ -2,6 +2,7 @@
 //! deletes the part of the journal that is no longer needed.
 
 use super::database_writer::DatabaseWriter;
+use super::journal_writer::commit_now;
 use super::pass::Pass;
 use crate::policy::budgets::Budget;
 use crate::store::commit_queue::Commit;
@@ -45,13 +46,13 @@ impl DatabaseWriter {
         if let Some(pass) = &mut self.pass {
             pass.adapt_slice(began.elapsed());
         }
-        self.pace.fold(slice.len());
+        self.core.pace.fold(slice.len());
     }
 
     /// Returns copies of the next budgets to fold, in their present state.
     fn next_slice(&mut self) -> Vec<(HashedKey, Budget)> {
         let Some(pass) = &mut self.pass else { return Vec::new() };
-        let rows = self.pace.excess().max(pass.slice_rows);
+        let rows = self.core.pace.excess().max(pass.slice_rows);
         let (mut slice, mut octets) = (Vec::new(), 0);
         while slice.len() < rows && octets < SLICE_OCTETS {
             let Some(hashed_key) = pass.next(&self.core) else { break };
@@ -95,13 +96,13 @@ impl DatabaseWriter {
         // part are then in the cache already.
         let (missing_epoch, octets) = (self.core.missing_epoch(), journal.octets());
         self.pass = Some(Pass::new(journal.end_part(), octets, missing_epoch));
-        self.pace.begin();
+        self.core.pace.begin();
     }
 
     /// Aborts the fold pass; the next pass folds the remaining budgets.
     fn abort_pass(&mut self, reason: String) {
         self.pass = None;
-        self.pace.end(None);
+        self.core.pace.end(None);
         self.record(Attempt::Fold, Err(reason));
     }
 
@@ -110,7 +111,7 @@ impl DatabaseWriter {
         let Some(OpenFile { journal, .. }) = &self.opened else { return };
         let Some(pass) = &mut self.pass else {
             let cache = &self.core.cache;
-            let is_due = self.pace.is_long(journal.octets())
+            let is_due = self.core.pace.is_long(journal.octets())
                 || self.core.missing_epoch().is_some()
                 || cache.must_fold() && cache.has_changed()
                 || (is_idle || self.last_fold.elapsed() > FOLD_AFTER) && (journal.octets() > 0 || cache.has_changed());
@@ -152,12 +153,15 @@ impl DatabaseWriter {
 
     /// Waits for a commit. Returns true if its changes are durable.
     fn wait_for(&self, commit: Commit) -> bool {
-        self.pace.let_wait(|| commit.wait())
+        self.core.pace.let_wait(|| {
+            commit_now(&self.core);
+            commit.wait()
+        })
     }
 
     fn end_pass(&mut self) {
         let Some(pass) = self.pass.take() else { return };
-        self.pace.end(Some(pass.written));
+        self.core.pace.end(Some(pass.written));
         self.last_fold = Instant::now();
         self.record(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
         // If changes were lost since the pass began, the file does not contain all changes.

@@ -1,4 +1,4 @@
-//! Pace of the two writers: when a fold pass begins, and how far commits may get ahead of it.
+//! Pace of commits and of fold passes: when a pass begins, and how far commits may get ahead of it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
@@ -15,7 +15,7 @@ const FOLD_AT_RATIO: usize = 4;
 /// without a bound while charges are faster than folding.
 const MAX_LEAD: usize = 10_000;
 
-/// Pace of the two writers. The database writer sets it, and the journal writer keeps to it.
+/// Pace of commits and of fold passes. The database writer sets it, and commits keep to it.
 pub struct Pace {
     /// Octets of the journal at which the next fold pass begins.
     fold_at_octets: AtomicUsize,
@@ -30,8 +30,8 @@ pub struct Pace {
     folded: Notify,
 }
 
-impl Pace {
-    pub fn new() -> Self {
+impl Default for Pace {
+    fn default() -> Self {
         Self {
             fold_at_octets: AtomicUsize::new(*FOLD_AT_OCTETS.start()),
             is_folding: AtomicBool::new(false),
@@ -41,7 +41,9 @@ impl Pace {
             folded: Notify::new(),
         }
     }
+}
 
+impl Pace {
     /// Returns whether a journal of this length has to be folded.
     pub fn is_long(&self, octets: usize) -> bool {
         octets > self.fold_at_octets.load(Ordering::Relaxed)
@@ -51,20 +53,24 @@ impl Pace {
         self.is_folding.load(Ordering::Acquire)
     }
 
-    /// Counts committed records. Waits while they are too far ahead of a fold pass.
-    pub async fn committed(&self, records: usize) {
-        if !self.is_folding() {
-            return;
-        }
-        self.lead.fetch_add(records, Ordering::Relaxed);
-        while self.has_to_wait() {
-            self.folded.notified().await;
+    /// Counts committed records.
+    pub fn count(&self, records: usize) {
+        if self.is_folding() {
+            self.lead.fetch_add(records, Ordering::Relaxed);
         }
     }
 
-    fn has_to_wait(&self) -> bool {
+    /// Returns whether the next commit has to wait, because the commits are too far ahead of a fold pass.
+    pub fn has_to_wait(&self) -> bool {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         is_set(&self.is_folding) && self.excess() > 0 && !is_set(&self.is_waiting) && !is_set(&self.is_stopping)
+    }
+
+    /// Waits while commits are too far ahead of a fold pass.
+    pub async fn wait(&self) {
+        while self.has_to_wait() {
+            self.folded.notified().await;
+        }
     }
 
     /// Lets the fold pass wait for a commit. Meanwhile no commit waits for the pass.
@@ -118,13 +124,15 @@ mod tests {
 
     /// Commits as many records as may be committed in addition to those that are folded, and one more.
     async fn commit_too_many(pace: &Pace) {
-        pace.committed(MAX_LEAD).await;
-        pace.committed(1).await;
+        pace.count(MAX_LEAD);
+        pace.wait().await;
+        pace.count(1);
+        pace.wait().await;
     }
 
     /// Returns a pace in whose fold pass a commit waits.
     async fn waiting() -> (Arc<Pace>, tokio::task::JoinHandle<()>) {
-        let pace = Arc::new(Pace::new());
+        let pace = Arc::new(Pace::default());
         commit_too_many(&pace).await;
         pace.begin();
         let commit = tokio::spawn({
