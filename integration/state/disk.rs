@@ -177,6 +177,27 @@ mod on_a_disk {
         assert_eq!(accepted(&weir, ALICE, 4), 2, "what was counted meanwhile is in the file");
         assert_eq!(accepted(&weir, BOB, 4), 0);
     }
+
+    #[test]
+    fn a_disk_that_hangs_in_a_commit_stops_only_the_session_that_writes() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        let site = site_with_limits(&upstream, TEN).state(&on(&disk, ", durability = \"process\"")).build();
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 4);
+        disk.freeze();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| accepted(&weir, ALICE, 4));
+            assert_degraded(&weir, "slow");
+            assert_eq!(accepted(&weir, BOB, 12), 10, "mail flows, and limits hold");
+            disk.thaw();
+            assert_eq!(writing.join().unwrap(), 4, "no session is lost");
+        });
+        wait_until_good(&weir);
+        weir.kill();
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 2, "what was counted meanwhile is in the file");
+        assert_eq!(accepted(&weir, BOB, 4), 0);
+    }
 }
 
 #[test]

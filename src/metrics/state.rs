@@ -7,10 +7,11 @@ use prometheus::{Error, Histogram, IntCounter, IntCounterVec, IntGauge, IntGauge
 pub struct StateMetrics {
     /// 1 while the state file or Redis has a problem, otherwise 0.
     pub degraded: IntGauge,
-    /// Seconds from the begin of a transaction (a decision with charges, or a refund) until its changes were durable, or
-    /// until the session stopped waiting. Includes the time to load budgets from the file.
+    /// Seconds of a transaction (a decision with charges, or a refund), and of the wait until its changes were durable,
+    /// or until the session stopped waiting. Includes the time to load budgets from the file, but not the time in which
+    /// the session did something else. A session waits once for several transactions.
     pub transaction_seconds: Histogram,
-    /// Transactions that wait until their changes are durable.
+    /// Sessions that wait until their changes are durable.
     pub transactions_waiting: IntGauge,
     /// Seconds of a commit to the state file. One commit writes the changes of many transactions.
     pub commit_seconds: Histogram,
@@ -43,11 +44,13 @@ impl StateMetrics {
             degraded: build.gauge("weir_state_degraded", "1 while the state file or Redis has a problem")?,
             transaction_seconds: build.histogram(
                 "weir_state_transaction_seconds",
-                "Time until a charge or refund was durable, or until Weir stopped waiting for that",
+                "Time of a decision with charges or refunds, and of the wait until they were durable or given up",
                 &SECONDS,
             )?,
-            transactions_waiting: build
-                .gauge("weir_state_transactions_waiting", "Charges and refunds that wait until they are durable")?,
+            transactions_waiting: build.gauge(
+                "weir_state_transactions_waiting",
+                "Sessions that wait until their charges and refunds are durable",
+            )?,
             commit_seconds: build.histogram(
                 "weir_state_commit_seconds",
                 "Time of a commit to the state file; one commit writes many charges and refunds",

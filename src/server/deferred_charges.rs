@@ -22,13 +22,19 @@ pub async fn apply(server: &Arc<Server>, charges: DeferredCharges) -> Option<Pen
             // A task that is not awaited goes on.
             timeout(deadline, applying).await.ok()?.ok()?
         }
+        _ if charges.is_empty() => None,
         _ => apply_all(server, charges).await,
     }
 }
 
 /// A refund does not wait for an event whose budgets other nodes change all the time.
 async fn apply_all(server: &Server, DeferredCharges { events, refunds }: DeferredCharges) -> Option<PendingCommit> {
-    tokio::join!(charge(server, events), refund(server, refunds)).0
+    let (commit, ()) = tokio::join!(charge(server, events), refund(server, refunds));
+    if commit.is_some() {
+        // Perhaps the upstream has accepted a message. Even if the disk hangs, the client must get the reply.
+        server.store.leave_to_writer();
+    }
+    commit
 }
 
 async fn charge(server: &Server, events: Vec<PolicyRequest>) -> Option<PendingCommit> {

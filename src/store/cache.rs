@@ -100,7 +100,7 @@ impl BudgetCache {
     }
 
     /// Runs `act` on these budgets if all of them are in memory, stores the changed budgets, and appends the changes to
-    /// the writer's queue. If `has_to_be_durable` is true and the row of one of the budgets could not be read, the
+    /// the queue. If `has_to_be_durable` is true and the row of one of the budgets could not be read, the
     /// transaction is refused.
     ///
     /// `now` is the time when the transaction began. `began` is the same moment on the monotonic clock. A transaction
@@ -307,7 +307,7 @@ impl LockedShards<'_> {
     }
 }
 
-/// Marks these budgets as changed and appends the changes to the writer's queue.
+/// Marks these budgets as changed and appends the changes to the queue.
 fn queue_changes(
     held: &mut LockedShards<'_>,
     changes: Vec<(HashedKeyRef<'_>, Option<Budget>, Change)>,

@@ -1,10 +1,9 @@
 //! Queue of changes to be committed together, and of the transactions that wait for this commit. A transaction is one
 //! decision on budgets, with its charges or refunds; many transactions share one commit.
 //!
-//! The first session that needs the commit takes the queued changes and appends them itself ([`Queue::take_now`]). Before
-//! that, the session lets other sessions run, if this is worth it ([`Queue::gather`]). If
-//! another commit runs meanwhile, or if this one would take long, the session leaves it to the journal writer
-//! ([`Queue::take`]).
+//! The first session that needs the commit takes the queued changes and appends them itself ([`Queue::take_now`]).
+//! Before that, the session lets other sessions run, if this is worth it ([`Queue::gather`]). If another commit runs
+//! meanwhile, or if this one would take long, the session leaves it to the journal writer ([`Queue::take`]).
 
 use super::append_turn::AppendTurn;
 use super::file::JournalAppender;
@@ -28,7 +27,7 @@ pub struct Queue {
     inner: Mutex<Inner>,
     /// Wakes the journal writer.
     work: Notify,
-    /// Wakes the watcher thread, which ends the waiting of transactions if the writer hangs.
+    /// Wakes the watcher thread, which ends the waiting of transactions if a commit hangs.
     stall_watch: Condvar,
     /// Octets of the changes in the queue; can be read without the lock.
     octets: AtomicUsize,
@@ -40,20 +39,26 @@ pub struct Queue {
 
 /// Handle with which a transaction waits until its changes are durable.
 #[derive(Debug)]
-pub struct Commit(Option<oneshot::Receiver<()>>);
+pub struct Commit {
+    /// Number of the entry that contains the changes.
+    entry: u64,
+    /// `None` if the changes will not become durable now.
+    committed: Option<oneshot::Receiver<()>>,
+}
 
 impl Commit {
     /// Commit of changes that will not become durable now: the writer has ended, or a changed budget must not be
     /// written.
-    pub const NEVER: Self = Self(None);
+    pub const NEVER: Self = Self { entry: 0, committed: None };
 
     pub fn is_never(&self) -> bool {
-        self.0.is_none()
+        self.committed.is_none()
     }
 
-    /// Returns whether the changes are durable: see [`Self::done`]. `None` if the commit has not ended.
+    /// Returns whether the changes are durable: see [`Self::done`]. `None` if the commit has not ended. Must not be
+    /// called again after it has returned the outcome.
     pub fn outcome(&mut self) -> Option<bool> {
-        match self.0.as_mut().map(oneshot::Receiver::try_recv) {
+        match self.committed.as_mut().map(oneshot::Receiver::try_recv) {
             Some(Ok(())) => Some(true),
             Some(Err(TryRecvError::Empty)) => None,
             Some(Err(TryRecvError::Closed)) | None => Some(false),
@@ -62,8 +67,8 @@ impl Commit {
 
     /// Waits for the commit. Returns true if the changes are durable. Returns false if they are not durable, and
     /// perhaps never will be.
-    pub async fn done(self) -> bool {
-        match self.0 {
+    pub async fn done(&mut self) -> bool {
+        match &mut self.committed {
             Some(committed) => committed.await.is_ok(),
             None => false,
         }
@@ -71,7 +76,7 @@ impl Commit {
 
     /// Waits like [`Commit::done`], in a thread that is not of the async runtime.
     pub fn wait(self) -> bool {
-        self.0.is_some_and(|committed| committed.blocking_recv().is_ok())
+        self.committed.is_some_and(|committed| committed.blocking_recv().is_ok())
     }
 }
 
@@ -79,6 +84,8 @@ impl Commit {
 struct Inner {
     /// Changes that the next commit writes.
     entry: Entry,
+    /// Number of entries that were taken before.
+    number: u64,
     /// Transactions that made changes in `entry`.
     waiting: Waiting,
     /// Transactions that wait for the commit of the entry that was taken last.
@@ -129,7 +136,7 @@ pub struct Work<'a> {
     pub epoch: u64,
     /// True if the writer must end after this work.
     pub stop: bool,
-    has_ended: bool,
+    is_durable: bool,
 }
 
 /// Marks a filter that was never written to the file: no queue reaches this epoch.
@@ -137,8 +144,8 @@ pub const NEVER_WRITTEN: u64 = u64::MAX;
 
 /// Maximum octets of changes in the queue. If the queue has more, new transactions wait for room.
 const MAX_PENDING_OCTETS: usize = 16 << 20;
-/// Octets of changes in the queue above which all these changes are discarded. In this case the writer has hung for a
-/// long time, and the queue must not fill the memory.
+/// Octets of changes in the queue above which all these changes are discarded. In this case a commit has hung for a long
+/// time, and the queue must not fill the memory.
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
 
 /// Maximum octets of an entry whose commit is short.
@@ -184,14 +191,14 @@ impl Queue {
     /// alone waits for it.
     pub fn pending(&self) -> Option<Commit> {
         let inner = &mut *self.lock();
-        let waiting = match inner.entry.records() {
-            0 if inner.is_committing => &mut inner.taken,
+        let (entry, waiting) = match inner.entry.records() {
+            0 if inner.is_committing => (inner.number - 1, &mut inner.taken),
             0 => return None,
-            _ => &mut inner.waiting,
+            _ => (inner.number, &mut inner.waiting),
         };
-        let (answer, commit) = oneshot::channel();
+        let (answer, committed) = oneshot::channel();
         waiting.database_writer = Some(answer);
-        Some(Commit(Some(commit)))
+        Some(Commit { entry, committed: Some(committed) })
     }
 
     /// Gives the turn to append to the first that needs it.
@@ -219,19 +226,26 @@ impl Queue {
     }
 
     /// Lets the sessions run that are ready, so that one commit contains the changes of all of them, if recent commits
-    /// show that there are some.
-    pub async fn gather(&self) {
-        if self.gathers.load(Ordering::Relaxed) {
-            tokio::task::yield_now().await;
+    /// show that there are some. Returns whether the changes are durable; `None` if the commit has not ended.
+    pub async fn gather(&self, commit: &mut Commit) -> Option<bool> {
+        if !self.gathers.load(Ordering::Relaxed) {
+            return commit.outcome();
+        }
+        // A task that only yields can hang with its thread, if another session's commit hangs there. It must therefore
+        // also wait for the commit, so that the watcher thread can wake it.
+        tokio::select! {
+            biased;
+            is_durable = commit.done() => Some(is_durable),
+            () = tokio::task::yield_now() => None,
         }
     }
 
-    /// Takes the changes for a session that waits for their commit, if no other commit runs, and if this one is short.
-    /// Otherwise leaves the changes to the journal writer. `is_allowed` is false if the journal writer has to commit.
-    pub fn take_now(&self, is_allowed: bool) -> Option<Work<'_>> {
+    /// Takes the changes for a session that waits for this commit, if no other commit runs, and if this one is short.
+    /// Otherwise leaves the changes to the journal writer. Takes nothing if the changes of this commit were taken
+    /// before. `is_allowed` is false if the journal writer has to commit.
+    pub fn take_now(&self, commit: &Commit, is_allowed: bool) -> Option<Work<'_>> {
         let mut inner = self.lock();
-        if inner.entry.records() == 0 {
-            // The changes were taken, and those who wait are told when they are committed.
+        if inner.number != commit.entry || inner.entry.records() == 0 {
             return None;
         }
         if is_allowed && inner.is_commit_short() {
@@ -239,13 +253,23 @@ impl Queue {
         }
         inner.waiting.since.get_or_insert_with(Instant::now);
         self.watch(&mut inner);
-        inner.is_left_to_writer = true;
-        self.wake(inner);
+        self.leave(inner);
         None
     }
 
+    /// Leaves the queued changes to the journal writer: no session commits them.
+    pub fn leave_to_writer(&self) {
+        self.leave(self.lock());
+    }
+
+    fn leave(&self, mut inner: MutexGuard<'_, Inner>) {
+        inner.is_left_to_writer = inner.entry.records() > 0;
+        self.wake(inner);
+    }
+
     /// Waits for changes that are left to the journal writer, for at most `patience`, and takes all changes. Returns
-    /// whether none were left to it during that time. The work is `None` if a session commits meanwhile.
+    /// whether none were left to it during that time, although sessions have perhaps committed. The work is `None` if a
+    /// session commits at present.
     pub async fn take(&self, patience: Duration) -> (bool, Option<Work<'_>>) {
         let is_idle = timeout(patience, self.due()).await.is_err();
         let mut inner = self.lock();
@@ -270,8 +294,9 @@ impl Queue {
         self.gathers.store(gathers, Ordering::Relaxed);
         let entry = std::mem::replace(&mut inner.entry, std::mem::take(&mut turn.spare));
         inner.is_committing = entry.records() > 0;
+        inner.number += u64::from(inner.is_committing);
         self.release_room();
-        Some(Work { queue: self, turn, entry, began, epoch: inner.epoch, stop: inner.stopping, has_ended: false })
+        Some(Work { queue: self, turn, entry, began, epoch: inner.epoch, stop: inner.stopping, is_durable: false })
     }
 
     /// Waits until there is work for the writer.
@@ -371,35 +396,27 @@ impl Work<'_> {
     /// Ends the commit, and tells those who wait for it whether their changes are durable. If they are not, also
     /// discards the changes made meanwhile, because these may contain only the values learnt since then.
     pub fn end(mut self, is_durable: bool) {
-        let taken = self.give_back(is_durable);
-        if is_durable {
-            taken.tell();
-        }
+        self.is_durable = is_durable;
     }
+}
 
-    /// Gives the turn back to the queue. Returns those who wait for the commit.
-    fn give_back(&mut self, is_durable: bool) -> Waiting {
-        self.has_ended = true;
+impl Drop for Work<'_> {
+    /// Gives the turn back to the queue.
+    fn drop(&mut self) {
         let (mut turn, mut spare) = (std::mem::take(&mut self.turn), std::mem::take(&mut self.entry));
         spare.clear();
         turn.spare = spare;
         let mut inner = self.queue.lock();
         let taken = std::mem::take(&mut inner.taken);
         inner.is_committing = false;
-        if !is_durable {
+        if !self.is_durable {
             inner.discard();
             self.queue.release_room();
         }
         inner.turn = Some(turn).filter(|_| !inner.ended);
         self.queue.wake(inner);
-        taken
-    }
-}
-
-impl Drop for Work<'_> {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.give_back(false);
+        if self.is_durable {
+            taken.tell();
         }
     }
 }
@@ -419,21 +436,21 @@ impl Waiting {
 impl Inner {
     /// Returns whether there is work for the writer.
     fn is_due(&self) -> bool {
-        let is_left = self.is_left_to_writer && self.entry.records() > 0;
-        self.turn.is_some() && (is_left || self.appender.is_some() || self.stopping)
+        self.turn.is_some() && (self.is_left_to_writer || self.appender.is_some() || self.stopping)
     }
 
     /// Returns whether a session may commit, because the commit is short and the journal writer has nothing else to do.
     fn is_commit_short(&self) -> bool {
         let is_fast = |turn: &AppendTurn| turn.is_fast() && turn.epoch == self.epoch;
         let is_free = self.turn.as_ref().is_some_and(is_fast) && self.appender.is_none() && !self.stopping;
-        is_free && is_short(&self.entry)
+        is_free && !self.is_left_to_writer && is_short(&self.entry)
     }
 
     fn discard(&mut self) {
         self.entry = Entry::default();
         self.waiting = Waiting::default();
         self.is_left_to_writer = false;
+        self.number += 1;
         self.epoch += 1;
     }
 }
@@ -466,12 +483,12 @@ impl Appending<'_> {
             return Commit::NEVER;
         }
         self.queue.octets.store(octets, Ordering::Relaxed);
-        let (answer, commit) = oneshot::channel();
+        let (answer, committed) = oneshot::channel();
+        let commit = Commit { entry: self.inner.number, committed: Some(committed) };
         self.inner.waiting.transactions.push(answer);
         if octets > SHORT_OCTETS {
-            self.inner.is_left_to_writer = true;
-            self.queue.wake(self.inner);
+            self.queue.leave(self.inner);
         }
-        Commit(Some(commit))
+        commit
     }
 }

@@ -73,7 +73,7 @@ pub struct Core {
 /// Epochs of the queue (see [`Queue::epoch`]) in which changes were lost before they were written to the file.
 #[derive(Default)]
 struct CatchingUp {
-    /// Last epoch that the journal writer has noticed. It appends nothing from before this epoch any more.
+    /// Last epoch that the journal writer has noticed. Nothing from before this epoch is appended any more.
     noticed: u64,
     /// Epoch before which no changes are missing in the file.
     done: u64,
@@ -171,7 +171,7 @@ impl Core {
     }
 
     /// Makes the database writer write to the file the changes that were lost before `epoch`. Called by the journal
-    /// writer, which appends nothing from before this epoch any more.
+    /// writer when nothing from before this epoch is appended any more.
     pub fn notice_epoch(&self, epoch: u64) {
         let mut catching_up = self.catching_up();
         if catching_up.noticed == catching_up.done {

@@ -166,8 +166,8 @@ impl Store {
 
     /// Decides on a list of events at `now` and charges the budgets, in one transaction. Before a client gets a reply
     /// that depends on the decision, the caller must wait for the commit that is returned. Meanwhile the caller may
-    /// already ask the upstream, as long as nothing is delivered. If the disk is slow, the call and the commit take
-    /// about a second, and some seconds at most.
+    /// already ask the upstream, as long as nothing is delivered. If the disk is slow, the call takes about a second, and
+    /// some seconds at most. For the commit see [`Store::commit`].
     ///
     /// `counters` are the counters of the session and of its transaction, which are not stored.
     pub async fn decide(
@@ -197,18 +197,18 @@ impl Store {
     /// Commits charges, if there are any: waits until they are durable, or until the store gives up because the disk is
     /// slow or fails. Returns true if the charges are durable.
     ///
-    /// The calling task itself appends the charges to the journal if no other task does so at present. If the disk then
-    /// hangs, the task hangs, too: at most one session does so at a time.
+    /// The calling task itself appends the charges to the journal if no other task does so at present. If the disk
+    /// begins to hang at this moment, this one task hangs, too. A task that must not hang first calls
+    /// [`Store::leave_to_writer`].
     pub async fn commit(&self, pending: Option<PendingCommit>) -> bool {
         let Some(PendingCommit { mut commit, decided_in }) = pending else { return true };
-        let (began, metrics) = (Instant::now(), &self.core.metrics.state);
+        let (began, queue, metrics) = (Instant::now(), &self.core.queue, &self.core.metrics.state);
         let mut outcome = commit.outcome();
         if outcome.is_none() {
-            self.core.queue.gather().await;
-            outcome = commit.outcome();
+            outcome = queue.gather(&mut commit).await;
         }
         if outcome.is_none() {
-            commit_now(&self.core);
+            commit_now(&self.core, &commit);
             outcome = commit.outcome();
         }
         let is_durable = match outcome {
@@ -220,6 +220,11 @@ impl Store {
         };
         metrics.transaction_seconds.observe((decided_in + began.elapsed()).as_secs_f64());
         is_durable
+    }
+
+    /// Makes the journal writer commit the charges made so far, so that no session hangs if the disk does.
+    pub fn leave_to_writer(&self) {
+        self.core.queue.leave_to_writer();
     }
 
     /// Begins the suspensions that these verdicts demand. A client gets a reply that mentions the suspensions only
@@ -244,8 +249,11 @@ impl Store {
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        let give_back = |_, loaded: &mut Loaded| loaded.give_back(charges, &keys);
-        self.transact(now, keys.iter().map(Key::borrowed), give_back).await
+        let mut give_back = |_, loaded: &mut Loaded| loaded.give_back(charges, &keys);
+        let ((), commit) = self.change(now, keys.iter().map(Key::borrowed), &mut give_back).await?;
+        self.leave_to_writer();
+        self.commit(commit).await;
+        Ok(())
     }
 
     /// Makes memories learn recipients of the past. On return the recipients are durable, unless the store is degraded.
@@ -394,12 +402,12 @@ impl Store {
             match cache.transact((now, began), &hashed_keys, queue, has_to_be_durable, &mut act) {
                 Transacted::Unchanged(answer) => return Ok((answer, None)),
                 Transacted::Refused => return Err(Unavailable),
-                // While the file cannot be written, do not wait for the commit.
-                Transacted::Changed(answer, _) if health.is_write_failing() && !has_to_be_durable => {
-                    return Ok((answer, None));
-                }
-                // The change will not become durable. The session still waits for its earlier charges.
-                Transacted::Changed(answer, commit) if commit.is_never() && !has_to_be_durable => {
+                // While the file cannot be written, do not wait for the commit. If the change will not become durable,
+                // there is no commit, but the session still waits for its earlier charges.
+                Transacted::Changed(answer, commit)
+                    if (health.is_write_failing() || commit.is_never()) && !has_to_be_durable =>
+                {
+                    queue.leave_to_writer();
                     return Ok((answer, None));
                 }
                 Transacted::Changed(answer, commit) => {

@@ -53,7 +53,7 @@ impl BudgetCache {
         }
     }
 
-    /// Appends a changed budget to the writer's queue again, in its present state. The lock of the shard is held
+    /// Appends a changed budget to the queue again, in its present state. The lock of the shard is held
     /// meanwhile: in the journal, older states of this budget come before it, and newer states come after it. `None` if
     /// the budget has no unfolded change. Otherwise returns the commit.
     pub fn append_again(&self, hashed_key: &HashedKey, queue: &Queue) -> Option<Commit> {

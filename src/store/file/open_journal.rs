@@ -1,4 +1,4 @@
-//! A journal that is open for appending. One thread appends entries. Another thread folds the budgets of the entries into
+//! A journal that is open for appending. One thread at a time appends entries. Another thread folds the budgets of the entries into
 //! the table, and deletes the files that are then no longer needed. Neither waits while the other writes, except while a
 //! file is begun.
 

@@ -26,7 +26,7 @@ async fn take(queue: &Queue) -> Work<'_> {
 }
 
 /// Waits for a commit that ends soon.
-async fn is_durable(commit: Commit) -> bool {
+async fn is_durable(mut commit: Commit) -> bool {
     tokio::time::timeout(Duration::from_secs(60), commit.done()).await.unwrap()
 }
 
@@ -38,7 +38,7 @@ async fn a_hanging_commit_frees_waiting_transactions_and_their_changes_are_writt
     assert_eq!(work.entry.records(), 1);
     let waiting = append(&queue, "bob");
     // The session of bob waits. It cannot commit meanwhile.
-    assert!(queue.take_now(true).is_none());
+    assert!(queue.take_now(&waiting, true).is_none());
     let patience = Duration::from_millis(50);
     drop(queue.wait_for_stall(patience).unwrap());
     assert!(began.elapsed() >= patience);
@@ -149,17 +149,82 @@ async fn a_session_leaves_its_changes_to_the_journal_writer_if_another_commit_ru
     let store = open(&folder.path().join("state.db")).unwrap();
     let bob = append(&queue, "bob");
     // Without a journal no session commits.
-    assert!(queue.take_now(true).is_none());
+    assert!(queue.take_now(&bob, true).is_none());
     take(&queue).await.end(true);
     assert!(is_durable(bob).await);
-    let last = decide_on(&store, &["alice"]).await;
-    let work = store.core.queue.take_now(true).unwrap();
-    let (mut commit, dave) = (last.unwrap().commit, append(&store.core.queue, "dave"));
-    assert!(store.core.queue.take_now(true).is_none());
-    assert_eq!(commit.outcome(), None);
+    let mut alice = decide_on(&store, &["alice"]).await.unwrap().commit;
+    assert!(store.core.queue.take_now(&alice, false).is_none(), "the journal writer has to commit it");
+    assert!(store.core.queue.take_now(&alice, true).is_none(), "it is left to the journal writer");
+    assert!(alice.done().await);
+    let mut bob = decide_on(&store, &["bob"]).await.unwrap().commit;
+    let work = store.core.queue.take_now(&bob, true).unwrap();
+    let carol = append(&store.core.queue, "carol");
+    assert!(store.core.queue.take_now(&bob, true).is_none(), "its changes were taken");
+    assert!(store.core.queue.take_now(&carol, true).is_none());
+    assert_eq!(bob.outcome(), None);
     work.end(true);
-    assert_eq!(commit.outcome(), Some(true));
-    assert!(is_durable(dave).await, "the journal writer commits it");
+    assert_eq!(bob.outcome(), Some(true));
+    assert!(is_durable(carol).await, "the journal writer commits it");
+}
+
+#[tokio::test]
+async fn one_commit_contains_the_changes_of_all_sessions_that_are_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(&folder.path().join("state.db")).unwrap());
+    let users: Vec<String> = (0..10).map(|n| format!("user{n}")).collect();
+    let commits = || store.core.metrics.state.commit_seconds.get_sample_count();
+    // Load the budgets, and let the store see that several sessions are ready.
+    for _ in 0..2 {
+        let names: Vec<&str> = users.iter().map(String::as_str).collect();
+        let last = decide_on(&store, &names).await;
+        assert!(store.commit(last).await);
+    }
+    let before = commits();
+    let tasks = users.iter().cloned().map(|user| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            store.admit(at(0), &asked(&user, 1), &mut SessionCounters::default()).await.unwrap();
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert_eq!(commits() - before, 1);
+}
+
+/// The thread on which a commit hangs also has the sessions that have let others run. They must continue elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_gathers_does_not_hang_with_its_thread() {
+    let queue = Arc::new(queue());
+    // Many transactions in one commit show that gathering is worth it.
+    for n in 0..9 {
+        drop(append(&queue, &format!("user{n}")));
+    }
+    take(&queue).await.end(true);
+    let (hang, hanging) = std::sync::mpsc::channel::<()>();
+    let (begin, has_begun) = tokio::sync::oneshot::channel();
+    let gathering = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            let mut commit = append(&queue, "alice");
+            // This task runs on this thread while the first one lets others run.
+            let _hanging = tokio::spawn(async move {
+                begin.send(()).unwrap();
+                hanging.recv()
+            });
+            match queue.gather(&mut commit).await {
+                Some(is_durable) => is_durable,
+                None => commit.done().await,
+            }
+        }
+    });
+    has_begun.await.unwrap();
+    let work = take(&queue).await;
+    drop(queue.wait_for_stall(Duration::ZERO).unwrap());
+    let is_durable = tokio::time::timeout(Duration::from_secs(60), gathering).await;
+    drop(hang);
+    drop(work);
+    assert!(!is_durable.unwrap().unwrap());
 }
 
 #[tokio::test]
@@ -172,7 +237,7 @@ async fn transactions_on_unread_budgets_do_not_wait_or_wake_the_writer() {
     cache.insert_unread(hashed_keys.iter().copied());
     let decide =
         |now, loaded: &mut Loaded| policy::decide(&policy, now, &asked, &plan, loaded, &mut SessionCounters::default());
-    let Transacted::Changed(verdicts, commit) =
+    let Transacted::Changed(verdicts, mut commit) =
         cache.transact((at(0), Instant::now()), &hashed_keys, &queue, false, decide)
     else {
         panic!("it is charged")

@@ -152,10 +152,12 @@ impl DatabaseWriter {
     }
 
     /// Waits for a commit. Returns true if its changes are durable.
-    fn wait_for(&self, commit: Commit) -> bool {
-        self.core.pace.let_wait(|| {
-            commit_now(&self.core);
-            commit.wait()
+    fn wait_for(&self, mut commit: Commit) -> bool {
+        commit.outcome().unwrap_or_else(|| {
+            self.core.pace.let_wait(|| {
+                commit_now(&self.core, &commit);
+                commit.wait()
+            })
         })
     }
 

@@ -1,12 +1,13 @@
 //! Commits: appending the changes of transactions to the journal.
 //!
-//! A session makes a short commit itself, because waking another task or thread costs more than the commit. All other
-//! commits are made by the journal writer, a task of the async runtime: those of changes that were made while another
-//! commit ran, long ones, those that have to wait for a fold pass, and those while the disk is slow or fails.
+//! A session makes a short commit itself, because waking another task or thread costs more than the commit. The journal
+//! writer, a task of the async runtime, makes the other commits: those of changes that were made while another commit
+//! ran, long ones, those that have to wait for a fold pass, those while the disk is slow or fails, those after changes
+//! were lost, the last ones at shutdown, and those for which no session waits.
 
-use super::IDLE_AFTER;
+use super::{IDLE_AFTER, record_panic};
 use crate::store::append_turn::AppendTurn;
-use crate::store::commit_queue::Work;
+use crate::store::commit_queue::{Commit, Work};
 use crate::store::core::{COMMIT_TIMEOUT, Core};
 use crate::store::file::{self, JournalAppender};
 use crate::store::health::Attempt;
@@ -17,11 +18,23 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 /// Maximum octets of the journal. A longer journal gets no more entries, because folding fails or is not fast enough.
 const MAX_JOURNAL_OCTETS: usize = 256 << 20;
 
-/// Commits the queued changes, if no other commit runs and if this takes only microseconds. Otherwise leaves them to the
-/// journal writer. If the disk hangs, the calling thread hangs, too.
-pub fn commit_now(core: &Core) {
-    if let Some(mut work) = core.queue.take_now(are_commits_fast(core) && !core.pace.has_to_wait()) {
+/// Degrades the health if a commit ends by a panic. It is dropped before the [`Work`] of the commit, because the
+/// transactions that continue check the health.
+struct PanicGuard<'a>(&'a Core);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        record_panic(self.0, Attempt::Append, "journal");
+    }
+}
+
+/// Makes this commit, if no other commit runs and if this takes only microseconds. Otherwise leaves it to the journal
+/// writer. If the disk hangs, the calling thread hangs, too.
+pub fn commit_now(core: &Core, pending: &Commit) {
+    if let Some(mut work) = core.queue.take_now(pending, are_commits_fast(core) && !core.pace.has_to_wait()) {
+        let guard = PanicGuard(core);
         let is_durable = commit(core, &mut work);
+        drop(guard);
         work.end(is_durable);
     }
 }
@@ -31,13 +44,16 @@ pub async fn run(core: &Core) {
     loop {
         let (is_idle, work) = core.queue.take(IDLE_AFTER).await;
         let Some(mut work) = work else { continue };
-        let stop = work.stop;
-        let is_durable = write(core, &mut work, is_idle);
+        let guard = PanicGuard(core);
+        let (stop, is_durable) = (work.stop, write(core, &mut work, is_idle));
+        drop(guard);
         work.end(is_durable);
         if stop {
             break;
         }
-        core.pace.wait().await;
+        if is_durable {
+            core.pace.wait().await;
+        }
     }
 }
 
@@ -59,7 +75,11 @@ fn write(core: &Core, work: &mut Work, is_idle: bool) -> bool {
         };
     }
     let octets = work.turn.appender.as_ref().map(JournalAppender::octets);
-    if is_durable && work.turn.is_fast() && octets.is_some_and(|octets| octets <= MAX_JOURNAL_OCTETS) {
+    if is_durable
+        && work.turn.failed_at.is_none()
+        && !was_too_slow(&work.turn)
+        && octets.is_some_and(|octets| octets <= MAX_JOURNAL_OCTETS)
+    {
         // This also clears an error that a transaction recorded when its wait timed out.
         core.health.record(Attempt::Append, Ok(()));
     }
@@ -74,10 +94,15 @@ fn are_commits_fast(core: &Core) -> bool {
     core.options.durability == Durability::Process && !core.health.is_write_failing()
 }
 
+/// Returns whether the last commit took longer than the time for which replies wait.
+fn was_too_slow(turn: &AppendTurn) -> bool {
+    turn.last_commit >= COMMIT_TIMEOUT
+}
+
 /// Returns whether a commit is needed even if there are no changes. Such a commit shows whether an attempt that failed
 /// now succeeds, or whether commits are fast again.
 fn is_probe_due(turn: &AppendTurn, is_idle: bool) -> bool {
-    turn.is_slow && is_idle || turn.failed_at.is_some() && turn.may_retry()
+    was_too_slow(turn) && is_idle || turn.failed_at.is_some() && turn.may_retry()
 }
 
 /// Appends the taken changes to the journal, as one entry. If this fails, the health is degraded. Returns whether the
@@ -96,15 +121,17 @@ fn commit(core: &Core, work: &mut Work) -> bool {
     if core.pace.is_long(appender.octets()) && !core.pace.is_folding() {
         core.jobs.wake();
     }
-    core.pace.count(work.entry.records());
-    turn.is_slow = time >= COMMIT_TIMEOUT;
+    turn.last_commit = time;
     let is_durable = outcome.is_ok();
+    if is_durable {
+        core.pace.count(work.entry.records());
+    }
     turn.failed_at = (!is_durable).then(Instant::now);
     let metrics = &core.metrics.state;
     metrics.commit_seconds.observe(time.as_secs_f64());
     metrics.commit_failures.inc_by(u64::from(!is_durable));
     core.health.record(Attempt::Append, outcome);
-    if turn.is_slow {
+    if was_too_slow(turn) {
         let reason = format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64());
         core.health.record(Attempt::Append, Err(reason));
     }
