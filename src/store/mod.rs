@@ -251,6 +251,7 @@ impl Store {
         keys.dedup();
         let mut give_back = |_, loaded: &mut Loaded| loaded.give_back(charges, &keys);
         let ((), commit) = self.change(now, keys.iter().map(Key::borrowed), &mut give_back).await?;
+        // Perhaps the upstream has accepted the rest of the message. Even if the disk hangs, the client must get the reply.
         self.leave_to_writer();
         self.commit(commit).await;
         Ok(())

@@ -41,7 +41,7 @@ struct JournalEndGuard(Arc<Core>);
 
 impl Drop for JournalEndGuard {
     fn drop(&mut self) {
-        record_panic(&self.0, Attempt::Append, "journal");
+        record_panic(&self.0, Attempt::Append, "the writer of the journal");
         self.0.queue.close();
         self.0.jobs.stop();
     }
@@ -52,17 +52,17 @@ struct DatabaseEndGuard(Arc<Core>);
 
 impl Drop for DatabaseEndGuard {
     fn drop(&mut self) {
-        record_panic(&self.0, Attempt::Fold, "database");
+        record_panic(&self.0, Attempt::Fold, "the writer of the database");
         self.0.jobs.end();
         self.0.pending_exceptions.give_up();
         self.0.pace.end(None);
     }
 }
 
-/// Degrades the health if the writer of this part of the state file ends by a panic.
-fn record_panic(core: &Core, attempt: Attempt, part: &str) {
+/// Degrades the health if a writer or a commit ends by a panic. `what` names it.
+fn record_panic(core: &Core, attempt: Attempt, what: &str) {
     if std::thread::panicking() {
-        core.health.record(attempt, Err(format!("the writer of the {part} ended by a fault of Weir's own")));
+        core.health.record(attempt, Err(format!("{what} ended by a fault of Weir's own")));
     }
 }
 

@@ -24,7 +24,7 @@ struct PanicGuard<'a>(&'a Core);
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        record_panic(self.0, Attempt::Append, "journal");
+        record_panic(self.0, Attempt::Append, "a commit");
     }
 }
 
