@@ -6,7 +6,6 @@ use super::log_throttle::Permit;
 use super::options::ListenerOptions;
 use super::proxy::{self, Fault, Header};
 use super::services::Server;
-use super::stop::Stop;
 use crate::metrics::GaugeGuard;
 use crate::session::Security;
 use std::net::IpAddr;
@@ -34,7 +33,6 @@ pub async fn serve(
     mut tcp: TcpStream,
     peer: IpAddr,
     mut permit: ConnectionPermit,
-    mut stop: Stop,
 ) {
     let since = Instant::now();
     let mut client = peer;
@@ -43,8 +41,8 @@ pub async fn serve(
         let timeout = HEADER_TIMEOUT.min(server.options.command_timeout);
         let header = tokio::select! {
             header = tokio::time::timeout(timeout, read_header(&mut tcp)) => header,
-            () = stop.may_end(false) => {
-                if stop.is_evicted() {
+            () = permit.stop().may_end(false) => {
+                if permit.stop().is_evicted() {
                     server.metrics.connections.evicted.with_label_values(&[&*listener.name]).inc();
                 }
                 return;
@@ -70,7 +68,7 @@ pub async fn serve(
         permit.update(client, standing(&listener, client));
     }
     let _counted = GaugeGuard::new(&server.metrics.connections.sessions.with_label_values(&[&*listener.name]));
-    let mut connection = Connection::new(server, listener, tcp, client, since, stop, permit);
+    let mut connection = Connection::new(server, listener, tcp, client, since, permit);
     connection.run().await;
     connection.report_eviction();
 }

@@ -12,7 +12,6 @@ use super::options::ListenerOptions;
 use super::services::Server;
 use super::session_id::session_id;
 use super::session_records::{self, RecordOrigin};
-use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
 use crate::accounts::{Accounts, ClientCertificate, Exchange};
 use crate::clock;
@@ -62,7 +61,6 @@ pub struct Connection {
     slots: Vec<SessionSlots>,
     /// Place of this session in the list for administrators.
     listed: ListedSession,
-    stop: Stop,
     permit: ConnectionPermit,
 }
 
@@ -80,7 +78,6 @@ impl Connection {
         tcp: TcpStream,
         peer: IpAddr,
         since: Instant,
-        stop: Stop,
         permit: ConnectionPermit,
     ) -> Self {
         // Replies are small, and the client waits for them.
@@ -110,7 +107,6 @@ impl Connection {
             local,
             parts: None,
             commit: None,
-            stop,
             permit,
         }
     }
@@ -218,7 +214,7 @@ impl Connection {
                 () = relay::Transaction::revoked(self.upstream.as_deref()) => {
                     return session.message_overdue(MessageOutcome::Revoked);
                 }
-                () = self.stop.may_end(session.in_transaction()) => {
+                () = self.permit.stop().may_end(session.in_transaction()) => {
                     self.note_eviction(&mut session);
                     return session.shut_down();
                 }
@@ -277,8 +273,8 @@ impl Connection {
                 biased;
                 written = self.client.write(&output, self.server.options.command_timeout) => written,
                 () = async {
-                    self.stop.may_end(true).await;
-                    if !self.stop.is_evicted() {
+                    self.permit.stop().may_end(true).await;
+                    if !self.permit.stop().is_evicted() {
                         tokio::time::sleep(LAST_REPLY_TIMEOUT).await;
                     }
                 } => Err(std::io::ErrorKind::TimedOut.into()),
@@ -328,7 +324,7 @@ impl Connection {
         let timeout = if self.listener.session.must_log_in(self.peer) { left.min(timeout) } else { timeout };
         let secured = tokio::select! {
             secured = self.client.secure(acceptor, timeout) => secured,
-            () = self.stop.may_end(false) => return Err(Gone),
+            () = self.permit.stop().may_end(false) => return Err(Gone),
         };
         if let (Ok(_), Some(verifier)) = (&secured, verifier) {
             self.certificate = self.verify_certificate(&verifier).await;
@@ -369,7 +365,7 @@ impl Connection {
         self.slots.clear();
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
-        self.client.close(if self.stop.is_evicted() { Duration::ZERO } else { LAST_REPLY_TIMEOUT }).await;
+        self.client.close(if self.permit.stop().is_evicted() { Duration::ZERO } else { LAST_REPLY_TIMEOUT }).await;
     }
 
     /// Updates the client's address and standing in the connection limits.
@@ -386,7 +382,7 @@ impl Connection {
 
     /// If the connection is evicted, tells the session, so that its last reply gives this reason.
     fn note_eviction(&self, session: &mut Session) {
-        if self.stop.is_evicted() {
+        if self.permit.stop().is_evicted() {
             session.evict();
         }
     }
@@ -394,7 +390,7 @@ impl Connection {
     /// If the connection was evicted, counts and logs the eviction. The caller calls this after the session has ended.
     pub fn report_eviction(&self) {
         let (server, listener, message) = (&self.server, &*self.listener.name, "closed to make room for others");
-        if !self.stop.is_evicted() {
+        if !self.permit.stop().is_evicted() {
             return;
         }
         server.metrics.connections.evicted.with_label_values(&[listener]).inc();

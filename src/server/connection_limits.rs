@@ -1,13 +1,12 @@
 //! Connection limits: a maximum for all connections, and a maximum for each client's network. When all connections are
 //! in use, this file chooses the connection to evict.
 
+use super::stop::{End, Stop};
 use crate::policy::matching::Widths;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::watch;
 
 /// Registry of the connections of all listeners.
 pub struct ConnectionLimits {
@@ -33,20 +32,15 @@ struct OpenConnections {
     /// Strangers' connections outside a transaction (index 0) and within a transaction (index 1). The connections
     /// outside a transaction are evicted first.
     strangers: [Ranking; 2],
+    /// Reason why all connections should end, even new ones; `None` while the server runs.
+    end: Option<End>,
 }
 
 struct Entry {
     network: String,
     standing: Standing,
     is_evicting: bool,
-    exit: Exit,
-}
-
-/// Signals that tell a connection to end.
-#[derive(Clone)]
-struct Exit {
-    cut: watch::Sender<bool>,
-    is_evicted: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 /// Trust in a client. It decides whether the client's connection can be evicted.
@@ -79,8 +73,7 @@ pub struct ConnectionPermit {
     /// Copy of the registry's entry, so that an update without a change takes no lock.
     client: IpAddr,
     standing: Standing,
-    cut: watch::Receiver<bool>,
-    is_evicted: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 /// Connections by network, ordered by the number of connections.
@@ -125,20 +118,21 @@ impl ConnectionLimits {
         }
         let number = open.next;
         open.next += 1;
-        let (cut, cutting) = watch::channel(false);
-        let exit = Exit { cut, is_evicted: Arc::default() };
-        let is_evicted = exit.is_evicted.clone();
+        let stop = Stop::default();
+        if let Some(end) = open.end {
+            stop.send(end);
+        }
         open.rank(standing, &network, number);
-        open.connections.insert(number, Entry { network, standing, is_evicting: false, exit });
+        open.connections.insert(number, Entry { network, standing, is_evicting: false, stop: stop.clone() });
         drop(open);
-        Ok(ConnectionPermit { limits: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
+        Ok(ConnectionPermit { limits: self.clone(), number, counted, client, standing, stop })
     }
 
-    /// Tells all connections to end, even connections in a transaction.
-    pub fn cut_all(&self) {
-        for entry in self.open().connections.values() {
-            let _ = entry.exit.cut.send(true);
-        }
+    /// Tells all connections to end, also those that are accepted later.
+    pub fn end_all(&self, end: End) {
+        let mut open = self.open();
+        open.end = Some(end);
+        open.connections.values().for_each(|entry| entry.stop.send(end));
     }
 
     fn open(&self) -> MutexGuard<'_, OpenConnections> {
@@ -170,14 +164,9 @@ impl ConnectionPermit {
         self.limits.open().change(self.number, network(client), standing);
     }
 
-    /// Returns a signal that becomes true when the connection must end, even within a transaction.
-    pub fn cut(&self) -> watch::Receiver<bool> {
-        self.cut.clone()
-    }
-
-    /// Returns a flag that becomes true when the connection is evicted.
-    pub fn is_evicted(&self) -> Arc<AtomicBool> {
-        self.is_evicted.clone()
+    /// Returns the signal that the connection should end.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
     }
 }
 
@@ -215,8 +204,7 @@ impl OpenConnections {
     fn evict(&mut self, number: u64) {
         let Some(entry) = self.connections.get_mut(&number) else { return };
         entry.is_evicting = true;
-        entry.exit.is_evicted.store(true, Ordering::Release);
-        let _ = entry.exit.cut.send(true);
+        entry.stop.send(End::Evict);
         let (standing, network) = (entry.standing, entry.network.clone());
         self.unrank(standing, &network, number);
         self.evicting += 1;
@@ -314,8 +302,7 @@ mod tests {
     }
 
     fn is_evicted(permit: &ConnectionPermit) -> bool {
-        assert_eq!(*permit.cut.borrow(), permit.is_evicted.load(Ordering::Acquire));
-        *permit.cut.borrow()
+        permit.stop.is_evicted()
     }
 
     #[test]

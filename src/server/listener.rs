@@ -5,7 +5,6 @@ use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::options::{ListenerAddress, ListenerOptions, Protocol};
 use super::policy_service::PolicyService;
 use super::services::Server;
-use super::stop::{Stop, is_true};
 use crate::metrics::GaugeGuard;
 use crate::socket_file::{self, SocketFile};
 use std::io;
@@ -126,7 +125,8 @@ pub async fn listen(
     }
     loop {
         let accepted = tokio::select! {
-            () = is_true(&mut drain) => break,
+            // The sender lives as long as the process serves.
+            _ = drain.wait_for(|drain| *drain) => break,
             Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
                 log_panic(ended);
                 continue;
@@ -138,17 +138,13 @@ pub async fn listen(
                 server.metrics.connections.accepted.with_label_values(&[&*options.name]).inc();
                 let peer = accepted.peer();
                 match accept::acquire(&server, &options, &connections, peer) {
-                    Ok(permit) => {
-                        let stop = Stop { drain: drain.clone(), cut: permit.cut(), is_evicted: permit.is_evicted() };
-                        match &service {
-                            Some(service) => drop(sessions.spawn(answer(service.clone(), accepted, permit, stop))),
-                            None => {
-                                let Accepted::Tcp(tcp, peer) = accepted else { continue };
-                                let serve = accept::serve(server.clone(), options.clone(), tcp, peer, permit, stop);
-                                sessions.spawn(serve);
-                            }
+                    Ok(permit) => match &service {
+                        Some(service) => drop(sessions.spawn(answer(service.clone(), accepted, permit))),
+                        None => {
+                            let Accepted::Tcp(tcp, peer) = accepted else { continue };
+                            sessions.spawn(accept::serve(server.clone(), options.clone(), tcp, peer, permit));
                         }
-                    }
+                    },
                     Err(full) => match &accepted {
                         Accepted::Tcp(tcp, _) => accept::reject(&server, &options, Some(tcp), peer, full),
                         Accepted::Unix(_) => accept::reject(&server, &options, None, peer, full),
@@ -172,16 +168,16 @@ pub async fn listen(
 }
 
 /// Serves a policy connection to its end.
-async fn answer(service: Arc<PolicyService>, accepted: Accepted, permit: ConnectionPermit, stop: Stop) {
+async fn answer(service: Arc<PolicyService>, accepted: Accepted, permit: ConnectionPermit) {
     let _counted = GaugeGuard::new(&service.open_connections());
     let peer = accepted.peer();
     match accepted {
         Accepted::Tcp(stream, _) => {
             // Answers are small, and Postfix waits for them.
             let _ = stream.set_nodelay(true);
-            service.serve(stream, peer, permit, stop).await;
+            service.serve(stream, peer, permit).await;
         }
-        Accepted::Unix(stream) => service.serve(stream, peer, permit, stop).await,
+        Accepted::Unix(stream) => service.serve(stream, peer, permit).await,
     }
 }
 

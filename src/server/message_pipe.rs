@@ -4,6 +4,7 @@ use super::decision_records;
 use super::options::Options;
 use super::report_mail::ReportMail;
 use super::services::Server;
+use super::stop::Stop;
 use super::stream::{Client, Read};
 use crate::clock;
 use crate::relay::{self, RelayError};
@@ -14,7 +15,6 @@ use crate::smtp::line::Input;
 use crate::smtp::message_id::MessageId;
 use crate::smtp::trace::Hops;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Maximum octets to read from the client at once.
@@ -32,8 +32,7 @@ pub struct MessagePipe<'a> {
     pub upstream: &'a mut Option<Box<relay::Transaction>>,
     /// Time by which the message must be complete.
     pub message_by: Instant,
-    /// Becomes true when the connection must end: the server stops, or the connection is evicted.
-    pub cut: &'a mut watch::Receiver<bool>,
+    pub stop: &'a Stop,
 }
 
 /// State of a message in transfer.
@@ -94,7 +93,7 @@ impl MessagePipe<'_> {
                 *self.upstream = None;
             } else if mark.is_some() && octets.len() <= MAX_HELD {
                 transfer.hold(self.upstream, octets);
-            } else if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, octets).await {
+            } else if let Err(outcome) = transfer.forward(self.server, self.upstream, self.stop, octets).await {
                 return self.cut_off(outcome);
             }
             self.input.consume(passed + mark.unwrap_or(0));
@@ -160,7 +159,7 @@ impl MessagePipe<'_> {
             left -= here as u64;
             match left == 0 && chunk.is_last() && out.len() <= MAX_HELD {
                 true => transfer.hold(self.upstream, &out),
-                false => transfer.forward(self.server, self.upstream, self.cut, &out).await?,
+                false => transfer.forward(self.server, self.upstream, self.stop, &out).await?,
             }
         }
         if chunk.is_last() && !transfer.failed() {
@@ -203,7 +202,7 @@ impl MessagePipe<'_> {
                 Read::TimedOut => Err(transfer.overdue(size, options).unwrap_or(MessageOutcome::ClientSilent)),
             },
             () = relay::Transaction::revoked(self.upstream.as_deref()) => Err(MessageOutcome::Revoked),
-            _ = self.cut.wait_for(|cut| *cut) => Err(MessageOutcome::Stopping),
+            () = self.stop.may_end(true) => Err(MessageOutcome::Stopping),
         }
     }
 
@@ -300,7 +299,7 @@ impl Transfer {
         &mut self,
         server: &Server,
         upstream: &mut Option<Box<relay::Transaction>>,
-        cut: &mut watch::Receiver<bool>,
+        stop: &Stop,
         octets: &[u8],
     ) -> Result<(), MessageOutcome> {
         if !self.inspect(upstream, octets) || octets.is_empty() {
@@ -317,7 +316,7 @@ impl Transfer {
         self.lost = tokio::select! {
             biased;
             written = server.relay.write(upstream, octets) => written.err(),
-            _ = cut.wait_for(|cut| *cut) => return Err(MessageOutcome::Stopping),
+            () = stop.may_end(true) => return Err(MessageOutcome::Stopping),
         };
         self.waited += began.elapsed();
         Ok(())

@@ -47,6 +47,7 @@ pub use services::Server;
 
 use connection_limits::ConnectionLimits;
 use std::sync::Arc;
+use stop::End;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -67,10 +68,11 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
     }
     // This cannot fail, because the sender lives as long as the process serves.
     let _ = drain.wait_for(|drain| *drain).await;
+    connections.end_all(End::Drain);
     let mut all_ended = std::pin::pin!(async { while listening.join_next().await.is_some() {} });
     if tokio::time::timeout(server.options.drain_timeout, &mut all_ended).await.is_err() {
         tracing::warn!("transactions cut off: they took too long to end");
-        connections.cut_all();
+        connections.end_all(End::Cut);
         all_ended.await;
     }
     server.log_throttle.summarize();

@@ -1,41 +1,59 @@
 //! Signal to a connection that it should end: the server stops, or the connection is evicted.
 
+use futures_util::task::AtomicWaker;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::watch;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::Poll;
 
-/// Signal to a connection that it should end.
-#[derive(Clone)]
-pub struct Stop {
-    /// If true, sessions outside a transaction end.
-    pub drain: watch::Receiver<bool>,
-    /// If true, sessions in a transaction end, too, except sessions that wait for the upstream's reply to the whole
-    /// message.
-    pub cut: watch::Receiver<bool>,
-    /// If true, the connection is closed to make room for another connection.
-    pub is_evicted: Arc<AtomicBool>,
+/// Reason why a connection should end. A later reason is stronger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// The server stops: sessions outside a transaction end.
+    Drain = 1,
+    /// Sessions in a transaction end, too, except sessions that wait for the upstream's reply to the whole message.
+    Cut,
+    /// The connection is closed to make room for another connection.
+    Evict,
+}
+
+/// Signal to one connection. Each connection has a signal of its own, because a session waits for it with each command,
+/// and processors that wait for the same signal would slow each other down.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<Signal>);
+
+#[derive(Debug, Default)]
+struct Signal {
+    /// The strongest reason so far as a number; 0 if there is none.
+    end: AtomicU8,
+    waker: AtomicWaker,
 }
 
 impl Stop {
-    /// Waits until the session should end. A session in a transaction waits for `cut`. Other sessions wait for `cut` or
-    /// `drain`.
-    pub async fn may_end(&mut self, in_transaction: bool) {
-        tokio::select! {
-            () = is_true(&mut self.cut) => {}
-            () = is_true(&mut self.drain), if !in_transaction => {}
-        }
+    /// Tells the connection to end.
+    pub fn send(&self, end: End) {
+        self.0.end.fetch_max(end as u8, Ordering::AcqRel);
+        self.0.waker.wake();
+    }
+
+    /// Waits until the session should end. A session in a transaction waits for [`End::Cut`], other sessions for
+    /// [`End::Drain`]. Only one task at a time can wait.
+    pub async fn may_end(&self, in_transaction: bool) {
+        let end = if in_transaction { End::Cut } else { End::Drain };
+        poll_fn(|context| {
+            self.0.waker.register(context.waker());
+            if self.is(end) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// Returns whether the connection is closed to make room for another connection.
     pub fn is_evicted(&self) -> bool {
-        self.is_evicted.load(Ordering::Acquire)
+        self.is(End::Evict)
     }
-}
 
-/// Waits until the signal becomes true.
-pub async fn is_true(signal: &mut watch::Receiver<bool>) {
-    if signal.wait_for(|value| *value).await.is_err() {
-        // The sender was dropped, so the signal stays false.
-        std::future::pending().await
+    /// Returns whether the connection should end for this reason or a stronger one.
+    pub fn is(&self, end: End) -> bool {
+        self.0.end.load(Ordering::Acquire) >= end as u8
     }
 }

@@ -18,7 +18,7 @@ pub enum Waited {
 pub async fn delay(
     client: &mut Client,
     input: &mut Input,
-    stop: &mut Stop,
+    stop: &Stop,
     time: Duration,
     in_transaction: bool,
 ) -> Waited {
@@ -45,7 +45,7 @@ pub async fn delay(
 }
 
 /// Returns when the client has left or the server stops. Octets that arrive before that stay in the input.
-pub async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
+pub async fn left(client: &mut Client, input: &mut Input, stop: &Stop) {
     let reads = async {
         while input.unused().len() < MAX_READ {
             match client.read(input, MAX_READ, Duration::MAX).await {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 impl Connection {
     pub(super) async fn log_in(&mut self, mut login: Login) -> Step {
         self.apply_deferred_charges(login.session()).await;
-        let mut stop = self.stop.clone();
+        let stop = self.permit.stop().clone();
         let verified = tokio::select! {
             biased;
             // Some sources answer only after tens of seconds. The result of the login no longer matters.
@@ -49,7 +49,7 @@ impl Connection {
         let peer = Peer { address, local: self.local, session: &self.id, is_encrypted };
         let client = accounts::Client { peer, network: &network };
         let identity = client_identity(session, None);
-        let left = waiting::left(&mut self.client, &mut self.input, &mut self.stop);
+        let left = waiting::left(&mut self.client, &mut self.input, self.permit.stop());
         match login.attempt() {
             Attempt::Password(credentials) => {
                 let at_upstream = log_in_at_upstream(self.server.clone(), identity, credentials.clone());
@@ -122,7 +122,7 @@ impl Connection {
         let _counted = self.server.metrics.limits.count_delayed(late.time());
         self.server.top.add_delay(clock::now());
         let in_transaction = late.session().in_transaction();
-        match waiting::delay(&mut self.client, &mut self.input, &mut self.stop, late.time(), in_transaction).await {
+        match waiting::delay(&mut self.client, &mut self.input, self.permit.stop(), late.time(), in_transaction).await {
             Waited::Elapsed => late.elapsed(),
             Waited::ClientGone => late.client_gone(),
             Waited::Stopping => {
@@ -138,7 +138,7 @@ impl Connection {
         self.apply_deferred_charges(&mut session).await;
         tokio::select! {
             () = tokio::time::sleep(FAILED_LOGIN_PAUSE) => Step::Next(session),
-            () = self.stop.may_end(false) => {
+            () = self.permit.stop().may_end(false) => {
                 self.note_eviction(&mut session);
                 session.shut_down()
             }
@@ -162,7 +162,7 @@ impl Connection {
         let client = client_identity(relay.session(), self.login.as_ref());
         let answers = tokio::select! {
             answers = ask_upstream(&self.server, &mut self.upstream, &client, relay.request()) => Some(answers),
-            () = self.stop.may_end(true) => None,
+            () = self.permit.stop().may_end(true) => None,
         };
         if let Some(transaction) = &self.upstream {
             self.upstream_since.get_or_insert_with(Instant::now);
@@ -228,7 +228,7 @@ impl Connection {
     fn message_pipe(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
         let since = self.upstream_since.unwrap_or_else(Instant::now);
         let message_by = since + self.server.options.message_timeout;
-        let Self { server, id, client, input, upstream, parts, stop, .. } = self;
-        (MessagePipe { server, session_id: id, client, input, upstream, message_by, cut: &mut stop.cut }, parts)
+        let Self { server, id, client, input, upstream, parts, permit, .. } = self;
+        (MessagePipe { server, session_id: id, client, input, upstream, message_by, stop: permit.stop() }, parts)
     }
 }

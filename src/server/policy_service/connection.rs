@@ -5,9 +5,7 @@ use super::{Decision, PolicyService};
 use crate::delegation::{Action, Attributes, Read, RequestError, RequestReader};
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::log_throttle::Permit;
-use crate::server::stop::Stop;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -29,9 +27,7 @@ pub struct PolicyConnection<S> {
     session: Option<Box<str>>,
     /// Maximum time of the wait for a request.
     timer: Timer,
-    /// Ends when Weir stops. It is one future for all requests, because it costs more to make than to ask.
-    stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
-    _permit: ConnectionPermit,
+    permit: ConnectionPermit,
 }
 
 /// Result of waiting for a request.
@@ -58,7 +54,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(3600);
 const READ: usize = 4096;
 
 impl<S: Stream> PolicyConnection<S> {
-    pub fn new(stream: S, peer: IpAddr, permit: ConnectionPermit, mut stop: Stop) -> Self {
+    pub fn new(stream: S, peer: IpAddr, permit: ConnectionPermit) -> Self {
         Self {
             stream,
             peer,
@@ -67,8 +63,7 @@ impl<S: Stream> PolicyConnection<S> {
             reader: RequestReader::default(),
             session: None,
             timer: Timer::new(Instant::now() + MAX_SILENCE),
-            stopping: Box::pin(async move { stop.may_end(false).await }),
-            _permit: permit,
+            permit,
         }
     }
 
@@ -136,7 +131,7 @@ impl<S: Stream> PolicyConnection<S> {
             tokio::select! {
                 read = self.stream.read_buf(&mut self.input) => if !matches!(read, Ok(1..)) { return Next::End },
                 () = self.timer.elapsed() => return Next::End,
-                () = &mut self.stopping => return Next::End,
+                () = self.permit.stop().may_end(false) => return Next::End,
             }
         }
     }
@@ -153,7 +148,7 @@ impl<S: Stream> PolicyConnection<S> {
                     }
                 }
                 () = tokio::time::sleep_until(until) => return Waited::Elapsed,
-                () = &mut self.stopping => return Waited::Stopping,
+                () = self.permit.stop().may_end(false) => return Waited::Stopping,
             }
         }
     }

@@ -15,7 +15,6 @@ use crate::delegation::{Action, Attributes, Options, Question, SmtpSession, Step
 use crate::policy::request::Location;
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::login_network;
-use crate::server::stop::Stop;
 use crate::session::Record;
 use crate::store::PendingCommit;
 use connection::{PolicyConnection, Stream, Waited};
@@ -70,8 +69,8 @@ impl PolicyService {
     }
 
     /// Serves a policy connection to its end.
-    pub async fn serve(self: Arc<Self>, stream: impl Stream, peer: IpAddr, permit: ConnectionPermit, stop: Stop) {
-        PolicyConnection::new(stream, peer, permit, stop).run(self).await;
+    pub async fn serve(self: Arc<Self>, stream: impl Stream, peer: IpAddr, permit: ConnectionPermit) {
+        PolicyConnection::new(stream, peer, permit).run(self).await;
     }
 
     /// Ends sessions of which nothing is heard any more. Returns never.
