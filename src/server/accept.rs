@@ -29,7 +29,7 @@ enum NoHeader {
 /// Serves a connection from its first octet to its end. Holds the permit until the end.
 pub async fn serve(
     server: Arc<Server>,
-    listener: ListenerOptions,
+    listener: Arc<ListenerOptions>,
     mut tcp: TcpStream,
     peer: IpAddr,
     mut permit: ConnectionPermit,
@@ -163,4 +163,20 @@ fn send_rejection(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text:
     // Closing a socket with unread octets, such as a PROXY header, resets the connection, and the client perhaps loses
     // the reply. So read them first.
     let _ = tcp.try_read(&mut [0; 1024]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future that an asynchronous function returns.
+    fn future_octets<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_idle_session_has_a_small_future() {
+        let octets = future_octets(serve);
+        assert!(octets <= 1_800, "{octets} octets: box the large futures of rare steps");
+    }
 }

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 /// Connection of a client.
 pub struct Connection {
     server: Arc<Server>,
-    listener: ListenerOptions,
+    listener: Arc<ListenerOptions>,
     id: Arc<str>,
     /// The client's address, from a PROXY header if there was one.
     peer: IpAddr,
@@ -74,7 +74,7 @@ impl Connection {
     /// Creates a connection that was accepted at `since`. `peer` is the client's address in canonical form.
     pub fn new(
         server: Arc<Server>,
-        listener: ListenerOptions,
+        listener: Arc<ListenerOptions>,
         tcp: TcpStream,
         peer: IpAddr,
         since: Instant,

@@ -15,16 +15,15 @@ use tokio::time::timeout;
 /// If other nodes share the budgets and change them all the time, this ends after the store's deadline, and the charges
 /// and refunds follow.
 pub async fn apply(server: &Arc<Server>, charges: DeferredCharges) -> Option<PendingCommit> {
-    match server.store.deadline() {
-        Some(deadline) if !charges.is_empty() => {
-            let server = server.clone();
-            let applying = tokio::spawn(async move { apply_all(&server, charges).await });
-            // A task that is not awaited goes on.
-            timeout(deadline, applying).await.ok()?.ok()?
-        }
-        _ if charges.is_empty() => None,
-        _ => apply_all(server, charges).await,
+    if charges.is_empty() {
+        return None;
     }
+    // The future is boxed, because it is large, and a part of the future of every session, which is mostly idle.
+    let Some(deadline) = server.store.deadline() else { return Box::pin(apply_all(server, charges)).await };
+    let server = server.clone();
+    let applying = tokio::spawn(async move { apply_all(&server, charges).await });
+    // A task that is not awaited goes on.
+    timeout(deadline, applying).await.ok()?.ok()?
 }
 
 /// A refund does not wait for an event whose budgets other nodes change all the time.

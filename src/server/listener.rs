@@ -114,6 +114,7 @@ pub async fn listen(
 ) {
     let mut sessions = JoinSet::new();
     let Bound { options, socket } = listener;
+    let options = Arc::new(options);
     let service = match &options.protocol {
         Protocol::Smtp => None,
         Protocol::PostfixPolicy(policy) => Some(PolicyService::new(server.clone(), policy.clone())),

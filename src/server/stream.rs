@@ -33,7 +33,7 @@ pub enum Read {
 
 /// Number of octets of commands to read at once. `MAX_READ` is enough for a batch of a few hundred commands. While a
 /// client is silent, its buffer has only `FIRST_READ` octets.
-const FIRST_READ: usize = 1024;
+const FIRST_READ: usize = 512;
 pub const MAX_READ: usize = 16 * 1024;
 
 impl Client {
