@@ -20,12 +20,12 @@ mod harness;
 mod upstream;
 
 use client::{Client, connect};
-use harness::{Process, Site, succeed};
+use harness::{Process, Site, cpu_time, succeed};
 use rustix::process::Signal;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use upstream::Upstream;
@@ -159,14 +159,6 @@ fn memory(weir: &Process) -> String {
     )
 }
 
-/// Returns the CPU time that a process has used.
-fn cpu(weir: &Process) -> Duration {
-    let text = std::fs::read_to_string(format!("/proc/{}/stat", weir.id())).unwrap();
-    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
-    let ticks: u64 = [fields[11], fields[12]].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}
-
 /// What messages have cost.
 struct Cost {
     /// Weir's CPU time for each message, in microseconds.
@@ -178,7 +170,7 @@ struct Cost {
 /// Sends `count` messages, in turns as the first `users` users. Each user writes to one recipient, and `first` is the
 /// number of the recipient of the first user.
 async fn send(target: &Target, first: u64, count: u64, users: u64) -> Cost {
-    let (address, began, before) = (target.weir.address("s"), Instant::now(), cpu(&target.weir));
+    let (address, began, before) = (target.weir.address("s"), Instant::now(), cpu_time(target.weir.id()));
     let mut tasks = JoinSet::new();
     for task in 0..CLIENTS {
         tasks.spawn(async move {
@@ -190,7 +182,7 @@ async fn send(target: &Target, first: u64, count: u64, users: u64) -> Cost {
         });
     }
     tasks.join_all().await;
-    let used = cpu(&target.weir) - before;
+    let used = cpu_time(target.weir.id()) - before;
     Cost { cpu: used.as_secs_f64() * 1e6 / count as f64, rate: count as f64 / began.elapsed().as_secs_f64() }
 }
 

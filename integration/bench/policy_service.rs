@@ -9,7 +9,7 @@
 #[allow(dead_code, unused_imports, reason = "it is there for the tests, which use all of it")]
 mod harness;
 
-use harness::{Process, Site};
+use harness::{Process, Site, cpu_time};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -89,7 +89,7 @@ impl Server {
 
     /// Lets this number of processes of Postfix ask for a while.
     fn take_turn(&mut self, askers: usize, recipients: u64, turn: usize) {
-        let (began, cpu, answered) = (Instant::now(), cpu(self.process), AtomicU64::new(0));
+        let (began, cpu, answered) = (Instant::now(), cpu_time(self.process), AtomicU64::new(0));
         let (address, until) = (self.address, began + TURN);
         std::thread::scope(|scope| {
             for asker in 0..askers {
@@ -101,7 +101,7 @@ impl Server {
         });
         self.requests += answered.load(Ordering::Relaxed);
         self.seconds += began.elapsed().as_secs_f64();
-        self.cpu += self::cpu(self.process) - cpu;
+        self.cpu += (cpu_time(self.process) - cpu).as_secs_f64();
     }
 }
 
@@ -169,12 +169,4 @@ fn respond() {
             }
         });
     }
-}
-
-/// Returns the processor time of a process in seconds, user and system.
-fn cpu(process: u32) -> f64 {
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    let fields: Vec<&str> = text.rsplit(") ").next().unwrap().split(' ').collect();
-    // Fields 14 and 15 of proc(5), in ticks of 10 ms.
-    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) as f64 / 100.0
 }

@@ -10,7 +10,7 @@
 #[allow(dead_code, unused_imports, reason = "it is there for the tests, which use all of it")]
 mod harness;
 
-use harness::{Process, Site, Upstream};
+use harness::{Process, Site, Upstream, cpu_time};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -117,10 +117,7 @@ impl Flooded {
 
     /// Returns the CPU time that Weir has used, user and system.
     fn cpu(&self) -> Duration {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.weir.id())).unwrap();
-        let fields: Vec<&str> = text.rsplit(") ").next().unwrap().split(' ').collect();
-        // Fields 14 and 15 of proc(5), in ticks of 10 ms.
-        Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
+        cpu_time(self.weir.id())
     }
 
     /// Returns the octets that Weir has written to the disk: all of them, with the pages of the log and its checkpoints.

@@ -12,8 +12,13 @@
 //! same Redis. `integration/unpack rspamd target/rspamd` unpacks this file from Debian's package. For each message rspamd
 //! runs one script that checks the bucket, and one that fills it: together they are a decision.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
 
+#[path = "../harness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "it is there for the tests, which use all of it")]
+mod harness;
+
+use harness::cpu_time;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -86,14 +91,6 @@ impl Drop for Redis {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// Returns the CPU time of a process.
-fn cpu(process: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    let after_name = stat.rsplit_once(") ").unwrap().1;
-    let ticks: u64 = after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second())
 }
 
 /// Returns a limit for each user; or, if there are no users, a limit for all with these leases.
@@ -171,7 +168,7 @@ async fn hammer(store: &Arc<Store>, users: u64) -> u64 {
 fn two_nodes(redis: &Redis, users: u64, lease: f64) {
     let me = std::env::current_exe().unwrap();
     redis.query(&["config", "resetstat"]);
-    let before = cpu(redis.process.id());
+    let before = cpu_time(redis.process.id());
     let began = Instant::now();
     let start = |node: &str| {
         let mut command = Command::new(&me);
@@ -188,7 +185,7 @@ fn two_nodes(redis: &Redis, users: u64, lease: f64) {
         decisions += numbers[0];
         cpu_of_nodes += numbers[1];
     }
-    let of_redis = (cpu(redis.process.id()) - before).as_secs_f64();
+    let of_redis = (cpu_time(redis.process.id()) - before).as_secs_f64();
     println!(
         "two nodes, {TASKS} tasks each, {users} users, leases of {lease}: {:.0} decisions/s; {:.4} scripts for each; CPU \
          for each: Redis {:.2} µs, nodes {:.1} µs ({:.1} s in all)",
@@ -208,7 +205,7 @@ fn rspamd(redis: &Redis, plugin: &Path) {
     let check = ["RL__rand_int__", "1__rand_int__", "0.00001", "1000000", "172800", "1"];
     let update = ["RL__rand_int__", "1__rand_int__", "1.01", "1.02", "5", "10", "172800", "1"];
     redis.query(&["flushall"]);
-    let (before, mut seconds) = (cpu(redis.process.id()), 0.0);
+    let (before, mut seconds) = (cpu_time(redis.process.id()), 0.0);
     for (name, keys) in [("bucket_check_script", &check[..]), ("bucket_update_script", &update)] {
         let hash = redis.query(&["script", "load", script(name)]);
         let numbers = [RSPAMD_DECISIONS, TASKS].map(|number| number.to_string());
@@ -225,7 +222,7 @@ fn rspamd(redis: &Redis, plugin: &Path) {
         seconds += RSPAMD_DECISIONS as f64 / rate.unwrap().parse::<f64>().unwrap();
     }
     let decisions = RSPAMD_DECISIONS as f64;
-    let of_redis = (cpu(redis.process.id()) - before).as_secs_f64();
+    let of_redis = (cpu_time(redis.process.id()) - before).as_secs_f64();
     println!(
         "rspamd's scripts, {TASKS} connections: {:.0} decisions/s; CPU for each: Redis {:.1} µs",
         decisions / seconds,
@@ -235,9 +232,9 @@ fn rspamd(redis: &Redis, plugin: &Path) {
 
 async fn node(name: &str, folder: &Path, users: u64, lease: f64) {
     let store = open(folder, name, policy(users, lease));
-    let before = cpu(std::process::id());
+    let before = cpu_time(std::process::id());
     let decisions = hammer(&store, users).await;
-    println!("{decisions} {}", (cpu(std::process::id()) - before).as_secs_f64());
+    println!("{decisions} {}", (cpu_time(std::process::id()) - before).as_secs_f64());
     Arc::into_inner(store).unwrap().close().await;
 }
 

@@ -19,7 +19,7 @@ mod harness;
 mod upstream;
 
 use client::{Client, Shape, connect};
-use harness::{Chromium, Process, Site};
+use harness::{Chromium, Process, Site, cpu_time};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -155,7 +155,7 @@ async fn in_turns(site: &Site, weir: &Process, address: SocketAddr) -> f64 {
     for turn in 0..2 * TURNS {
         // Each pair begins with the other kind, so that a drift of the machine does not count for one kind alone.
         let is_viewed = (turn + turn / 2) % 2;
-        let (before, used, began) = (sent.load(Ordering::Relaxed), cpu(weir), Instant::now());
+        let (before, used, began) = (sent.load(Ordering::Relaxed), cpu_time(weir.id()), Instant::now());
         while began.elapsed() < TURN {
             let asked = Instant::now();
             if is_viewed == 1 {
@@ -164,7 +164,7 @@ async fn in_turns(site: &Site, weir: &Process, address: SocketAddr) -> f64 {
             tokio::time::sleep(PACE.saturating_sub(asked.elapsed())).await;
         }
         let count = (sent.load(Ordering::Relaxed) - before) as f64;
-        cpus[is_viewed].push((cpu(weir) - used).as_secs_f64() / count);
+        cpus[is_viewed].push((cpu_time(weir.id()) - used).as_secs_f64() / count);
         rates[is_viewed].push(count / began.elapsed().as_secs_f64());
     }
     stop.store(true, Ordering::Relaxed);
@@ -185,16 +185,6 @@ async fn in_turns(site: &Site, weir: &Process, address: SocketAddr) -> f64 {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-/// Returns the CPU time that Weir has used.
-fn cpu(weir: &Process) -> Duration {
-    let threads = std::fs::read_dir(format!("/proc/{}/task", weir.id())).unwrap();
-    let used = threads.map(|thread| {
-        let text = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap_or_default();
-        text.split(' ').next().and_then(|nanoseconds| nanoseconds.parse().ok()).unwrap_or(0)
-    });
-    Duration::from_nanos(used.sum())
 }
 
 /// Returns the nanoseconds for counting one message, when the messages come from all senders in turns.

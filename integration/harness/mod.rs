@@ -36,7 +36,7 @@ pub use mmdb::{Value, asn, country, mmdb, mmdb_of_lines, text};
 pub use name_server::NameServer;
 pub use namespace::Namespace;
 pub use postfix::Postfix;
-pub use process::{Process, field, free_port, get};
+pub use process::{Process, cpu_time, field, free_port, get};
 pub use prometheus::{Prometheus, promtool};
 pub use receiver::{Behaviour, Received, Receiver};
 pub use redis::{Levels, Redis, RedisCluster, Sentinel};

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A running Weir. Dropping it kills the process.
 pub struct Process {
@@ -162,6 +162,12 @@ impl Drop for Process {
             eprintln!("--- log of Weir\n{}", self.log_lines().join("\n"));
         }
     }
+}
+
+/// Returns the CPU time that a process has used with all its threads, also those that have ended.
+pub fn cpu_time(process: u32) -> Duration {
+    let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(process.cast_signed())).unwrap();
+    clock.now().unwrap().into()
 }
 
 /// Requests `GET path` over HTTP; returns status and body.

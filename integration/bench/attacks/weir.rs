@@ -1,6 +1,6 @@
 //! The attacked Weir and its observer: octets of log, memory, disk, and the response time of /healthz.
 
-use super::harness::{Site, field};
+use super::harness::{Site, cpu_time, field};
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _};
@@ -134,10 +134,7 @@ impl Weir {
 
     /// Returns the CPU time that Weir has used, user and system.
     pub fn cpu(&self) -> Duration {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = text.rsplit(") ").next().unwrap().split(' ').collect();
-        // Fields 14 and 15 of proc(5), in ticks of 10 ms.
-        Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
+        cpu_time(self.child.id())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The sink and the proxies in front of it, each on a free port of 127.0.0.1, with files in a temporary folder.
 
-use crate::harness::free_port;
+use crate::harness::{cpu_time, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -85,7 +85,7 @@ impl Target {
         let id = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
         let children = children.split_whitespace().map(|id| id.parse().unwrap());
-        children.chain([id]).map(cpu).sum()
+        children.chain([id]).map(cpu_time).sum()
     }
 }
 
@@ -104,13 +104,6 @@ impl Drop for Target {
         let _ = self.child.wait();
         RUNNING.lock().unwrap().retain(|other| *other != id);
     }
-}
-
-fn cpu(id: u32) -> Duration {
-    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-    let fields: Vec<&str> = text.rsplit(") ").next().unwrap().split(' ').collect();
-    // Fields 14 and 15 of proc(5), in ticks of 10 ms.
-    Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
 }
 
 fn greets(address: SocketAddr) -> bool {

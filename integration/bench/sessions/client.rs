@@ -106,14 +106,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.expect(code).await;
     }
 
-    /// Sends a message until Weir replies 250; returns the duration.
+    /// Sends a message of alice until Weir replies 250; returns the duration.
     pub async fn deliver(&mut self, id: u64, shape: Shape) -> Duration {
+        self.deliver_from("alice@example.org", id, shape).await
+    }
+
+    /// Sends a message of this sender until Weir replies 250; returns the duration.
+    pub async fn deliver_from(&mut self, sender: &str, id: u64, shape: Shape) -> Duration {
         let began = Instant::now();
         let message = message(id);
-        let (mail, rcpt) = ("MAIL FROM:<alice@example.org>", "RCPT TO:<bob@example.net>");
+        let (mail, rcpt) = (format!("MAIL FROM:<{sender}>"), "RCPT TO:<bob@example.net>");
         match shape {
             Shape::Stepwise => {
-                self.say(mail, "250").await;
+                self.say(&mail, "250").await;
                 self.say(rcpt, "250").await;
                 self.say("DATA", "354").await;
                 self.send(format!("{message}.\r\n").as_bytes()).await;
