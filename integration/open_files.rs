@@ -7,13 +7,22 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
 
-/// Returns a site whose listener trusts clients on 127.0.0.1.
-fn trusting_site(upstream: &Upstream, more: &str) -> Site {
+/// Returns a site whose listener trusts clients on 127.0.0.1, with these keys of the upstream.
+fn trusting_site(upstream: &Upstream, keys: &str, more: &str) -> Site {
     Site::builder()
         .listener("s", "tls = \"none\", auth = \"none\", trusted = [\"127.0.0.1\"]")
-        .upstream(upstream.address(), "")
+        .upstream(upstream.address(), keys)
         .more(more)
         .build()
+}
+
+/// Starts the Weir of a site, with a limit of open files.
+fn start_with(site: &Site, limit: u64) -> Process {
+    let serve = site.serve();
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\"")]);
+    command.arg(serve.get_program()).args(serve.get_args());
+    Process::start(&mut command)
 }
 
 #[test]
@@ -22,12 +31,8 @@ fn a_low_limit_of_open_files_reduces_sessions_and_others_get_421() {
     // for each of 50 idle upstream connections. The rest is for sessions, with two files for each session.
     for (limit, sessions) in [(100, 1), (300, 27)] {
         let upstream = Upstream::start();
-        let site = trusting_site(&upstream, "session = { max-connections-per-client = 4000 }\n");
-        let serve = site.serve();
-        let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\"")]);
-        command.arg(serve.get_program()).args(serve.get_args());
-        let weir = Process::start(&mut command);
+        let site = trusting_site(&upstream, "", "session = { max-connections-per-client = 4000 }\n");
+        let weir = start_with(&site, limit);
         let line = weir.logged("too few open files are allowed");
         for (key, value) in
             [("open_files", limit), ("needed", 8245), ("max_connections", sessions), ("configured", 4000)]
@@ -57,10 +62,27 @@ fn a_low_limit_of_open_files_reduces_sessions_and_others_get_421() {
 #[test]
 fn a_sufficient_limit_of_open_files_reduces_nothing() {
     let upstream = Upstream::start();
-    let site = trusting_site(&upstream, "session = { max-connections = 20 }\n");
+    let site = trusting_site(&upstream, "", "session = { max-connections = 20 }\n");
     let weir = site.start();
     assert_eq!(weir.metric("weir_max_connections"), 20.0);
     assert_eq!(weir.times_logged("open files"), 0);
+}
+
+#[test]
+fn a_limit_of_upstream_connections_leaves_more_files_to_clients_until_a_reload_removes_it() {
+    // Of 300 files 245 are reserved as above, and 10 for 5 upstream connections and 5 that are ending. After
+    // the reload there can be 45 idle upstream connections instead of 50.
+    let upstream = Upstream::start();
+    let site = trusting_site(&upstream, "max-connections = 5", "");
+    let weir = start_with(&site, 300);
+    assert_eq!(weir.metric("weir_max_connections"), 45.0);
+    let short = "too few open files are allowed for the upstreams";
+    assert_eq!(weir.times_logged(short), 0);
+    site.reload(&weir, "max-connections = 5", "max-connections = 0", short);
+    let line = weir.logged(short);
+    for (key, value) in [("open_files", 300), ("needed", 330), ("max_connections", 45)] {
+        assert_eq!(field(&line, key), Some(value.to_string()), "{line}");
+    }
 }
 
 /// Sends `GET /readyz` on a connection that stays open, and returns the response.
@@ -79,7 +101,7 @@ fn readiness(admin: &mut TcpStream) -> String {
 #[test]
 fn without_file_descriptors_weir_is_not_ready_and_says_so() {
     let upstream = Upstream::start();
-    let site = trusting_site(&upstream, "");
+    let site = trusting_site(&upstream, "", "");
     let weir = site.start();
     let pid = Pid::from_raw(i32::try_from(weir.id()).unwrap());
     // Weir has inherited the hard limit of this process, and at its start has raised its own soft limit to it.

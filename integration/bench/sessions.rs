@@ -4,19 +4,19 @@
 //! Weir is the real process. Weir's clients and its upstream run in the benchmark's process. Both processes share the
 //! machine's cores.
 //!
-//! * idle: 9,500 sessions after EHLO, plain and within TLS. Measures the memory of each session.
+//! * idle: ten thousand sessions after EHLO, plain and within TLS. Measures the memory of each session.
 //! * senders: a thousand clients that send at the same time. Checks that each 250 is exactly one message at the
 //!   upstream; measures messages per second and the time of each message.
 //! * dripping: fifty clients that send all the time: in turns alone, and beside two thousand clients that only hold
 //!   connections. Measures the delay that the two thousand cause for the fifty.
-//! * delayed: 9,500 sessions that a limit delays at the same time, plain and within TLS. Measures the memory of
+//! * delayed: ten thousand sessions that a limit delays at the same time, plain and within TLS. Measures the memory of
 //!   each session. Also compares the delays of fifty other clients: beside these sessions, and beside nine thousand
 //!   idle sessions.
 //! * octets: a thousand clients at the same stage, each of which sends an octet a second. Measures the CPU cost of an
 //!   octet.
 //! * tls: full and resumed handshakes, and messages within TLS and in plain text. Compares their CPU costs, and those of
 //!   `openssl s_server`.
-//! * growth: messages with ten to 9,500 open sessions, with a thousand to ten million budgets, with two to fifty
+//! * growth: messages with ten to 15,000 open sessions, with a thousand to ten million budgets, with two to fifty
 //!   limits. Compares their CPU costs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
@@ -55,7 +55,8 @@ fn roomy_site(upstream: &Upstream, trusted: &str, more: &str) -> Site {
     Site::builder()
         .listener("submission", &format!("trusted = [{trusted}]"))
         .listener("submissions", "tls = \"implicit\"")
-        .upstream(upstream.address, "")
+        // A limit of connections to the upstream leaves more files to the clients.
+        .upstream(upstream.address, "max-connections = 2000")
         .more(
             "session = { max-connections = 15000, max-connections-per-client = 15000, login-timeout = \"1h\", \
              idle-timeout = \"1h\" }\n",
@@ -102,8 +103,7 @@ fn milliseconds(time: Duration) -> f64 {
 
 // ---- idle
 
-/// Number of sessions. Weir may open 20,000 files, and a session needs two at most.
-const IDLE: u32 = 9_500;
+const IDLE: u32 = 10_000;
 
 /// Returns the memory of a process in kB: resident (RSS), proportional (PSS), anonymous.
 fn memory(weir: &Process) -> [f64; 3] {

@@ -2,6 +2,7 @@
 
 use super::limit_metrics::show_limits;
 use super::limit_texts::limit_texts;
+use super::open_files;
 use super::systemd;
 use crate::accounts::file_metadata::FileMetadata;
 use crate::admin::{ApiError, CurrentLimitTexts, ReloadOutcome, Reloaded};
@@ -179,6 +180,7 @@ impl Reloader {
     /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Result<Reloaded, ApiError> {
         let texts = limit_texts(&config);
+        open_files::check(&config, self.server.options.max_connections);
         let Config { policy, notify, relay, settings, watched, databases, .. } = config;
         let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);

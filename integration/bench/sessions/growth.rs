@@ -1,10 +1,10 @@
-//! Benchmark of growth: the CPU of a message with ten to 9,500 open sessions, with a thousand to ten million
+//! Benchmark of growth: the CPU of a message with ten to 15,000 open sessions, with a thousand to ten million
 //! budgets, and with two to fifty limits.
 
 use super::client::{Client, Shape};
 use super::harness::{Process, Site, cpu_time};
 use super::upstream::Upstream;
-use super::{IDLE, LOOPBACK, ROUNDS, each, greeted, roomy_site};
+use super::{LOOPBACK, ROUNDS, each, greeted, roomy_site};
 use rusqlite::{Connection, params};
 use rustix::process::Signal;
 use siphasher::sip::SipHasher13;
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// Numbers of open sessions.
-const SESSIONS: [u32; 4] = [10, 100, 1_000, IDLE];
+const SESSIONS: [u32; 4] = [10, 100, 1_000, 15_000];
 /// Numbers of budgets in the state file.
 const BUDGETS: [u32; 3] = [1_000, 100_000, 10_000_000];
 /// Numbers of limits.
