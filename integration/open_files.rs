@@ -70,17 +70,18 @@ fn a_sufficient_limit_of_open_files_reduces_nothing() {
 
 #[test]
 fn a_limit_of_upstream_connections_leaves_more_files_to_clients_until_a_reload_removes_it() {
-    // Of 300 files 245 are reserved as above, and 10 for 5 upstream connections and 5 that are ending. After
-    // the reload there can be 45 idle upstream connections instead of 50.
+    // Of 1,000 files 245 are reserved as above, 10 for 5 upstream connections and 5 that are ending, and 256 for clients
+    // that are being evicted. After the reload each session needs two files.
     let upstream = Upstream::start();
     let site = trusting_site(&upstream, "max-connections = 5", "");
-    let weir = start_with(&site, 300);
-    assert_eq!(weir.metric("weir_max_connections"), 45.0);
-    let short = "too few open files are allowed for the upstreams";
+    let weir = start_with(&site, 1_000);
+    assert_eq!(weir.metric("weir_max_connections"), 489.0);
+    let short = "too few open files are allowed for the connections to these upstreams";
+    site.reload(&weir, "listener.s", "listener.s", "limits read again");
     assert_eq!(weir.times_logged(short), 0);
     site.reload(&weir, "max-connections = 5", "max-connections = 0", short);
     let line = weir.logged(short);
-    for (key, value) in [("open_files", 300), ("needed", 330), ("max_connections", 45)] {
+    for (key, value) in [("open_files", 1_000), ("needed", 1_223)] {
         assert_eq!(field(&line, key), Some(value.to_string()), "{line}");
     }
 }

@@ -101,6 +101,7 @@ impl Daemon {
     /// Opens all services and listeners, then starts to serve. A listener whose name is in `sockets` uses that socket
     /// instead of binding its own.
     pub async fn start(mut config: Config, sockets: HashMap<String, TcpListener>) -> Result<Self, StartError> {
+        let needed_files = open_files::needed(&config, config.server.max_connections);
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
         let limits = config.policy.limit_count();
@@ -119,7 +120,8 @@ impl Daemon {
         let (stop, stopping) = watch::channel(false);
         let files = (path.clone(), admin_options.tokens.clone());
         let (reload_handle, reloading) =
-            Reloader::new(server.clone(), path, settings, watched, databases, texts.clone()).start(stopping.clone());
+            Reloader::new(server.clone(), path, settings, watched, databases, texts.clone(), needed_files)
+                .start(stopping.clone());
         let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
         let api = control::api(
             &reload_handle,

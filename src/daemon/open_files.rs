@@ -3,6 +3,7 @@
 use crate::accounts::dovecot;
 use crate::admin;
 use crate::config::Config;
+use crate::server::MAX_EVICTING;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Number of open files reserved for the state file and its readers, certificates, users, lists, DNS look-ups, timers,
@@ -21,7 +22,8 @@ pub fn raise() -> Option<u64> {
 /// maximum. If the maximum is reached, Weir can still tell one more client to try again. Without a free file
 /// descriptor, Weir could not answer that client at all.
 pub fn fit(config: &mut Config, limit: Option<u64>) {
-    let (files, configured) = (Files::of(config, config.server.max_connections), config.server.max_connections);
+    let configured = config.server.max_connections;
+    let files = Files::of(config, configured);
     let needed = files.needed(configured);
     let Some(limit) = limit.filter(|limit| *limit < needed) else { return };
     let server = &mut config.server;
@@ -40,26 +42,31 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     );
 }
 
-/// Warns if the upstreams of a configuration that was read again can have so many connections that the maximum number of
-/// client connections, which only a restart changes, no longer fits into the limit of open files.
-pub fn check(config: &Config, max_connections: usize) {
-    let needed = Files::of(config, max_connections).needed(max_connections);
-    if let Some(limit) = getrlimit(Resource::Nofile).current.filter(|limit| *limit < needed) {
+/// Returns the number of files that a configuration needs with this number of client connections, which only a restart
+/// changes.
+pub fn needed(config: &Config, max_connections: usize) -> u64 {
+    Files::of(config, max_connections).needed(max_connections)
+}
+
+/// Warns if the upstreams of a configuration that was read again can have so many connections that the files are too few.
+/// `former` is the number of files that the former configuration needed.
+pub fn check(needed: u64, former: u64) {
+    let limit = getrlimit(Resource::Nofile).current;
+    if let Some(limit) = limit.filter(|limit| *limit < needed && former < needed) {
         tracing::warn!(
             open_files = limit,
             needed,
-            max_connections,
-            "too few open files are allowed for the upstreams: restart Weir, which lowers max-connections, or limit max-connections of each upstream"
+            "too few open files are allowed for the connections to these upstreams; raise LimitNOFILE= of the unit, or set max-connections of each upstream, and restart Weir"
         );
     }
 }
 
 /// Numbers of files that Weir can have open.
 struct Files {
-    /// Files that are not of sessions.
+    /// Files for other purposes than sessions.
     others: u64,
-    /// Maximum number of upstream connections for mail; `None` if an upstream has no limit.
-    at_upstreams: Option<u64>,
+    /// Maximum number of files beside the clients' sockets; `None` if an upstream takes any number of connections.
+    beside_clients: Option<u64>,
 }
 
 impl Files {
@@ -73,23 +80,25 @@ impl Files {
         let accounts = if has_dovecot { dovecot::MAX_CONNECTIONS as u64 } else { 0 };
         let others = RESERVE + administration + config.listeners.len() as u64 + idle + accounts;
         let limits = upstreams.iter().map(|upstream| upstream.max_connections);
-        // For each connection within a limit, another one can be ending. The number 0 is no limit.
-        let doubles = limits.map(|limit| (limit > 0).then_some(2 * limit as u64));
-        Self { others, at_upstreams: doubles.sum() }
+        // For each connection within a limit, another one can be ending: one that was closed, or one of an upstream as it
+        // was before a reload. The number 0 is no limit.
+        let doubles: Option<u64> = limits.map(|limit| (limit > 0).then_some(2 * limit as u64)).sum();
+        // Connections that are evicted are beyond the maximum, and have no connection to an upstream.
+        Self { others, beside_clients: doubles.map(|files| files + MAX_EVICTING as u64) }
     }
 
     /// Returns the number of files that are needed with this number of sessions. Each session has a socket to the client,
     /// and perhaps one to an upstream.
     fn needed(&self, sessions: usize) -> u64 {
         let sessions = sessions as u64;
-        self.others + sessions + sessions.min(self.at_upstreams.unwrap_or(u64::MAX))
+        self.others + sessions + sessions.min(self.beside_clients.unwrap_or(u64::MAX))
     }
 
     /// Returns the number of sessions (at least 1) that fit into a limit of open files.
     fn fitting(&self, limit: u64) -> usize {
         let available = limit.saturating_sub(self.others);
-        let beside_upstreams = available.saturating_sub(self.at_upstreams.unwrap_or(u64::MAX));
-        usize::try_from((available / 2).max(beside_upstreams)).unwrap_or(usize::MAX).max(1)
+        let clients = available.saturating_sub(self.beside_clients.unwrap_or(u64::MAX));
+        usize::try_from((available / 2).max(clients)).unwrap_or(usize::MAX).max(1)
     }
 }
 
@@ -99,7 +108,7 @@ mod tests {
 
     #[test]
     fn each_session_needs_two_files_unless_the_upstreams_take_fewer_connections() {
-        for (limit, at_upstreams, sessions) in [
+        for (limit, beside_clients, sessions) in [
             (0, None, 1),
             (201, None, 1),
             (204, None, 2),
@@ -108,18 +117,18 @@ mod tests {
             (1025, Some(300), 525),
             (1025, Some(500), 412),
         ] {
-            assert_eq!(Files { others: 200, at_upstreams }.fitting(limit), sessions, "{limit} {at_upstreams:?}");
+            assert_eq!(Files { others: 200, beside_clients }.fitting(limit), sessions, "{limit} {beside_clients:?}");
         }
     }
 
     #[test]
     fn all_files_are_used_and_never_more() {
-        for at_upstreams in [None, Some(0), Some(7), Some(100)] {
-            let files = Files { others: 200, at_upstreams };
+        for beside_clients in [None, Some(0), Some(7), Some(100)] {
+            let files = Files { others: 200, beside_clients };
             for limit in 202..600 {
                 let sessions = files.fitting(limit);
-                assert!(files.needed(sessions) <= limit, "{limit} {at_upstreams:?}");
-                assert!(files.needed(sessions + 1) > limit, "{limit} {at_upstreams:?}");
+                assert!(files.needed(sessions) <= limit, "{limit} {beside_clients:?}");
+                assert!(files.needed(sessions + 1) > limit, "{limit} {beside_clients:?}");
             }
         }
     }

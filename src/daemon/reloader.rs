@@ -36,6 +36,8 @@ pub struct Reloader {
     watched: Vec<(PathBuf, FileMetadata)>,
     /// Databases of locations of the configuration in force.
     databases: KnownDatabases,
+    /// Number of open files that the upstreams in force and the sessions need.
+    needed_files: u64,
     /// Explanations of the limits in force, for the administration.
     limit_texts: CurrentLimitTexts,
     /// Diagnostics of the configuration file while the file is bad. They are logged once, not at each attempt to read
@@ -89,9 +91,10 @@ impl Reloader {
         watched: Vec<(PathBuf, FileMetadata)>,
         databases: KnownDatabases,
         limit_texts: CurrentLimitTexts,
+        needed_files: u64,
     ) -> Self {
         let (error, former) = (LoggedState::default(), Vec::new());
-        Self { server, path, began_with: settings, watched, databases, limit_texts, error, former }
+        Self { server, path, began_with: settings, watched, databases, needed_files, limit_texts, error, former }
     }
 
     /// Spawns the task. When `stopping` becomes true, the task finishes a reload that is in progress, and ends.
@@ -180,7 +183,7 @@ impl Reloader {
     /// files that the configuration names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Result<Reloaded, ApiError> {
         let texts = limit_texts(&config);
-        open_files::check(&config, self.server.options.max_connections);
+        let needed_files = open_files::needed(&config, self.server.options.max_connections);
         let Config { policy, notify, relay, settings, watched, databases, .. } = config;
         let limits = policy.limit_count();
         show_limits(&self.server.metrics, &policy);
@@ -194,8 +197,9 @@ impl Reloader {
         self.server.metrics.service.reloads.with_label_values(&["taken"]).inc();
         tracing::info!(limits, "limits read again");
         let unusable = self.server.relay.set_upstreams(&relay).err();
-        if let Some(error) = &unusable {
-            tracing::error!(%error, "upstreams refused: the former ones stay in force");
+        match &unusable {
+            Some(error) => tracing::error!(%error, "upstreams refused: the former ones stay in force"),
+            None => open_files::check(needed_files, std::mem::replace(&mut self.needed_files, needed_files)),
         }
         let changed = config::needs_restart(&self.began_with, &settings).join(", ");
         if !changed.is_empty() {

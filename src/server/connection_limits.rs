@@ -18,7 +18,7 @@ pub struct ConnectionLimits {
 
 /// Maximum connections that are being evicted at the same time. It is needed because an evicted connection uses a file
 /// descriptor until it has ended. When this maximum is reached, new connections are refused.
-const MAX_EVICTING: usize = 256;
+pub const MAX_EVICTING: usize = 256;
 
 #[derive(Default)]
 struct OpenConnections {
@@ -328,6 +328,18 @@ mod tests {
         let open = limits.open();
         assert!(open.of_client.is_empty() && open.connections.is_empty());
         assert!(open.strangers.iter().all(|ranking| ranking.networks.is_empty() && ranking.order.is_empty()));
+    }
+
+    #[test]
+    fn all_connections_are_told_to_end_also_those_accepted_later() {
+        let limits = ConnectionLimits::new(9);
+        let before = permit(&limits, "192.0.2.1").unwrap();
+        for end in [End::Drain, End::Cut] {
+            limits.end_all(end);
+            let later = stranger(&limits, "192.0.2.2");
+            assert!(before.stop.is(end) && later.stop.is(end), "{end:?}");
+        }
+        assert!(!before.stop.is_evicted());
     }
 
     #[test]

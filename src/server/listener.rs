@@ -126,7 +126,7 @@ pub async fn listen(
     }
     loop {
         let accepted = tokio::select! {
-            // The sender lives as long as the process serves.
+            // The listener also stops if the sender is gone, but the sender lives as long as the process serves.
             _ = drain.wait_for(|drain| *drain) => break,
             Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
                 log_panic(ended);

@@ -37,6 +37,7 @@ mod waiting;
 
 pub use accept_errors::AcceptErrors;
 pub use blocked_connections::BlockedCounts;
+pub use connection_limits::MAX_EVICTING;
 pub use listener::Bound;
 pub use log_throttle::LogThrottle;
 pub use open_sessions::{OpenSessions, SessionEntry};

@@ -56,7 +56,7 @@ impl Target {
             let mut clients = self.clients.split_off(self.clients.len() - share);
             tasks.spawn(async move {
                 for n in (task as u64..MESSAGES).step_by(SENDING) {
-                    let at = n as usize / SENDING % clients.len();
+                    let at = (round * MESSAGES + n) as usize / SENDING % clients.len();
                     let sender = format!("user{}@example.org", sender(round * MESSAGES + n, senders));
                     clients[at].deliver_from(&sender, n, Shape::Stepwise).await;
                 }
@@ -120,7 +120,7 @@ async fn measure(mut targets: Vec<Target>) -> Vec<Target> {
             target.take_round(round as u64).await;
         }
     }
-    // The first round reads budgets into memory, and opens connections to the upstream.
+    // The first round opens connections to the upstream, and reads the budgets of frequent senders into memory.
     for target in &mut targets {
         target.costs.remove(0);
     }

@@ -2,13 +2,12 @@
 //! the CPU of messages within TLS, beside that of messages in plain text.
 
 use super::client::{self, Client, Shape, connect};
-use super::harness::{Site, cpu_time};
+use super::harness::{Site, cpu_time, free_port, wait_for};
 use super::upstream::Upstream;
 use super::{LOOPBACK, ROUNDS, greeted, roomy_site};
 use rustls::client::Resumption;
 use rustls::{ClientConfig, HandshakeKind};
-use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,15 +32,15 @@ struct OpenSsl {
 impl OpenSsl {
     /// Starts the server with the certificate and the key of a site.
     fn start(site: &Site) -> Self {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let mut command = Command::new("openssl");
-        command.args(["s_server", "-accept", "127.0.0.1:0", "-tls1_3", "-cert"]).arg(site.path("certificate.pem"));
-        command.arg("-key").arg(site.path("key.pem")).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.stderr(Stdio::null()).spawn().expect("openssl is needed");
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let address = lines.find_map(|line| line.strip_prefix("ACCEPT ").map(|address| address.parse().unwrap()));
-        // The server must not wait because nobody reads what it writes.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { process, address: address.unwrap() }
+        command.args(["s_server", "-quiet", "-tls1_3", "-accept", &address.to_string()]);
+        command.arg("-cert").arg(site.path("certificate.pem")).arg("-key").arg(site.path("key.pem"));
+        // The server ends when its input ends.
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().expect("openssl is needed");
+        wait_for("openssl s_server", || std::net::TcpStream::connect(address).ok());
+        Self { process, address }
     }
 }
 
