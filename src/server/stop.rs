@@ -37,8 +37,7 @@ impl Stop {
     }
 
     /// Waits until the session should end. A session in a transaction waits for [`End::Cut`], other sessions for
-    /// [`End::Drain`]. Only the connection's own
-    /// task may wait; it may wait in several places at once.
+    /// [`End::Drain`]. Only the connection's own task may wait; it may wait in several places at once.
     pub async fn may_end(&self, in_transaction: bool) {
         let end = if in_transaction { End::Cut } else { End::Drain };
         poll_fn(|context| {
