@@ -20,8 +20,7 @@ mod harness;
 mod upstream;
 
 use client::{Client, connect};
-use harness::{Process, Site, cpu_time, succeed};
-use rustix::process::Signal;
+use harness::{Process, Site, cpu_time, median, succeed};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -225,17 +224,10 @@ async fn active(targets: &[Target]) {
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// Ends a Weir, and counts the recipients that its memory wrongly knows.
 fn end(target: Target) {
     let Target { name, program, site, weir } = target;
-    weir.signal(Signal::TERM);
-    weir.log_to_the_end();
+    assert_eq!(weir.terminate(), Some(0));
     let new = learn(&program, &site, "unknown", UNKNOWN);
     let wrong = UNKNOWN - new;
     println!(

@@ -19,7 +19,7 @@ mod harness;
 mod upstream;
 
 use client::{Client, Shape, connect};
-use harness::{Chromium, Process, Site, cpu_time};
+use harness::{Chromium, Process, Site, cpu_time, median};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -180,11 +180,6 @@ async fn in_turns(site: &Site, weir: &Process, address: SocketAddr) -> f64 {
         100.0 * (viewed_rate / rate - 1.0)
     );
     alone
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Returns the nanoseconds for counting one message, when the messages come from all senders in turns.

@@ -50,6 +50,14 @@ use std::time::{Duration, Instant};
 /// Maximum time to wait for an event that happens at once on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Returns the median of at least one value. Of an even number of values, it is the mean of the two in the middle.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values = Vec::from_iter(values);
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
+}
+
 /// Calls `look` repeatedly until it returns a value. Use this for events without a notification, such as a file that
 /// another program writes.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -50,7 +50,7 @@ pub fn needed(config: &Config, max_connections: usize) -> u64 {
 
 /// Warns if the upstreams of a configuration that was read again can have so many connections that the files are too few.
 /// `former` is the number of files that the former configuration needed.
-pub fn check(needed: u64, former: u64) {
+pub fn warn_if_too_few(needed: u64, former: u64) {
     let limit = getrlimit(Resource::Nofile).current;
     if let Some(limit) = limit.filter(|limit| *limit < needed && former < needed) {
         tracing::warn!(

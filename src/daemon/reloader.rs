@@ -199,7 +199,7 @@ impl Reloader {
         let unusable = self.server.relay.set_upstreams(&relay).err();
         match &unusable {
             Some(error) => tracing::error!(%error, "upstreams refused: the former ones stay in force"),
-            None => open_files::check(needed_files, std::mem::replace(&mut self.needed_files, needed_files)),
+            None => open_files::warn_if_too_few(needed_files, std::mem::replace(&mut self.needed_files, needed_files)),
         }
         let changed = config::needs_restart(&self.began_with, &settings).join(", ");
         if !changed.is_empty() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Poll;
 
-/// Reason why a connection should end. A later reason is stronger.
+/// Reason why a connection should end, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The server stops: sessions outside a transaction end.

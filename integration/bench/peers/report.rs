@@ -3,6 +3,7 @@
 use super::client::Latency;
 use super::load::{Round, Workload};
 use super::servers::{HAPROXY, NGINX, Servers};
+use crate::harness::median;
 use std::time::Duration;
 
 /// Goals: CPU time as a ratio to HAProxy's; in ms, the reply to RCPT and the time that Weir adds to a session.
@@ -82,11 +83,4 @@ fn met(met: bool) -> &'static str {
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[((values.len() as f64 * share) as usize).min(values.len() - 1)]
-}
-
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values = Vec::from_iter(values);
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }

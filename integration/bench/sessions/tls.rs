@@ -2,7 +2,7 @@
 //! the CPU of messages within TLS, beside that of messages in plain text.
 
 use super::client::{self, Client, Shape, connect};
-use super::harness::{Site, cpu_time, free_port, wait_for};
+use super::harness::{Site, cpu_time, free_port, median, wait_for};
 use super::upstream::Upstream;
 use super::{LOOPBACK, ROUNDS, greeted, roomy_site};
 use rustls::client::Resumption;
@@ -103,11 +103,6 @@ async fn cost<T>(process: u32, count: f64, work: impl Future<Output = T>) -> (f6
     let before = cpu_time(process);
     let done = work.await;
     ((cpu_time(process) - before).as_secs_f64() * 1e6 / count, done)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 pub async fn tls(upstream: &Upstream) {
