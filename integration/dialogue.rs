@@ -398,7 +398,7 @@ impl Dialogue {
                     let verified = self.verify(login.attempt());
                     login.answer(verified)
                 }
-                Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
+                Step::LookUpGroups(lookup) => lookup.answer(Default::default()),
                 Step::Admit(mut admit) => {
                     self.store.give_back(&admit.session().take_deferred_charges().refunds);
                     let (asked, ledger) = admit.asked();
@@ -473,7 +473,7 @@ impl Dialogue {
     /// Answers in the role of the accounts: checks a password against the script's users, or takes the script's next
     /// answer to a message of another mechanism.
     fn verify(&mut self, attempt: &Attempt) -> Verified {
-        let right = |user: &str| Verified::Right { user: user.into(), groups: Arc::default() };
+        let right = |user: &str| Verified::Right { user: user.into(), groups: Default::default() };
         let exchange_message = match attempt {
             Attempt::Password(given) => {
                 let is_right = self.users.iter().any(|(u, p)| *u == given.user && *p == given.password);

@@ -7,21 +7,22 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 39] = [
+const ROOMS: [(&str, &[&str], Kind); 40] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
     ("terminal", &[], Kind::Pure),
     ("reference", &["time"], Kind::Pure),
+    ("groups", &[], Kind::Pure),
     ("queue_id", &[], Kind::Pure),
     ("socket_file", &[], Kind::Free),
-    ("smtp", &["time"], Kind::Pure),
+    ("smtp", &["groups", "time"], Kind::Pure),
     ("metrics", &["time"], Kind::Free),
     ("log", &["time"], Kind::Free),
     ("clock", &["time"], Kind::Clock),
     ("engine", &["time"], Kind::Pure),
-    ("policy", &["engine", "time"], Kind::Pure),
+    ("policy", &["engine", "groups", "time"], Kind::Pure),
     ("top", &["time"], Kind::Pure),
     // The rules of the edge, made from the register of direct ways.
     ("egress", &["policy::egress", "policy::exception", "history", "time"], Kind::Pure),
@@ -39,6 +40,7 @@ const ROOMS: [(&str, &[&str], Kind); 39] = [
             "policy::matching::Senders",
             "policy::verdict",
             "reference",
+            "groups",
             "time",
         ],
         Kind::Pure,
@@ -62,12 +64,13 @@ const ROOMS: [(&str, &[&str], Kind); 39] = [
             "policy::request",
             "policy::verdict",
             "reference",
+            "groups",
             "time",
         ],
         Kind::Pure,
     ),
     ("store", &["policy", "engine", "reference", "time", "metrics", "log", "back_off", "bounded_map"], Kind::Free),
-    ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
+    ("accounts", &["smtp", "groups", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
     ("relay", &["smtp", "time", "clock", "metrics", "log", "back_off", "bounded_map", "certificate_pin"], Kind::Free),
     (
         "notify",
@@ -105,6 +108,7 @@ const ROOMS: [(&str, &[&str], Kind); 39] = [
             "egress",
             "metrics",
             "log",
+            "groups",
             "time",
             "clock",
             "bounded_map",
@@ -134,6 +138,7 @@ const ROOMS: [(&str, &[&str], Kind); 39] = [
             "policy",
             "metrics",
             "log",
+            "groups",
             "time",
             "clock",
             "terminal",
@@ -168,12 +173,12 @@ const ROOMS: [(&str, &[&str], Kind); 39] = [
     // Reads the logs of smart hosts and reports in mails.
     ("outcomes", &["history", "followed_log", "queue_id", "time"], Kind::Free),
     ("import", &["policy", "time"], Kind::Free),
-    ("simulate", &["policy", "time"], Kind::Free),
+    ("simulate", &["policy", "groups", "time"], Kind::Free),
     ("recommend", &["simulate", "config", "policy", "time"], Kind::Free),
     // Replays the decision log. It is a room of its own, because `simulate` knows no records of decisions: a row of its
     // history is a whole message, and a record is one event of a session.
     ("what_if", &["decisions", "policy", "time"], Kind::Free),
-    ("rehearse", &["session", "policy", "store", "smtp", "time"], Kind::Pure),
+    ("rehearse", &["session", "policy", "store", "smtp", "groups", "time"], Kind::Pure),
     ("explain", &["config", "policy", "engine", "time"], Kind::Pure),
     (
         "daemon",

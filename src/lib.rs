@@ -138,6 +138,7 @@ pub mod egress;
 pub mod engine;
 pub mod explain;
 mod followed_log;
+pub mod groups;
 pub mod history;
 pub mod import;
 pub mod log;

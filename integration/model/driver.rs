@@ -247,7 +247,7 @@ impl World {
                 live.needs = live.client.verified(right);
                 let user = login.attempt().user().unwrap_or_default().into();
                 login.answer(match right {
-                    Some(true) => Verified::Right { user, groups: Arc::default() },
+                    Some(true) => Verified::Right { user, groups: Default::default() },
                     Some(false) => Verified::Wrong { reason: None },
                     None => Verified::Unavailable,
                 })

@@ -8,6 +8,7 @@ use super::turns::{Turn, Turns};
 use super::users_file::{ReadError, ScramUsers, User, Users};
 use super::watched_users_file::WatchedUsers;
 use super::wrong_passwords::WrongPasswords;
+use crate::groups::Groups;
 use crate::metrics::PasswordQueue;
 use crate::smtp::sasl::{Credentials, Response, Verified};
 use ring::hmac;
@@ -99,7 +100,7 @@ impl FileSource {
     }
 
     /// Returns the names of all users, each with the user's groups.
-    pub async fn names(&self) -> Vec<(String, Arc<[Box<str>]>)> {
+    pub async fn names(&self) -> Vec<(String, Groups)> {
         let passwords = self.passwords.clone();
         let named = |user: &User| (user.name.clone(), user.shared_groups());
         let names = move || passwords.users.snapshot().users.iter().map(named).collect();
@@ -127,7 +128,7 @@ impl FileSource {
     }
 
     /// Returns the groups of a user that a trusted proxy names; no groups if there is no such user.
-    pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
+    pub async fn groups(&self, name: &str) -> Groups {
         self.recent_users().await.map(|users| users.groups(name)).unwrap_or_default()
     }
 

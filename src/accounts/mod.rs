@@ -24,6 +24,7 @@ pub use certificate_users::ClientCertificate;
 pub use dovecot::{Client, Peer};
 pub use exchange::Exchange;
 
+use crate::groups::Groups;
 use crate::metrics::Metrics;
 use crate::smtp::mechanism::{Mechanism, Mechanisms};
 use crate::smtp::sasl::{Credentials, Response, Verified};
@@ -306,7 +307,7 @@ impl Accounts {
             match self.user(&name).await {
                 Some(user) if !user.is_disabled() => return Some(user.right()),
                 None if !must_be_in_file => {
-                    return Some(Verified::Right { user: name.into(), groups: Arc::default() });
+                    return Some(Verified::Right { user: name.into(), groups: Groups::default() });
                 }
                 _ => {}
             }
@@ -388,7 +389,7 @@ impl Accounts {
 
     /// Returns the names of all users, each with the user's groups. Returns `None` if there is a source that does not
     /// tell which users it has.
-    pub async fn names(&self) -> Option<Vec<(String, Arc<[Box<str>]>)>> {
+    pub async fn names(&self) -> Option<Vec<(String, Groups)>> {
         match &self.file {
             Some(file) if self.knows_all_users() => Some(file.names().await),
             _ => None,
@@ -410,10 +411,10 @@ impl Accounts {
 
     /// Returns the groups of a user that a trusted proxy names, as they are in the users file; no groups if the file
     /// does not have the user.
-    pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
+    pub async fn groups(&self, name: &str) -> Groups {
         match &self.file {
             Some(file) => file.groups(name).await,
-            None => Arc::default(),
+            None => Groups::default(),
         }
     }
 }

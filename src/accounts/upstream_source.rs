@@ -3,6 +3,7 @@
 use super::cache::LoginCache;
 use super::in_flight::InFlight;
 use super::turns::Turns;
+use crate::groups::Groups;
 use crate::metrics::PasswordQueue;
 use crate::smtp::sasl::{Credentials, Verified};
 use std::borrow::Cow;
@@ -97,7 +98,7 @@ impl UpstreamSource {
 const SOURCE: &str = "upstream";
 
 fn right(credentials: &Credentials) -> Verified {
-    Verified::Right { user: credentials.user.as_str().into(), groups: Arc::default() }
+    Verified::Right { user: credentials.user.as_str().into(), groups: Groups::default() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod line;
 use super::file_metadata::FileMetadata;
 pub use super::password_hash::Scheme;
 use super::password_hash::StoredHash;
+use crate::groups::Groups;
 use crate::smtp::sasl::Credentials;
 use crate::smtp::scram_server::StoredKeys;
 pub use edit::EditError;
@@ -19,7 +20,7 @@ use std::fmt;
 use std::hash::BuildHasher as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 /// The users file, line by line.
 #[derive(Debug, Default)]
@@ -173,7 +174,7 @@ impl Users {
     }
 
     /// Returns a user's groups, even if the user is disabled; no groups if there is no such user.
-    pub fn groups(&self, name: &str) -> Arc<[Box<str>]> {
+    pub fn groups(&self, name: &str) -> Groups {
         self.user(name).map(User::shared_groups).unwrap_or_default()
     }
 

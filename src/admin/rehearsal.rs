@@ -10,6 +10,7 @@ use crate::store::Store;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::ToSchema;
@@ -99,7 +100,7 @@ pub async fn test(State(api): State<Api>, Json(request): Json<TestRequest>) -> R
             user.map_or(missing, |user| Account::known(user.is_disabled(), user.groups(), user.login_networks()));
     }
     add_novelty(&server, &mut test_message).await;
-    let live = Live::new(server.store.policy(), api.sessions(), test_message, clock::now());
+    let live = Live::new(Arc::clone(&server.store.policy()), api.sessions(), test_message, clock::now());
     let live::Answer { refused, text, report } = play(live, &server.store).await?;
     let Value::Object(report) = report else { return Err(ApiError::unavailable("there is no report")) };
     Ok(Json(TestAnswer { refused, message: text, report }))

@@ -29,7 +29,7 @@ fn facts() -> Facts {
         has_account: true,
         is_repeated_password: true,
         novelty: Novelty { network: Some(true), country: Some(false), helo: None },
-        groups: ["staff".into(), "it".into()].into(),
+        groups: ["staff".into(), "it".into()].into_iter().collect(),
         registered_network: Some(false),
         sender: Some("alice@example.org".into()),
         size: Some(4_711),

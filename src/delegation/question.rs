@@ -6,6 +6,7 @@ use super::attributes::{Attributes, ProtocolState};
 use super::options::LastStage;
 use super::pending::{Pending, occasion, true_up};
 use super::smtp_session::{KnownUser, SmtpSession};
+use crate::groups::Groups;
 use crate::policy::budgets::{RefundWhen, RefundableCharge, SessionCounters};
 use crate::policy::request::{Event, Facts, Novelty, PolicyRequest};
 use crate::policy::verdict::{Ruling, Verdict};
@@ -206,7 +207,7 @@ impl UserLookup {
     }
 
     /// Takes the groups of the user, and whether the client is in a login network of the user.
-    pub fn set(&mut self, groups: Arc<[Box<str>]>, registered_network: Option<bool>) {
+    pub fn set(&mut self, groups: Groups, registered_network: Option<bool>) {
         (self.known.groups, self.known.registered_network) = (groups, registered_network);
     }
 

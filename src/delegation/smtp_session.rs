@@ -3,6 +3,7 @@
 use super::attributes::{Attributes, ProtocolState};
 use super::message::Message;
 use super::options::{LastStage, Options};
+use crate::groups::Groups;
 use crate::policy::budgets::SessionCounters;
 use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty};
 use crate::session::{DeferredCharges, Delivery, MessageOutcome, Record, Recorder};
@@ -36,7 +37,7 @@ pub struct SmtpSession {
 /// Facts about the user, which the driver looks up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownUser {
-    pub groups: Arc<[Box<str>]>,
+    pub groups: Groups,
     pub registered_network: Option<bool>,
     pub novelty: Novelty,
 }

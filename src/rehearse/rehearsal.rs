@@ -2,6 +2,7 @@
 
 use super::commands::{Command, commands};
 use super::test_message::{Account, TestMessage};
+use crate::groups::Groups;
 use crate::policy::budgets::{Key, SessionCounters};
 use crate::policy::limit::Count;
 use crate::policy::request::{Event, PolicyRequest, Stage};
@@ -226,7 +227,7 @@ impl Player<'_> {
                 Step::Body(_) if !self.test_message.reaches(Stage::End) => return,
                 Step::Body(body) => self.end(body),
                 // The client sends neither XCLIENT nor BDAT.
-                Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
+                Step::LookUpGroups(lookup) => lookup.answer(Groups::default()),
                 Step::Chunk(chunk) => chunk.taken(),
                 Step::Close(mut session) => {
                     self.hear(&mut session);
@@ -246,7 +247,7 @@ impl Player<'_> {
         self.setup.policy.registered_network(admit.client(), user, &self.groups(), own)
     }
 
-    fn groups(&self) -> Arc<[Box<str>]> {
+    fn groups(&self) -> Groups {
         self.test_message.all_groups().into_iter().map(Into::into).collect()
     }
 

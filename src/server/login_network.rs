@@ -1,9 +1,9 @@
 //! Login networks: finds out whether the client is in a login network of the user, and tells the session.
 
 use super::services::Server;
+use crate::groups::Groups;
 use crate::session::{Admit, GroupLookup, LoginPlace};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 /// Tells a question about a login whether the client is in a login network of the user. Returns false if the user may
 /// not log in from there: only after the right password, so that a guesser learns nothing.
@@ -29,7 +29,7 @@ pub async fn registered_network(
     user: &str,
     groups: Option<&[Box<str>]>,
 ) -> Option<bool> {
-    let (mut own, mut found) = (None, Arc::default());
+    let (mut own, mut found) = (None, Groups::default());
     if let Some(accounts) = &server.accounts {
         own = accounts.login_networks(user).await;
         if groups.is_none() {

@@ -2,6 +2,7 @@
 
 use super::log_throttle::Permit;
 use super::services::Server;
+use crate::groups::Groups;
 use crate::relay::{self, ClientLogin, LoggedIn, RelayError};
 use crate::session::{Request, Session, Verified};
 use crate::smtp::reply::Reply;
@@ -38,7 +39,7 @@ pub async fn log_in_at_upstream(server: Arc<Server>, client: relay::Client, cred
     let logged_in = LoggedIn::With(Arc::new(credentials));
     let client = relay::Client { user: Some(user.clone()), logged_in, ..client };
     let reason = match server.relay.log_in(&client).await {
-        ClientLogin::Right => return Verified::Right { user, groups: Arc::default() },
+        ClientLogin::Right => return Verified::Right { user, groups: Groups::default() },
         ClientLogin::Wrong => return Verified::Wrong { reason: None },
         ClientLogin::Unavailable(error) => error,
     };

@@ -6,6 +6,7 @@ use super::record::{DecidedEvent, LoginOrigin, Record};
 use super::replies::undecided;
 use super::state::State;
 use super::step::{Admit, Delayed, Login, Purpose, Session, Step};
+use crate::groups::Groups;
 use crate::policy::budgets::{RefundWhen, RefundableCharge, SessionCounters};
 use crate::policy::request::{Event, Facts, Location, Novelty, PolicyRequest};
 use crate::policy::verdict::{Ruling, Verdict};
@@ -183,7 +184,7 @@ impl Session {
     }
 
     /// Asks policy whether this user, whose login is right, is permitted to log in.
-    pub(super) fn ask_login(self, user: Arc<str>, groups: Arc<[Box<str>]>) -> Step {
+    pub(super) fn ask_login(self, user: Arc<str>, groups: Groups) -> Step {
         let facts = Facts {
             user: Some(user.clone()),
             authenticated: true,
@@ -264,7 +265,7 @@ impl Session {
 
     fn apply_login_verdict(
         mut self,
-        (user, groups): (Arc<str>, Arc<[Box<str>]>),
+        (user, groups): (Arc<str>, Groups),
         asked: PolicyRequest,
         verdict: Option<Verdict>,
         now: Timestamp,

@@ -5,6 +5,7 @@ use super::record::Record;
 use super::replies::{no_hello, within_transaction};
 use super::state::State;
 use super::step::{GroupLookup, Session, StartTls, Step};
+use crate::groups::Groups;
 use crate::policy::request::Novelty;
 use crate::smtp::command::Hello;
 use crate::smtp::extensions::Extensions;
@@ -34,7 +35,7 @@ impl StartTls {
         state.tls = Some(tls);
         state.hello = None;
         state.user = None;
-        (state.groups, state.registered_network, state.novelty) = (Arc::default(), None, Novelty::default());
+        (state.groups, state.registered_network, state.novelty) = (Groups::default(), None, Novelty::default());
         (state.client, state.is_proxied, state.helo) = (state.peer, false, None);
         state.next_route = None;
         state.now = now;
@@ -84,7 +85,7 @@ impl Session {
                 state.mechanism = Some("XCLIENT".into());
             }
             named.login.map(Arc::from).put_into(&mut state.user);
-            (state.groups, state.registered_network, state.novelty) = (Arc::default(), None, Novelty::default());
+            (state.groups, state.registered_network, state.novelty) = (Groups::default(), None, Novelty::default());
             // The route was for the former client's mail.
             state.next_route = None;
             state.hello = None;
@@ -104,7 +105,7 @@ impl GroupLookup {
         self.session.user()
     }
 
-    pub fn answer(mut self, groups: Arc<[Box<str>]>) -> Step {
+    pub fn answer(mut self, groups: Groups) -> Step {
         self.session.0.groups = groups;
         self.greet()
     }

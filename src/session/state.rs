@@ -9,6 +9,7 @@ use super::pending_command::PendingCommand;
 use super::recorder::Recorder;
 use super::replies::too_many;
 use super::transaction::Transaction;
+use crate::groups::Groups;
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
 use crate::policy::matching::Senders;
 use crate::policy::request::{Facts, Location, NULL_SENDER, Novelty};
@@ -49,7 +50,7 @@ pub(super) struct State {
     pub mechanism: Option<Arc<str>>,
     /// User name that the client gave at its last right login, if the mechanism has a name.
     pub claimed_user: Option<String>,
-    pub groups: Arc<[Box<str>]>,
+    pub groups: Groups,
     /// Whether the client is in a login network of the user; `None` if the user has no login networks.
     pub registered_network: Option<bool>,
     /// Novelty of the user's login.
@@ -116,7 +117,7 @@ impl State {
             user: None,
             mechanism: None,
             claimed_user: None,
-            groups: Arc::default(),
+            groups: Groups::default(),
             registered_network: None,
             novelty: Novelty::default(),
             challenge: None,

@@ -3,6 +3,7 @@
 
 use super::exchange::Attempt;
 use super::state::State;
+use crate::groups::Groups;
 use crate::policy::budgets::RefundableCharge;
 use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::Verdict;
@@ -78,7 +79,7 @@ pub(super) enum Purpose {
     /// A login that was right.
     Login {
         user: Arc<str>,
-        groups: Arc<[Box<str>]>,
+        groups: Groups,
     },
 }
 

@@ -3,6 +3,7 @@
 
 use super::history_csv::Message;
 use super::tally::{Lacks, Marks, Tally};
+use crate::groups::Groups;
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
 use crate::policy::exception::By;
 use crate::policy::limit::{Count, Limit, Quota, Scope};
@@ -18,7 +19,7 @@ pub type Accounts = Arc<dyn Fn(&str) -> AccountFacts + Send + Sync>;
 /// Facts of an account that limits compare.
 #[derive(Clone, Default)]
 pub struct AccountFacts {
-    pub groups: Arc<[Box<str>]>,
+    pub groups: Groups,
     /// Login networks that the account itself names.
     pub login_networks: Option<Arc<[IpNet]>>,
 }

@@ -1,6 +1,7 @@
 //! Logins by SASL (RFC 4954): credentials, the answer of the accounts, and parsers and writers of the messages of PLAIN
 //! (RFC 4616), LOGIN and XOAUTH2. SCRAM is in [`scram`](super::scram).
 
+use crate::groups::Groups;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::borrow::Cow;
@@ -51,7 +52,7 @@ pub enum Verified {
         /// user name ([`is_user_name`]).
         user: Arc<str>,
         /// The groups of which the user is a member.
-        groups: Arc<[Box<str>]>,
+        groups: Groups,
     },
     Wrong {
         /// The reason, if it is another than wrong credentials, for the log alone: `account disabled`.

@@ -13,6 +13,7 @@ use super::notices::NoticeMemory;
 use super::options::Options;
 use super::pace::Pace;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
+use super::policy_in_force::{PolicyGuard, PolicyInForce};
 use super::queue_ids::QueueIdMemory;
 use super::refusals::RefusalMemory;
 use super::shared::SharedBudgets;
@@ -22,14 +23,14 @@ use crate::policy::budgets::Key;
 use crate::time::{Timestamp, format_duration};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 
 /// State shared by the threads of a store.
 pub struct Core {
     pub options: Options,
-    pub policy: RwLock<Arc<Policy>>,
+    pub policy: PolicyInForce,
     pub cache: BudgetCache,
     /// Budgets that other nodes share; `None` if the budgets are in the state file.
     pub shared: Option<SharedBudgets>,
@@ -123,7 +124,7 @@ impl Core {
         Ok(Self {
             options: options.clone(),
             shared,
-            policy: RwLock::new(Arc::new(policy)),
+            policy: PolicyInForce::new(policy),
             cache: BudgetCache::new(options.budget_octets),
             queue: Queue::default(),
             pace: Pace::default(),
@@ -228,16 +229,15 @@ impl Core {
         self.identity.get().copied().flatten()
     }
 
-    pub fn policy(&self) -> Arc<Policy> {
-        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn policy(&self) -> PolicyGuard {
+        self.policy.read()
     }
 
     pub fn set_policy(&self, mut policy: Policy) -> Replaced {
-        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        policy.exceptions = slot.exceptions.clone();
+        let replacement = self.policy.replace();
+        policy.exceptions = replacement.exceptions.clone();
         let policy = Arc::new(policy);
-        let former = std::mem::replace(&mut *slot, policy.clone());
-        drop(slot);
+        let former = replacement.by(policy.clone());
         self.shared.iter().for_each(|shared| shared.set_policy(&policy));
         // A limit that is gone has no lease. The others are measured again.
         self.metrics.state.lease_rest.reset();

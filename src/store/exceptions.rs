@@ -15,8 +15,8 @@ use crate::policy::egress::{EgressEntry, EgressKey};
 use crate::policy::exception::{By, Exceptions, Grant, NewPassword, PasswordFingerprint, Suspension, Term};
 use crate::policy::{NameSearch, Policy};
 use crate::time::Timestamp;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::sync::oneshot::{Receiver, channel};
@@ -35,8 +35,8 @@ impl Core {
     /// Changes the exceptions in memory and asks the writer to write the change. The receiver gets a message when the
     /// change is in the file, or is closed if the change could not be written.
     fn change_exceptions<R>(&self, change: impl FnOnce(&mut Exceptions, &mut Batch) -> R) -> (R, Receiver<()>) {
-        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        let mut policy = Policy::clone(&slot);
+        let replacement = self.policy.replace();
+        let mut policy = Policy::clone(&replacement);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
         let before = batch.records.len();
@@ -52,8 +52,7 @@ impl Core {
         let unshared = std::mem::take(&mut batch.unshared);
         drop(batch);
         self.count_in_force(exceptions, |_| true);
-        *slot = Arc::new(policy);
-        drop(slot);
+        replacement.by(Arc::new(policy));
         self.shared.iter().for_each(|shared| shared.exceptions.send(unshared.clone()));
         self.jobs.send(DatabaseJob::WriteExceptions);
         done.iter().for_each(AuditRecord::log);
@@ -81,8 +80,8 @@ impl Core {
                 );
             }
         };
-        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        let mut policy = Policy::clone(&slot);
+        let replacement = self.policy.replace();
+        let mut policy = Policy::clone(&replacement);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
         let mut rewritten = Vec::new();
@@ -119,8 +118,8 @@ impl Core {
         }
         self.count_in_force(exceptions, |_| true);
         let policy = Arc::new(policy);
-        *slot = policy.clone();
-        drop((batch, slot));
+        replacement.by(policy.clone());
+        drop(batch);
         self.pending_exceptions.is_read.store(true, Ordering::Release);
         warn_inert_grants(&policy);
     }
@@ -128,8 +127,8 @@ impl Core {
     /// Takes exceptions that other nodes have changed, and removes those that other nodes have ended. The other nodes have
     /// the audit records.
     pub fn adopt_exceptions(&self, found: ReadExceptions, gone: Vec<ExceptionKey>) {
-        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        let mut policy = Policy::clone(&slot);
+        let replacement = self.policy.replace();
+        let mut policy = Policy::clone(&replacement);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
         let mut adopted = 0;
@@ -172,8 +171,8 @@ impl Core {
         self.pending_exceptions.is_pending.store(true, Ordering::Release);
         self.count_in_force(exceptions, |_| true);
         let policy = Arc::new(policy);
-        *slot = policy.clone();
-        drop((batch, slot));
+        replacement.by(policy.clone());
+        drop(batch);
         self.jobs.send(DatabaseJob::WriteExceptions);
         tracing::info!(adopted, "grants, suspensions and direct ways taken over from other nodes");
         warn_inert_grants(&policy);

@@ -39,6 +39,7 @@ mod outcomes;
 mod pace;
 mod pending_commit;
 mod pending_exceptions;
+mod policy_in_force;
 mod queue_ids;
 mod recovery;
 mod refusal_history;
@@ -67,6 +68,7 @@ pub use options::{BUDGET_OCTETS, Durability, OnFailure, Options};
 pub use outcomes::{Attribution, OutcomeQuery};
 pub use pending_commit::PendingCommit;
 pub use pending_exceptions::Kept;
+pub use policy_in_force::PolicyGuard;
 pub use queue_ids::{AddressHash, MAX_RECIPIENTS, Marks, OutcomeOptions, QueueIdKey, SentMessage};
 pub use refusal_history::{FoundRefusal, MissingRefusal, RefusalRecorder};
 pub use refusals::{
@@ -307,7 +309,7 @@ impl Store {
     }
 
     /// Returns the limits in force.
-    pub fn policy(&self) -> Arc<Policy> {
+    pub fn policy(&self) -> PolicyGuard {
         self.core.policy()
     }
 

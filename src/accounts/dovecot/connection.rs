@@ -1,6 +1,7 @@
 //! Connection to Dovecot's socket `auth-client`: one request at a time.
 
 use super::protocol::{self, Failure, Line, MAX_LINE, Malformed, Peer};
+use crate::groups::Groups;
 use crate::smtp::mechanism::{Mechanism, Mechanisms};
 use crate::smtp::sasl::Response;
 use std::fmt;
@@ -49,7 +50,7 @@ pub enum DovecotError {
 /// Dovecot's answer to a message of the client.
 pub enum Answer {
     Challenge(Vec<u8>),
-    Right { user: Arc<str>, groups: Arc<[Box<str>]>, last: Option<Vec<u8>> },
+    Right { user: Arc<str>, groups: Groups, last: Option<Vec<u8>> },
     Failed(Failure),
 }
 

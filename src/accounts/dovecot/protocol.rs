@@ -7,6 +7,7 @@
 //! demands.
 
 use crate::accounts::users_file::parse_groups;
+use crate::groups::Groups;
 use crate::smtp::mechanism::Mechanism;
 use crate::smtp::sasl::{Response, is_user_name};
 use base64::Engine as _;
@@ -59,7 +60,7 @@ pub enum Line {
     Ok {
         id: u32,
         user: Arc<str>,
-        groups: Arc<[Box<str>]>,
+        groups: Groups,
         /// Last message of the server, which the client expects before the success.
         last: Option<Vec<u8>>,
     },
@@ -194,7 +195,7 @@ fn mechanism<'a>(mut parameters: impl Iterator<Item = &'a str>) -> Line {
 /// The credentials are right, but some extra fields say that the login is not: `nologin` refuses it, and with `proxy`,
 /// Dovecot has perhaps not checked the password, because another server will.
 fn success<'a>(id: u32, parameters: impl Iterator<Item = &'a str>) -> Result<Line, Malformed> {
-    let (mut user, mut groups, mut last, mut failure) = (None, Arc::default(), None, None);
+    let (mut user, mut groups, mut last, mut failure) = (None, Groups::default(), None, None);
     for parameter in parameters {
         match parameter.split_once('=').unwrap_or((parameter, "")) {
             ("user", name) => user = Some(unescaped(name)),

@@ -4,10 +4,10 @@ use super::line::{GROUP_NAMES, check_name, sorted};
 use super::{Line, ReadError, User, Users};
 use crate::accounts::locked_file;
 use crate::accounts::password_hash::{self, HashError, Scheme};
+use crate::groups::Groups;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Reason why a users file cannot be changed.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ fn hash(password: &str, scheme: Scheme) -> Result<String, EditError> {
     })
 }
 
-fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
+fn checked(names: &[String]) -> Result<Groups, EditError> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     sorted(&names).map_err(|bad| EditError::Group(bad.to_owned()))
 }

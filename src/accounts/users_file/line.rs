@@ -8,12 +8,12 @@
 use crate::accounts::login_networks::{self, Networks};
 use crate::accounts::password_hash::StoredHash;
 use crate::clock;
+use crate::groups::Groups;
 use crate::smtp::sasl::{self, Verified};
 use crate::time::Timestamp;
 use ring::hmac;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 
 /// A user of the users file. `Debug` prints no hash, since the hash of `{PLAIN}` is the password.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct User {
     /// The hash as it is in the file.
     text: Box<str>,
     hash: StoredHash,
-    groups: Arc<[Box<str>]>,
+    groups: Groups,
     login_networks: Option<Networks>,
     /// The whole line, if it is from another program.
     foreign: Option<Box<str>>,
@@ -33,7 +33,7 @@ pub struct User {
 
 impl User {
     /// Creates a user of Weir with this hash.
-    pub fn new(name: &str, hash: &str, groups: Arc<[Box<str>]>) -> Result<Self, &'static str> {
+    pub fn new(name: &str, hash: &str, groups: Groups) -> Result<Self, &'static str> {
         let (name, text) = (name.to_owned(), hash.into());
         let (hash, login_networks) = (hash.parse()?, None);
         Ok(Self { name, is_disabled: false, expires: None, text, hash, groups, login_networks, foreign: None })
@@ -47,7 +47,7 @@ impl User {
         let is_disabled = hash.starts_with('!');
         // `!` alone stands for a user without a password, as `*` does.
         let text = hash.strip_prefix('!').map_or(hash, |text| if text.is_empty() { "*" } else { text });
-        let user = Self { is_disabled, ..Self::new(name, text, Arc::default())? };
+        let user = Self { is_disabled, ..Self::new(name, text, Groups::default())? };
         match columns[..] {
             [] => Ok(user),
             [groups] => Ok(Self { groups: parse_groups(groups)?, ..user }),
@@ -107,7 +107,7 @@ impl User {
         Verified::Right { user: self.name.as_str().into(), groups: self.shared_groups() }
     }
 
-    pub fn shared_groups(&self) -> Arc<[Box<str>]> {
+    pub fn shared_groups(&self) -> Groups {
         self.groups.clone()
     }
 
@@ -140,7 +140,7 @@ impl User {
         Ok(Self { text: hash.into(), hash: hash.parse()?, ..self })
     }
 
-    pub(super) fn with_groups(self, groups: Arc<[Box<str>]>) -> Self {
+    pub(super) fn with_groups(self, groups: Groups) -> Self {
         Self { groups, ..self }
     }
 
@@ -172,7 +172,7 @@ fn is_shadow(columns: &[&str]) -> bool {
 }
 
 /// Parses group names with commas between them.
-pub fn parse_groups(names: &str) -> Result<Arc<[Box<str>]>, &'static str> {
+pub fn parse_groups(names: &str) -> Result<Groups, &'static str> {
     let names: Vec<&str> = match names.trim() {
         "" => Vec::new(),
         names => names.split(',').map(str::trim).collect(),
@@ -190,7 +190,7 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
 }
 
 /// Returns the group names in lower case, sorted and without duplicates. Returns the first invalid name as an error.
-pub fn sorted<'a>(names: &[&'a str]) -> Result<Arc<[Box<str>]>, &'a str> {
+pub fn sorted<'a>(names: &[&'a str]) -> Result<Groups, &'a str> {
     let is_good = |name: &str| {
         let is_fit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         (1..=64).contains(&name.len()) && name.bytes().all(is_fit)

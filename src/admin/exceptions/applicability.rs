@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_cannot_apply_to_an_owner_is_told_from_one_that_may() {
-        let account = |name: &str, group: &str| Account { name: name.into(), groups: Arc::new([group.into()]) };
+        let account =
+            |name: &str, group: &str| Account { name: name.into(), groups: [group.into()].into_iter().collect() };
         let accounts = Some(vec![account("alice", "staff"), account("bob@d", "students")]);
         for (owner, matches, except, inert, open) in [
             ("user=alice", "", "", None, ""),

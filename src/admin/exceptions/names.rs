@@ -2,11 +2,11 @@
 //! notice.
 
 use crate::accounts;
+use crate::groups::Groups;
 use crate::policy::budgets::Owner;
 use crate::policy::{NameSearch, Policy};
 use crate::store::Store;
 use crate::time::Timestamp;
-use std::sync::Arc;
 
 /// All accounts; `None` if Weir has no accounts, or if a source of accounts does not tell which users it has.
 pub type Accounts = Option<Vec<Account>>;
@@ -15,7 +15,7 @@ pub type Accounts = Option<Vec<Account>>;
 pub struct Account {
     pub name: String,
     /// Groups in lower case.
-    pub groups: Arc<[Box<str>]>,
+    pub groups: Groups,
 }
 
 /// Returns all accounts, with the facts that the checks of a command need.

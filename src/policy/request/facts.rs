@@ -2,6 +2,7 @@
 
 use super::location::Location;
 use super::novelty::Novelty;
+use crate::groups::Groups;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub struct Facts {
     /// password check for the user whose name the client claims.
     pub novelty: Novelty,
     /// Groups of the user.
-    pub groups: Arc<[Box<str>]>,
+    pub groups: Groups,
     /// Whether the client is in a login network of the user; `None` if the user has no login networks.
     pub registered_network: Option<bool>,
     /// Sender, from MAIL on; [`NULL_SENDER`](super::NULL_SENDER) for bounces.

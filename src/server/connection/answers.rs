@@ -3,6 +3,7 @@
 use super::Connection;
 use crate::accounts::{self, Peer};
 use crate::clock;
+use crate::groups::Groups;
 use crate::policy::matching::Widths;
 use crate::relay::LoggedIn;
 use crate::server::message_pipe::{MessagePipe, Parts};
@@ -69,7 +70,7 @@ impl Connection {
     pub(super) async fn look_up_groups(&mut self, mut lookup: GroupLookup) -> Step {
         let groups = match (&self.server.accounts, lookup.user()) {
             (Some(accounts), Some(user)) => accounts.groups(user).await,
-            _ => Arc::default(),
+            _ => Groups::default(),
         };
         login_network::note(&self.server, &mut lookup, &groups).await;
         lookup.answer(groups)

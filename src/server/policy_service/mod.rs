@@ -12,6 +12,7 @@ use super::session_records::{self, RecordOrigin};
 use super::{deferred_charges, policy_decision};
 use crate::clock;
 use crate::delegation::{Action, Attributes, Options, Question, SmtpSession, Step, Stranger, UserLookup};
+use crate::groups::Groups;
 use crate::policy::request::Location;
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::login_network;
@@ -194,7 +195,7 @@ impl PolicyService {
         let (user, client) = (lookup.user().clone(), lookup.client());
         let groups = match &self.server.accounts {
             Some(accounts) => accounts.groups(&user).await,
-            None => Arc::default(),
+            None => Groups::default(),
         };
         let registered = login_network::registered_network(&self.server, client, &user, Some(&groups)).await;
         lookup.set(groups, registered);

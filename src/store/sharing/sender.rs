@@ -178,7 +178,7 @@ fn show_rests(core: &Core, shared: &SharedBudgets) {
 
 /// Exchanges exceptions and reloads with other nodes. Also shows whether Redis replies.
 async fn exchange(core: &Core, shared: &SharedBudgets, connection: &Connection) -> Result<(), String> {
-    let (policy, adopt) = (|| core.policy(), |found, gone| core.adopt_exceptions(found, gone));
+    let (policy, adopt) = (|| Arc::clone(&core.policy()), |found, gone| core.adopt_exceptions(found, gone));
     let exchange = async {
         shared.exceptions.exchange((&policy, &adopt), &shared.namer, connection).await?;
         shared.reloads.exchange(&shared.namer, connection).await

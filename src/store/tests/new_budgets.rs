@@ -155,11 +155,11 @@ async fn a_granted_key_never_shares() {
     let term =
         Term { since: at(0), until: at(3_600), by: By::Administrator("root".into()), reason: "newsletter".into() };
     let owner = key("list@example.net").owner();
-    let mut policy = (*store.policy()).clone();
+    let mut policy = Policy::clone(&store.policy());
     let mut exceptions = (*policy.exceptions).clone();
     exceptions.grant(Grant { limit: "l".into(), owner, rate: "10.5 / 1d".into(), term });
     policy.exceptions = Arc::new(exceptions);
-    *store.core.policy.write().unwrap() = Arc::new(policy);
+    store.core.policy.replace().by(Arc::new(policy));
     for _ in 0..10 {
         assert!(is_passed(&send(&store, 1, "list@example.net").await));
     }
