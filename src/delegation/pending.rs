@@ -4,7 +4,7 @@ use super::attributes::Attributes;
 use super::message::Message;
 use super::smtp_session::SmtpSession;
 use crate::policy::budgets::RefundableCharge;
-use crate::policy::request::{Event, Facts, Stage};
+use crate::policy::request::{Event, EventKinds, Facts, Stage};
 use crate::policy::verdict::Verdict;
 use crate::reference::Refusee;
 use crate::session::{LoginOrigin, Occasion, Record};
@@ -18,6 +18,8 @@ use std::time::Duration;
 pub(super) struct Pending {
     pub session: Box<SmtpSession>,
     pub attributes: Attributes,
+    /// Kinds of events about which policy has to be asked. All other events are admitted.
+    pub decided: EventKinds,
     /// True if the event of a stage that asks only once has been admitted: a command, the end of the message.
     pub is_stage_admitted: bool,
     /// Recipient that policy has admitted in this request, with its charges.
@@ -27,38 +29,40 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    pub fn facts(&self) -> Facts {
+        self.session.facts(Some(&self.attributes))
+    }
+
     /// Returns the facts of the message, with its admitted recipients.
     pub fn message_facts(&self) -> Facts {
         let message = self.session.message.as_ref();
         let mut recipients = message.map(|message| message.recipients.clone()).unwrap_or_default();
         recipients.extend(self.recipient.as_ref().map(|(recipient, _)| recipient.clone()));
-        Facts { recipients, ..self.session.facts(Some(&self.attributes)) }
+        Facts { recipients, ..self.facts() }
     }
 
-    /// Takes an event that policy has admitted.
-    pub fn admitted(&mut self, event: &Event, facts: &Facts, verdict: Verdict) {
+    /// Takes an admitted login, with its facts.
+    pub fn logged_in(&mut self, facts: Facts) {
         let session = &mut self.session;
-        match (event, &mut session.message) {
-            (Event::Connect, _) => session.is_connected = true,
-            (Event::Login, _) => {
-                let user = facts.user.clone();
-                let origin = LoginOrigin {
-                    facts: facts.clone(),
-                    tls: self.attributes.tls.as_deref().map(str::to_owned),
-                    mechanism: self.attributes.mechanism.clone(),
-                };
-                let (name, origin) = (user.as_deref().unwrap_or_default().to_owned(), Box::new(origin));
-                session.user = user;
-                session.recorder.push(Record::LoggedIn { user: name, claimed: None, origin, is_logged: false });
-            }
+        session.user = facts.user.clone();
+        let name = facts.user.as_deref().unwrap_or_default().to_owned();
+        let tls = self.attributes.tls.as_deref().map(str::to_owned);
+        let origin = Box::new(LoginOrigin { facts, tls, mechanism: self.attributes.mechanism.clone() });
+        session.recorder.push(Record::LoggedIn { user: name, claimed: None, origin, is_logged: false });
+    }
+
+    /// Takes an admitted event other than a login, with the charges that are refundable.
+    pub fn admitted(&mut self, event: &Event, charges: Vec<RefundableCharge>) {
+        match (event, &mut self.session.message) {
+            (Event::Connect, _) => self.session.is_connected = true,
             (Event::Mail, Some(message)) => {
                 message.is_mail_admitted = true;
-                message.charges.extend(verdict.charges);
+                message.charges.extend(charges);
             }
-            (Event::Recipient(recipient), _) => self.recipient = Some((recipient.clone(), verdict.charges)),
+            (Event::Recipient(recipient), _) => self.recipient = Some((recipient.clone(), charges)),
             (Event::Message, Some(message)) => {
                 message.is_admitted = true;
-                message.charges.extend(verdict.charges);
+                message.charges.extend(charges);
             }
             _ => self.is_stage_admitted = true,
         }

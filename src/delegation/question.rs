@@ -8,7 +8,7 @@ use super::pending::{Pending, occasion, true_up};
 use super::smtp_session::{KnownUser, SmtpSession};
 use crate::groups::Groups;
 use crate::policy::budgets::{RefundWhen, RefundableCharge, SessionCounters};
-use crate::policy::request::{Event, Facts, Novelty, PolicyRequest};
+use crate::policy::request::{Event, EventKinds, Facts, Novelty, PolicyRequest};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::session::{DecidedEvent, MessageOutcome, Record};
 use crate::smtp::reply::Reply;
@@ -67,11 +67,12 @@ pub struct Delayed {
 const MAX_DELAY: Duration = Duration::from_secs(90);
 
 impl SmtpSession {
-    /// Takes a request, and returns the next step.
-    pub fn request(mut self: Box<Self>, attributes: Attributes, now: Timestamp) -> Step {
+    /// Takes a request, and returns the next step. `decided`: kinds of events about which policy has to be asked; all
+    /// other events are admitted.
+    pub fn request(mut self: Box<Self>, attributes: Attributes, decided: EventKinds, now: Timestamp) -> Step {
         self.note(&attributes, now);
         let (is_stage_admitted, recipient, delayed) = (false, None, Duration::ZERO);
-        Pending { session: self, attributes, is_stage_admitted, recipient, delayed }.advance(now)
+        Pending { session: self, attributes, decided, is_stage_admitted, recipient, delayed }.advance(now)
     }
 }
 
@@ -83,16 +84,16 @@ impl Pending {
             return self.answer(now);
         }
         if !self.session.is_connected {
-            let facts = self.session.facts(None);
-            return self.ask(Purpose::Connect, facts, vec![Event::Connect]);
+            let facts = |pending: &Self| pending.session.facts(None);
+            return self.ask(Purpose::Connect, vec![Event::Connect], facts, now);
         }
         if let Some(user) = self.attributes.user.clone().filter(|user| self.session.user.as_ref() != Some(user)) {
             return Step::LookUp(Box::new(UserLookup { pending: self, user, known: KnownUser::default() }));
         }
         match state {
             ProtocolState::Command if !self.is_stage_admitted => {
-                let facts = Facts { sender: None, ..self.session.facts(Some(&self.attributes)) };
-                self.ask(Purpose::Command, facts, vec![Event::Command])
+                let facts = |pending: &Self| Facts { sender: None, ..pending.facts() };
+                self.ask(Purpose::Command, vec![Event::Command], facts, now)
             }
             ProtocolState::Mail | ProtocolState::Rcpt => self.advance_envelope(state, now),
             ProtocolState::Data | ProtocolState::EndOfMessage => self.advance_message(state, now),
@@ -115,11 +116,10 @@ impl Pending {
         let mail = (!message.is_mail_admitted).then_some(Event::Mail);
         let events: Vec<Event> = mail.into_iter().chain(recipient.map(Event::Recipient)).collect();
         if !events.is_empty() {
-            let facts = self.session.facts(Some(&self.attributes));
-            return self.ask(Purpose::Envelope, facts, events);
+            return self.ask(Purpose::Envelope, events, Self::facts, now);
         }
         match is_rcpt && !message.is_admitted && self.session.last_stage() == LastStage::Rcpt {
-            true => self.ask_message(),
+            true => self.ask(Purpose::Message, vec![Event::Message], Self::message_facts, now),
             false => self.answer(now),
         }
     }
@@ -128,28 +128,27 @@ impl Pending {
     fn advance_message(self, state: ProtocolState, now: Timestamp) -> Step {
         let Some(message) = &self.session.message else { return self.answer(now) };
         if !message.is_mail_admitted {
-            let facts = self.session.facts(Some(&self.attributes));
-            return self.ask(Purpose::Envelope, facts, vec![Event::Mail]);
+            return self.ask(Purpose::Envelope, vec![Event::Mail], Self::facts, now);
         }
         if !message.is_admitted {
-            return self.ask_message();
+            return self.ask(Purpose::Message, vec![Event::Message], Self::message_facts, now);
         }
         match state == ProtocolState::EndOfMessage && !self.is_stage_admitted {
             true => {
-                let facts = self.message_facts();
                 let event = Event::End { size: Some(self.attributes.size.unwrap_or(0)) };
-                self.ask(Purpose::End, facts, vec![event])
+                self.ask(Purpose::End, vec![event], Self::message_facts, now)
             }
             false => self.answer(now),
         }
     }
 
-    fn ask_message(self) -> Step {
-        let facts = self.message_facts();
-        self.ask(Purpose::Message, facts, vec![Event::Message])
-    }
-
-    fn ask(self, purpose: Purpose, facts: Facts, events: Vec<Event>) -> Step {
+    /// Asks policy about events, or admits them if policy need not be asked.
+    fn ask(mut self, purpose: Purpose, events: Vec<Event>, facts: impl FnOnce(&Self) -> Facts, now: Timestamp) -> Step {
+        if !self.decided.has_any(EventKinds::of(&events)) {
+            events.iter().for_each(|event| self.admitted(event, Vec::new()));
+            return self.advance(now);
+        }
+        let facts = facts(&self);
         let charges = self.session.message.iter().flat_map(|message| &message.charges);
         let declared = match purpose {
             Purpose::End => charges.filter(|charged| charged.until.is_of_size()).cloned().collect(),
@@ -163,7 +162,6 @@ impl Pending {
     fn answer(mut self, now: Timestamp) -> Step {
         let state = self.attributes.state.unwrap_or(ProtocolState::Other);
         let last = self.session.last_stage();
-        let facts = self.session.facts(Some(&self.attributes));
         let Some(message) = &mut self.session.message else { return Step::Answer(self.session, Action::Dunno) };
         let route = message.route.clone();
         let added = self.recipient.take().map(|(recipient, charges)| {
@@ -172,13 +170,17 @@ impl Pending {
             recipient
         });
         match (state, last) {
-            (ProtocolState::Rcpt, LastStage::Rcpt) => self.session.settle(facts, added.into_iter().collect()),
+            (ProtocolState::Rcpt, LastStage::Rcpt) => {
+                let facts = self.facts();
+                self.session.settle(facts, added.into_iter().collect());
+            }
             (ProtocolState::Data, LastStage::Data) if !message.is_settled => {
                 let recipients = message.recipients.clone();
+                let facts = self.facts();
                 self.session.settle(facts, recipients);
             }
             (ProtocolState::EndOfMessage, _) if self.is_stage_admitted => {
-                let size = self.attributes.size.unwrap_or(0);
+                let (facts, size) = (self.facts(), self.attributes.size.unwrap_or(0));
                 self.session.finish_message(MessageOutcome::Passed, facts, size, now);
             }
             _ => {}
@@ -190,7 +192,7 @@ impl Pending {
     fn refuse(mut self, action: Action, outcome: Option<MessageOutcome>, now: Timestamp) -> Step {
         self.give_back_recipient();
         if let (Some(ProtocolState::EndOfMessage), Some(outcome)) = (self.attributes.state, outcome) {
-            let facts = self.session.facts(Some(&self.attributes));
+            let facts = self.facts();
             self.session.finish_message(outcome, facts, self.attributes.size.unwrap_or(0), now);
         }
         Step::Answer(self.session, action)
@@ -222,17 +224,22 @@ impl UserLookup {
             registered_network: known.registered_network,
             sender: None,
             size: None,
-            ..pending.session.facts(Some(&pending.attributes))
+            ..pending.facts()
         }
     }
 
-    /// Goes on to the question about the login. `novelty`: properties of the login that are new for the user.
-    pub fn answer(mut self, novelty: Novelty) -> Step {
+    /// Goes on to the question about the login, or admits it if policy need not be asked. `novelty`: properties of the
+    /// login that are new for the user.
+    pub fn answer(mut self, novelty: Novelty, now: Timestamp) -> Step {
         self.known.novelty = novelty;
         let facts = Facts { novelty, ..self.facts() };
         let Self { mut pending, known, .. } = self;
         pending.session.known_user = known;
-        pending.ask(Purpose::Login, facts, vec![Event::Login])
+        if !pending.decided.has_any(EventKinds::of([&Event::Login])) {
+            pending.logged_in(facts);
+            return pending.advance(now);
+        }
+        pending.ask(Purpose::Login, vec![Event::Login], |_| facts, now)
     }
 }
 
@@ -290,7 +297,8 @@ impl Question {
                 }
             }
             match take(&mut verdict.ruling) {
-                Ruling::Pass => pending.admitted(event, &asked.facts, verdict),
+                Ruling::Pass if purpose == Purpose::Login => pending.logged_in(asked.facts.clone()),
+                Ruling::Pass => pending.admitted(event, verdict.charges),
                 // MAIL was refused, and the answer to its RCPT is that refusal.
                 Ruling::Skipped => {}
                 Ruling::Refuse(refusal) => {

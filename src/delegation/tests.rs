@@ -1,7 +1,7 @@
 //! Tests of the order of questions, with a policy that says what each test wants.
 
 use super::*;
-use crate::policy::request::{Event, Location, Novelty};
+use crate::policy::request::{Event, EventKinds, Location, Novelty};
 use crate::policy::verdict::Verdict;
 use crate::time::Timestamp;
 use std::sync::Arc;
@@ -41,10 +41,10 @@ fn ask(
     verdict: impl Fn(&Event) -> Verdict,
 ) -> (Box<SmtpSession>, String, Duration, Action) {
     let (mut events, mut delay) = (Vec::new(), Duration::ZERO);
-    let mut step = session.request(attributes(request), NOW);
+    let mut step = session.request(attributes(request), EventKinds::ALL, NOW);
     loop {
         step = match step {
-            Step::LookUp(lookup) => lookup.answer(Novelty::default()),
+            Step::LookUp(lookup) => lookup.answer(Novelty::default(), NOW),
             Step::Ask(mut question) => {
                 let asked = question.asked().0.events.clone();
                 events.extend(asked.iter().map(|event| match event {
@@ -161,7 +161,7 @@ fn a_route_puts_the_message_on_hold() {
 
 #[test]
 fn an_undecided_request_is_asked_again() {
-    let step = session(LastStage::Rcpt).request(attributes("RCPT 1.2.3.0 b"), NOW);
+    let step = session(LastStage::Rcpt).request(attributes("RCPT 1.2.3.0 b"), EventKinds::ALL, NOW);
     let Step::Ask(question) = step else { panic!() };
     let Step::Answer(session, action) = question.answer(Vec::new(), NOW) else { panic!() };
     assert_eq!(action, Action::Undecided);

@@ -64,6 +64,7 @@ use location::Locations;
 use login_networks::LoginNetworks;
 use matching::{Senders, Zone};
 use plan::MatcherSet;
+use request::{Event, EventKinds};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +99,8 @@ pub struct Policy {
     locks: bool,
     /// True if a condition of any limit needs the novelty of a login.
     uses_novelty: bool,
+    /// Kinds of events that have an effect on any limit, or that memories learn from.
+    event_kinds: EventKinds,
     matcher_set: Arc<MatcherSet>,
 }
 
@@ -142,11 +145,14 @@ impl Policy {
         let memories = memories(&limits);
         let locks =
             limits.iter().any(|limit| limit.ladder.rungs().iter().any(|rung| matches!(rung.action, Action::Lock(_))));
+        let deliveries = (!memories.is_empty()).then(|| Event::Delivered(Arc::from("")));
+        let learnt = EventKinds::of(&deliveries);
+        let event_kinds = limits.iter().fold(learnt, |kinds, limit| kinds.and(limit.derived.interests));
         let (limits, matcher_set) = (limits.into(), Arc::new(matcher_set));
         let senders = Arc::new(Senders::new(&normalizer));
         let mut policy = Self { limits, normalizer, senders, zone, memories, signs, ..Self::default() };
         (policy.delays, policy.locks, policy.uses_novelty) = (delays, locks, uses_novelty);
-        policy.matcher_set = matcher_set;
+        (policy.event_kinds, policy.matcher_set) = (event_kinds, matcher_set);
         policy
     }
 
@@ -172,13 +178,14 @@ impl Policy {
         let kept = self.limits.iter().filter(|limit| keeps_others || is_tried(limit)).cloned();
         let kept =
             kept.map(|limit| Limit { mode: if is_tried(&&limit) { Mode::Enforce } else { Mode::Shadow }, ..limit });
-        let Self { limits, mut signs, delays, uses_novelty, matcher_set, .. } =
+        let Self { limits, mut signs, delays, uses_novelty, event_kinds, matcher_set, .. } =
             Self::new(kept.collect(), self.normalizer.clone(), self.zone.clone());
         // The signs keep the modes of their limits, because the tried limit may match on the score.
         for sign in Arc::make_mut(&mut signs) {
             sign.mode = self.signs.iter().find(|known| known.limit == sign.limit).map_or(sign.mode, |known| known.mode);
         }
-        Self { limits, signs, delays, uses_novelty, matcher_set, exceptions: Arc::default(), ..self.clone() }
+        let exceptions = Arc::default();
+        Self { limits, signs, delays, uses_novelty, event_kinds, matcher_set, exceptions, ..self.clone() }
     }
 
     /// Returns the name of the limit at this index. If the limit has several rates, the name includes the rate.
@@ -226,6 +233,12 @@ impl Policy {
     /// Returns whether any limit has a memory, which learns from delivered mail.
     pub fn has_memories(&self) -> bool {
         !self.memories.is_empty()
+    }
+
+    /// Returns the kinds of events about which the policy has to be asked. It admits all others, and charges and learns
+    /// nothing.
+    pub fn decided_kinds(&self) -> EventKinds {
+        if self.exceptions.has_suspensions() { EventKinds::ALL } else { self.event_kinds }
     }
 
     /// Returns the memories that limits name with `known-to`.

@@ -3,7 +3,7 @@
 use super::services::Server;
 use crate::clock;
 use crate::policy::budgets::{RefundableCharge, SessionCounters};
-use crate::policy::request::PolicyRequest;
+use crate::policy::request::{EventKinds, PolicyRequest};
 use crate::session::DeferredCharges;
 use crate::store::{PendingCommit, Unavailable};
 use std::sync::Arc;
@@ -14,7 +14,11 @@ use tokio::time::timeout;
 ///
 /// If other nodes share the budgets and change them all the time, this ends after the store's deadline, and the charges
 /// and refunds follow.
-pub async fn apply(server: &Arc<Server>, charges: DeferredCharges) -> Option<PendingCommit> {
+pub async fn apply(server: &Arc<Server>, mut charges: DeferredCharges) -> Option<PendingCommit> {
+    if !charges.events.is_empty() {
+        let decided = server.store.policy().decided_kinds();
+        charges.events.retain(|asked| decided.has_any(EventKinds::of(&asked.events)));
+    }
     if charges.is_empty() {
         return None;
     }
@@ -37,12 +41,8 @@ async fn apply_all(server: &Server, DeferredCharges { events, refunds }: Deferre
 }
 
 async fn charge(server: &Server, events: Vec<PolicyRequest>) -> Option<PendingCommit> {
-    let has_memories = server.store.policy().has_memories();
     let mut commit = None;
     for asked in events {
-        if !has_memories && asked.is_of_deliveries() {
-            continue;
-        }
         let decided = server.store.decide(clock::now(), &asked, &mut SessionCounters::default()).await;
         commit = decided.unwrap_or_default().commit.or(commit);
     }

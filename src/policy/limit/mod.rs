@@ -32,7 +32,7 @@ pub(super) use template::Words;
 use super::Memory;
 use super::lifetime::Lifetime;
 use super::matching::{Field, Matcher, NormalizedFacts};
-use super::request::{Event, Stage};
+use super::request::{Event, EventKinds, Stage};
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State, regularity};
 use crate::time::Timestamp;
@@ -85,8 +85,8 @@ pub struct Derived {
     pub(super) rows: usize,
     /// Effect of each kind of event on the limit: see [`Event::kind`].
     pub(super) effects: [Option<Effect>; Event::KINDS],
-    /// Kinds of events that have an effect: one bit for each.
-    pub(super) interests: u16,
+    /// Kinds of events that have an effect.
+    pub(super) interests: EventKinds,
     /// The owner, the matcher, the override or the distinct value depends on the recipient.
     pub(super) depends_on_recipient: bool,
     /// Clients can freely choose the keys of stored budgets, so the number of new keys is bounded.
@@ -227,7 +227,7 @@ impl Limit {
     /// Disables the limit: no event has an effect on it, and it is never exceeded.
     pub fn disable(&mut self) {
         (self.quota, self.overrides) = (Quota::Unlimited, None);
-        (self.derived.effects, self.derived.interests) = ([None; Event::KINDS], 0);
+        (self.derived.effects, self.derived.interests) = ([None; Event::KINDS], EventKinds::NONE);
     }
 
     /// Returns one limit for each of the rates.

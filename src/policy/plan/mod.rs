@@ -19,7 +19,7 @@ use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
 use crate::policy::exception::{Grant, Suspension};
 use crate::policy::limit::{Effect, Limit, Quota, Scope};
 use crate::policy::matching::{SkipReason, Subject};
-use crate::policy::request::{Event, PolicyRequest};
+use crate::policy::request::{Event, EventKinds, PolicyRequest};
 use crate::policy::{KnownTo, Memory, Policy};
 use crate::time::Timestamp;
 use exceeded::Precondition;
@@ -209,13 +209,11 @@ impl<'a> Plan<'a> {
         is_known: Option<&IsKnown<'_>>,
     ) -> Self {
         let mut plan = Self::default();
-        let kinds = request.events.iter().fold(0, |all, event| all | 1 << event.kind());
-        let mut of_interest =
-            policy.limits.iter().enumerate().filter(|(_, limit)| limit.derived.interests & kinds != 0).peekable();
+        let kinds = EventKinds::of(&request.events);
         // A replay delivers later, when it knows which recipients were accepted.
         let learns = policy.has_memories()
             && (is_known.is_some() || request.events.iter().any(|event| matches!(event, Event::Delivered(_))));
-        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() && !learns {
+        if !policy.decided_kinds().has_any(kinds) && !learns {
             return plan;
         }
         // A run of events seldom needs more budgets, even under a policy with many limits.
@@ -233,7 +231,9 @@ impl<'a> Plan<'a> {
         }
         let subjects: Vec<_> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
         // Limits that look at other limits' budgets come after those limits in the policy.
-        for (index, limit) in of_interest.filter(|(_, limit)| !planner.is_for_others(limit, &subjects)) {
+        let is_of_interest = |limit: &Limit| limit.derived.interests.has_any(kinds);
+        let limits = policy.limits.iter().enumerate().filter(|(_, limit)| is_of_interest(limit));
+        for (index, limit) in limits.filter(|(_, limit)| !planner.is_for_others(limit, &subjects)) {
             plan.apply(&planner, &subjects, index, limit);
         }
         plan.checks.sort_by_key(|check| check.event);

@@ -2,21 +2,22 @@
 
 use super::match_cache::MatcherSet;
 use crate::policy::limit::{Derived, Limit, Quota};
-use crate::policy::request::Event;
+use crate::policy::request::{Event, EventKinds};
 
 impl Limit {
     /// Computes the values of [`Derived`], and adds the limit's matcher, owner fields and overrides to the policy's set.
     pub(in crate::policy) fn prepare(&mut self, matcher_set: &mut MatcherSet) {
         self.stage = self.stage_for(self.stage);
-        let effects = Event::samples().map(|event| self.effect(&event));
-        let of_interest = effects.iter().enumerate().filter(|(_, effect)| effect.is_some());
+        let samples = Event::samples();
+        let effects = samples.each_ref().map(|event| self.effect(event));
+        let of_interest = samples.iter().zip(&effects).filter(|(_, effect)| effect.is_some());
         self.derived = Derived {
             prefix: self.key_prefix(),
             matcher: matcher_set.matcher(&self.matcher),
             owners: matcher_set.owners(&self.per),
             rows: self.overrides.as_ref().map_or(0, |overrides| matcher_set.rows(&overrides.rows)),
             effects,
-            interests: of_interest.fold(0, |all, (kind, _)| all | 1 << kind),
+            interests: EventKinds::of(of_interest.map(|(event, _)| event)),
             depends_on_recipient: self.is_per_recipient()
                 || self.matcher.needs_recipient()
                 || self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())

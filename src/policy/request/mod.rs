@@ -1,12 +1,14 @@
 //! Request to policy: a run of events, with the facts about the session.
 
 mod event;
+mod event_kinds;
 mod facts;
 mod location;
 mod novelty;
 
 pub use super::address::NULL_SENDER;
 pub use event::{Event, Stage};
+pub use event_kinds::EventKinds;
 pub use facts::Facts;
 pub use location::{Asn, Country, Location};
 pub use novelty::{LoginTrait, Novelty};
@@ -31,10 +33,5 @@ impl PolicyRequest {
     /// Returns the request by which memories learn the recipients of a delivered message.
     pub fn delivered(facts: Facts, recipients: impl Iterator<Item = Arc<str>>) -> Self {
         Self { facts, events: recipients.map(Event::Delivered).collect(), ..Self::default() }
-    }
-
-    /// Returns whether all events are deliveries, by which only memories learn.
-    pub fn is_of_deliveries(&self) -> bool {
-        self.events.iter().all(|event| matches!(event, Event::Delivered(_)))
     }
 }

@@ -13,7 +13,7 @@ use super::{deferred_charges, policy_decision};
 use crate::clock;
 use crate::delegation::{Action, Attributes, Options, Question, SmtpSession, Step, Stranger, UserLookup};
 use crate::groups::Groups;
-use crate::policy::request::Location;
+use crate::policy::request::{EventKinds, Location};
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::login_network;
 use crate::session::Record;
@@ -162,7 +162,7 @@ impl PolicyService {
     ) -> Decision {
         let (taken, Open { session, listed }) = self.session(name, &attributes).await;
         let mut commit = None;
-        let mut step = session.request(attributes, clock::now());
+        let mut step = session.request(attributes, self.decided_kinds(), clock::now());
         let (mut session, action) = loop {
             step = match step {
                 Step::LookUp(lookup) => self.look_up(lookup).await,
@@ -182,8 +182,7 @@ impl PolicyService {
         commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await.or(commit);
         self.warn_of_missing_stage();
         let (records, origin) = (session.take_records(), Origin::of(&session));
-        taken.put_back(Open { session, listed });
-        if let Some(surplus) = self.sessions.take_surplus() {
+        if let Some(surplus) = taken.put_back(Open { session, listed }) {
             self.end(surplus).await;
         }
         // Postfix gets no answer before the charges are durable.
@@ -199,8 +198,18 @@ impl PolicyService {
         };
         let registered = login_network::registered_network(&self.server, client, &user, Some(&groups)).await;
         lookup.set(groups, registered);
-        let novelty = self.server.store.novelty(clock::now(), &lookup.facts()).await;
-        lookup.answer(novelty)
+        let now = clock::now();
+        let novelty = self.server.store.novelty(now, &lookup.facts()).await;
+        lookup.answer(novelty, now)
+    }
+
+    /// Returns the kinds of events about which policy has to be asked.
+    fn decided_kinds(&self) -> EventKinds {
+        // The audience gets a record of each accepted event, even if no limit is about it.
+        match self.server.decisions.audience_of_accepted().is_empty() {
+            true => self.server.store.policy().decided_kinds(),
+            false => EventKinds::ALL,
+        }
     }
 
     async fn ask(&self, mut question: Box<Question>, commit: &mut Option<PendingCommit>) -> Step {

@@ -5,6 +5,7 @@ use crate::server::open_sessions::ListedSession;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// Maximum number of sessions. Each process of Postfix has one at a time, so this is far more than one Postfix has.
 const MAX_SESSIONS: usize = 20_000;
@@ -13,14 +14,16 @@ const MAX_SESSIONS: usize = 20_000;
 #[derive(Default)]
 pub struct Sessions {
     entries: Mutex<HashMap<Box<str>, Entry>>,
-    /// Signals that a session was put back or removed.
+    /// Signals that a session for which a request waits was put back or removed.
     returned: Notify,
 }
 
 enum Entry {
     Idle(Open),
-    /// A request has taken the session.
-    Taken,
+    /// A request has taken the session. `is_awaited`: another request waits for it.
+    Taken {
+        is_awaited: bool,
+    },
 }
 
 impl Entry {
@@ -47,14 +50,26 @@ impl Sessions {
     /// repeats a request on a new connection if the answer is late.
     pub async fn take(&self, name: Box<str>) -> (Taken<'_>, Option<Open>) {
         loop {
-            let returned = self.returned.notified();
-            let found = self.lock().insert(name.clone(), Entry::Taken);
-            match found {
-                Some(Entry::Taken) => returned.await,
-                Some(Entry::Idle(open)) => return (Taken { sessions: self, name: Some(name) }, Some(open)),
-                None => return (Taken { sessions: self, name: Some(name) }, None),
-            }
+            let returned = match self.try_take(&name) {
+                Ok(open) => return (Taken { sessions: self, name: Some(name) }, open),
+                Err(returned) => returned,
+            };
+            returned.await;
         }
+    }
+
+    /// Takes the session of this name. If another request has taken it, returns the signal to wait for.
+    fn try_take(&self, name: &str) -> Result<Option<Open>, Notified<'_>> {
+        let mut entries = self.lock();
+        let Some(entry) = entries.get_mut(name) else {
+            entries.insert(name.into(), Entry::Taken { is_awaited: false });
+            return Ok(None);
+        };
+        if let Entry::Taken { is_awaited } = entry {
+            *is_awaited = true;
+            return Err(self.returned.notified());
+        }
+        Ok(std::mem::replace(entry, Entry::Taken { is_awaited: false }).idle())
     }
 
     /// Removes the session of this name, unless a request has taken it.
@@ -75,15 +90,12 @@ impl Sessions {
         over.filter_map(|(_, entry)| entry.idle()).collect()
     }
 
-    /// Removes the idle session that was used least recently if there are more than [`MAX_SESSIONS`].
-    pub fn take_surplus(&self) -> Option<Open> {
-        let mut entries = self.lock();
-        if entries.len() <= MAX_SESSIONS {
-            return None;
+    /// Wakes the requests that wait for a session, if `former` says that there are any. `former` is the entry that was
+    /// replaced or removed.
+    fn signal(&self, former: Option<Entry>) {
+        if let Some(Entry::Taken { is_awaited: true }) = former {
+            self.returned.notify_waiters();
         }
-        let last = |entry: &Entry| if let Entry::Idle(open) = entry { Some(open.session.last_request()) } else { None };
-        let oldest = entries.iter().filter_map(|(name, entry)| Some((last(entry)?, name))).min()?.1.clone();
-        entries.remove(&oldest).and_then(Entry::idle)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Entry>> {
@@ -92,19 +104,33 @@ impl Sessions {
 }
 
 impl Taken<'_> {
-    pub fn put_back(mut self, open: Open) {
-        if let Some(name) = self.name.take() {
-            self.sessions.lock().insert(name, Entry::Idle(open));
-            self.sessions.returned.notify_waiters();
-        }
+    /// Puts the session back. If there are more than [`MAX_SESSIONS`] then, removes and returns the idle session that was
+    /// used least recently.
+    pub fn put_back(mut self, open: Open) -> Option<Open> {
+        let (mut entries, name) = (self.sessions.lock(), self.name.take()?);
+        let former = entries.insert(name, Entry::Idle(open));
+        let surplus = surplus(&mut entries);
+        drop(entries);
+        self.sessions.signal(former);
+        surplus
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
-            self.sessions.lock().remove(&name);
-            self.sessions.returned.notify_waiters();
+            let former = self.sessions.lock().remove(&name);
+            self.sessions.signal(former);
         }
     }
+}
+
+/// Removes the idle session that was used least recently if there are more than [`MAX_SESSIONS`].
+fn surplus(entries: &mut HashMap<Box<str>, Entry>) -> Option<Open> {
+    if entries.len() <= MAX_SESSIONS {
+        return None;
+    }
+    let last = |entry: &Entry| if let Entry::Idle(open) = entry { Some(open.session.last_request()) } else { None };
+    let oldest = entries.iter().filter_map(|(name, entry)| Some((last(entry)?, name))).min()?.1.clone();
+    entries.remove(&oldest).and_then(Entry::idle)
 }
