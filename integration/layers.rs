@@ -7,12 +7,13 @@ use syn::visit::{self, Visit};
 
 /// Modules. Each has the modules that it is permitted to import, and its kind. The code of a pure module contains no
 /// name in [`IMPURE`].
-const ROOMS: [(&str, &[&str], Kind); 40] = [
+const ROOMS: [(&str, &[&str], Kind); 41] = [
     ("time", &[], Kind::Pure),
     ("back_off", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("certificate_pin", &[], Kind::Pure),
     ("terminal", &[], Kind::Pure),
+    ("timer", &[], Kind::Free),
     ("reference", &["time"], Kind::Pure),
     ("groups", &[], Kind::Pure),
     ("queue_id", &[], Kind::Pure),
@@ -71,7 +72,11 @@ const ROOMS: [(&str, &[&str], Kind); 40] = [
     ),
     ("store", &["policy", "engine", "reference", "time", "metrics", "log", "back_off", "bounded_map"], Kind::Free),
     ("accounts", &["smtp", "groups", "time", "clock", "metrics", "log", "bounded_map", "certificate_pin"], Kind::Free),
-    ("relay", &["smtp", "time", "clock", "metrics", "log", "back_off", "bounded_map", "certificate_pin"], Kind::Free),
+    (
+        "relay",
+        &["smtp", "time", "timer", "clock", "metrics", "log", "back_off", "bounded_map", "certificate_pin"],
+        Kind::Free,
+    ),
     (
         "notify",
         &[
@@ -110,6 +115,7 @@ const ROOMS: [(&str, &[&str], Kind); 40] = [
             "log",
             "groups",
             "time",
+            "timer",
             "clock",
             "bounded_map",
             "certificate_pin",

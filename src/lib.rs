@@ -159,5 +159,6 @@ pub mod socket_file;
 pub mod store;
 mod terminal;
 pub mod time;
+mod timer;
 pub mod top;
 pub mod what_if;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 /// Attributes of a request. Attributes that Postfix leaves empty are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Value of `request`: `smtpd_access_policy`.
-    pub request: Option<Box<str>>,
+    /// Whether the value of `request` is `smtpd_access_policy`.
+    pub is_access_policy: Option<bool>,
     pub state: Option<ProtocolState>,
     /// Address of the SMTP client; `None` if Postfix does not know it.
     pub client: Option<IpAddr>,
@@ -16,8 +16,8 @@ pub struct Attributes {
     pub server_address: Option<Box<str>>,
     pub server_port: Option<Box<str>>,
     pub helo: Option<Arc<str>>,
-    /// Sender. Empty for the null sender, and before MAIL.
-    pub sender: Arc<str>,
+    /// Sender; `None` for the null sender, and before MAIL.
+    pub sender: Option<Arc<str>>,
     pub recipient: Option<Arc<str>>,
     /// Declared size of the message in octets, or the true size at END-OF-MESSAGE.
     pub size: Option<u64>,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub(super) struct Message {
     /// Name that Postfix gives the message; `None` until Postfix tells it at RCPT.
     pub instance: Option<Box<str>>,
-    pub sender: Arc<str>,
+    /// Sender; `None` for the null sender.
+    pub sender: Option<Arc<str>>,
     pub began: Timestamp,
     /// True if policy has admitted MAIL.
     pub is_mail_admitted: bool,
@@ -32,7 +33,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    pub fn new(instance: Option<Box<str>>, sender: Arc<str>, now: Timestamp) -> Self {
+    pub fn new(instance: Option<Box<str>>, sender: Option<Arc<str>>, now: Timestamp) -> Self {
         Self {
             instance,
             sender,

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Request that is not answered yet.
 pub(super) struct Pending {
     pub session: Box<SmtpSession>,
-    pub attributes: Attributes,
+    pub attributes: Box<Attributes>,
     /// Kinds of events about which policy has to be asked. All other events are admitted.
     pub decided: EventKinds,
     /// True if the event of a stage that asks only once has been admitted: a command, the end of the message.
@@ -72,7 +72,8 @@ impl Pending {
     pub fn parties(&self, event: &Event) -> (Option<String>, Option<String>) {
         let is_of_message = !matches!(event.stage(), Some(Stage::Connect | Stage::Auth | Stage::Command));
         let sender = self.session.message.as_ref().filter(|_| is_of_message);
-        (sender.map(|message| message.sender.to_string()), event.recipient().map(|recipient| recipient.to_string()))
+        let sender = sender.map(|message| message.sender.as_deref().unwrap_or_default().to_owned());
+        (sender, event.recipient().map(|recipient| recipient.to_string()))
     }
 
     /// Refunds the recipient of this request, because another event of the request is refused.

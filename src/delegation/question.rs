@@ -69,7 +69,7 @@ const MAX_DELAY: Duration = Duration::from_secs(90);
 impl SmtpSession {
     /// Takes a request, and returns the next step. `decided`: kinds of events about which policy has to be asked; all
     /// other events are admitted.
-    pub fn request(mut self: Box<Self>, attributes: Attributes, decided: EventKinds, now: Timestamp) -> Step {
+    pub fn request(mut self: Box<Self>, attributes: Box<Attributes>, decided: EventKinds, now: Timestamp) -> Step {
         self.note(&attributes, now);
         let (is_stage_admitted, recipient, delayed) = (false, None, Duration::ZERO);
         Pending { session: self, attributes, decided, is_stage_admitted, recipient, delayed }.advance(now)

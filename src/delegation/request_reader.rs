@@ -147,9 +147,9 @@ impl RequestReader {
 
     fn end(&mut self) -> Read {
         let Self { attributes, error, .. } = std::mem::take(self);
-        match (attributes.request.as_deref(), error) {
+        match (attributes.is_access_policy, error) {
             (None, _) => Read::Broken(RequestError::Missing("request")),
-            (Some(request), _) if request != REQUEST => Read::Broken(RequestError::OtherRequest),
+            (Some(false), _) => Read::Broken(RequestError::OtherRequest),
             (_, Some(error)) => Read::Unusable(error),
             _ if attributes.state.is_none() => Read::Unusable(RequestError::Missing("protocol_state")),
             _ => Read::Request(Box::new(attributes)),
@@ -187,7 +187,7 @@ fn set(attributes: &mut Attributes, name: &'static str, value: &[u8]) -> Result<
     let text = String::from_utf8_lossy(value);
     let given = Some(&*text).filter(|text| !text.is_empty());
     match name {
-        "request" => attributes.request = given.map(Into::into),
+        "request" => attributes.is_access_policy = given.map(|request| request == REQUEST),
         "protocol_state" => attributes.state = given.map(ProtocolState::of),
         "client_address" => {
             let address = given.filter(|address| *address != "unknown");
@@ -199,7 +199,7 @@ fn set(attributes: &mut Attributes, name: &'static str, value: &[u8]) -> Result<
         "server_address" => attributes.server_address = given.map(Into::into),
         "server_port" => attributes.server_port = given.map(Into::into),
         "helo_name" => attributes.helo = given.map(Arc::from),
-        "sender" => attributes.sender = text.as_ref().into(),
+        "sender" => attributes.sender = given.map(Arc::from),
         "recipient" => attributes.recipient = given.map(Arc::from),
         "size" => attributes.size = given.map(str::parse).transpose().map_err(|_| malformed())?,
         "instance" => attributes.instance = given.map(Into::into),
@@ -237,7 +237,7 @@ mod tests {
         );
         let Read::Request(request) = read(text) else { panic!() };
         assert_eq!(request.client, Some("192.0.2.7".parse().unwrap()));
-        assert_eq!((&*request.sender, request.recipient.as_deref()), ("", Some("c@example.net")));
+        assert_eq!((request.sender.as_deref(), request.recipient.as_deref()), (None, Some("c@example.net")));
         assert_eq!((request.size, request.user.as_deref()), (Some(0), Some("alice")));
         assert_eq!(&*request.session_name(), "192.0.2.7 4711  ");
     }

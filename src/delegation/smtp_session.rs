@@ -202,7 +202,7 @@ impl SmtpSession {
             return;
         }
         self.recorder.push(Record::Message(Delivery {
-            from: message.sender.to_string(),
+            from: message.sender.as_deref().unwrap_or_default().to_owned(),
             asked: message.asked,
             recipients: message.recipients,
             message_id: None,
@@ -234,7 +234,7 @@ impl SmtpSession {
             novelty,
             groups,
             registered_network,
-            sender: message.map(|message| sender_fact(&message.sender)),
+            sender: message.map(|message| message.sender.clone().unwrap_or_else(|| NULL_SENDER.into())),
             size,
             recipients: Vec::new(),
         }
@@ -284,9 +284,4 @@ impl SmtpSession {
     pub(super) fn last_stage(&self) -> LastStage {
         self.options.last_stage
     }
-}
-
-/// Returns the sender as policy sees it.
-fn sender_fact(sender: &Arc<str>) -> Arc<str> {
-    if sender.is_empty() { NULL_SENDER.into() } else { sender.clone() }
 }

@@ -22,16 +22,16 @@ fn session(last_stage: LastStage) -> Box<SmtpSession> {
 }
 
 /// Returns the attributes of a request: `RCPT 1.2.3.0 b`.
-fn attributes(text: &str) -> Attributes {
+fn attributes(text: &str) -> Box<Attributes> {
     let mut words = text.split(' ');
-    Attributes {
+    Box::new(Attributes {
         state: words.next().map(ProtocolState::of),
         instance: words.next().filter(|instance| *instance != "-").map(Into::into),
         recipient: words.next().map(Into::into),
         user: Some("alice".into()),
-        sender: "alice@example.org".into(),
+        sender: Some("alice@example.org".into()),
         ..Attributes::default()
-    }
+    })
 }
 
 /// Asks about a request. `verdict` decides on each event. Returns the events, the delays and the action.
@@ -40,8 +40,18 @@ fn ask(
     request: &str,
     verdict: impl Fn(&Event) -> Verdict,
 ) -> (Box<SmtpSession>, String, Duration, Action) {
+    ask_policy_of(EventKinds::ALL, session, request, verdict)
+}
+
+/// Does the same as [`ask`] with a policy that decides only on events of these kinds.
+fn ask_policy_of(
+    decided: EventKinds,
+    session: Box<SmtpSession>,
+    request: &str,
+    verdict: impl Fn(&Event) -> Verdict,
+) -> (Box<SmtpSession>, String, Duration, Action) {
     let (mut events, mut delay) = (Vec::new(), Duration::ZERO);
-    let mut step = session.request(attributes(request), EventKinds::ALL, NOW);
+    let mut step = session.request(attributes(request), decided, NOW);
     loop {
         step = match step {
             Step::LookUp(lookup) => lookup.answer(Novelty::default(), NOW),
@@ -115,6 +125,52 @@ fn each_event_is_asked_once_at_the_first_stage_from_its_own_on() {
             let (later, events, _, action) = ask(session, request, |_| Verdict::default());
             assert_eq!((events.as_str(), action), (*expected, Action::Dunno), "{last_stage:?} {request}");
             session = later;
+        }
+    }
+}
+
+#[test]
+fn only_events_that_policy_decides_are_asked_and_the_session_goes_on_the_same() {
+    let b: Arc<str> = "b".into();
+    let kinds = [
+        (Event::Connect, "Connect"),
+        (Event::Login, "Login"),
+        (Event::Command, "Command"),
+        (Event::Mail, "Mail"),
+        (Event::Recipient(b.clone()), "b"),
+        (Event::Message, "Message"),
+        (Event::End { size: None }, "End"),
+        (Event::Delivered(b), ""),
+    ];
+    let requests = ["CONNECT -", "EHLO -", "MAIL -", "RCPT 1.2.3.0 b", "DATA 1.2.3.0", "END-OF-MESSAGE 1.2.3.0"];
+    let requests = requests.into_iter().chain(["RCPT 1.2.4.1 b", "RCPT 1.2.5.2 b", "END-OF-MESSAGE 1.2.5.2"]);
+    for last_stage in [LastStage::Rcpt, LastStage::Data, LastStage::EndOfMessage] {
+        let play = |decided| {
+            let (mut session, mut asked) = (session(last_stage), Vec::new());
+            for request in requests.clone() {
+                let (later, events, _, action) = ask_policy_of(decided, session, request, |_| Verdict::default());
+                assert_eq!(action, Action::Dunno, "{last_stage:?} {request}");
+                asked.push(events);
+                session = later;
+            }
+            session.end(NOW);
+            (asked, format!("{:?} {:?}", session.take_records(), session.take_deferred_charges()))
+        };
+        let (all, records) = play(EventKinds::ALL);
+        for (event, name) in &kinds {
+            let of_kind =
+                |events: &String| events.split(' ').filter(|asked| asked == name).collect::<Vec<_>>().join(" ");
+            // Events of a request that are decided together are also asked together.
+            let is_asked = |(events, expected): (&String, String)| match events.as_str() {
+                "Mail b" => expected == *name,
+                events => events == expected,
+            };
+            let (asked, same_records) = play(EventKinds::of([event]));
+            assert!(
+                asked.iter().zip(all.iter().map(of_kind)).all(is_asked),
+                "{last_stage:?} {name}: {asked:?} {all:?}"
+            );
+            assert_eq!(same_records, records, "{last_stage:?} {name}");
         }
     }
 }

@@ -84,9 +84,9 @@ impl Connection {
         let _ = tcp.set_nodelay(true);
         let login_by = since + server.options.login_timeout;
         let local = tcp.local_addr().ok();
-        let (id, listener_name) = (session_id(), listener.name.clone());
-        let entry =
-            SessionEntry { id: id.clone(), listener: listener_name, client: peer, since: clock::now(), user: None };
+        let now = clock::now();
+        let (id, listener_name) = (session_id(now), listener.name.clone());
+        let entry = SessionEntry { id: id.clone(), listener: listener_name, client: peer, since: now, user: None };
         let listed = server.sessions.add(entry);
         Self {
             slots: Vec::new(),

@@ -1,29 +1,32 @@
 //! Ids of sessions, for replies, headers and logs.
 
-use crate::clock;
+use crate::time::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes an id that is short enough to be read aloud. It is unique on this host unless the clock of the host stands
-/// still.
-pub fn session_id() -> Arc<str> {
+/// Makes an id that is short enough to be read aloud. `now` is the present time. The id is unique on this host unless the
+/// clock of the host stands still.
+pub fn session_id(now: Timestamp) -> Arc<str> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed) % (36 * 36 * 36);
-    let micros = u64::try_from(clock::now().micros()).unwrap_or(0);
+    let micros = u64::try_from(now.micros()).unwrap_or(0);
     let mut id = String::with_capacity(16);
     push_base36(&mut id, micros, 1);
     push_base36(&mut id, serial, 3);
     id.into()
 }
 
-/// Appends a number in base 36 with at least `width` digits.
+/// Appends a number in base 36 with at least `width` digits. No number has more than 13 digits.
 fn push_base36(text: &mut String, mut number: u64, width: usize) {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let start = text.len();
-    while number > 0 || text.len() < start + width {
-        text.insert(start, char::from(DIGITS[(number % 36) as usize]));
+    let mut digits = [0; 13];
+    let mut first = digits.len();
+    while number > 0 || first + width > digits.len() {
+        first -= 1;
+        digits[first] = DIGITS[(number % 36) as usize];
         number /= 36;
     }
+    text.extend(digits[first..].iter().copied().map(char::from));
 }
 
 #[cfg(test)]

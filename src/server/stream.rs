@@ -2,6 +2,7 @@
 
 use crate::session;
 use crate::smtp::line::Input;
+use crate::timer::Timer;
 use rustls::ProtocolVersion;
 use rustls::pki_types::CertificateDer;
 use std::future::{Future as _, poll_fn};
@@ -15,7 +16,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// A client's connection.
-pub struct Client(Stream);
+pub struct Client {
+    stream: Stream,
+    /// Limits the time of each read and of each write.
+    timer: Timer,
+}
 
 enum Stream {
     Plain(TcpStream),
@@ -36,23 +41,33 @@ pub enum Read {
 const FIRST_READ: usize = 512;
 pub const MAX_READ: usize = 16 * 1024;
 
+impl Stream {
+    async fn read_once(&mut self, space: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Plain(tcp) => tcp.read_buf(space).await,
+            Self::Tls(tls) => tls.read_buf(space).await,
+            Self::Closed => Ok(0),
+        }
+    }
+}
+
 impl Client {
     pub fn new(tcp: TcpStream) -> Self {
-        Self(Stream::Plain(tcp))
+        Self { stream: Stream::Plain(tcp), timer: Timer::default() }
     }
 
     /// Waits for input, then reads octets that have arrived already, until the input has at least `max` octets.
     pub async fn read(&mut self, input: &mut Input, max: usize, timeout: Duration) -> Read {
         let space = input.space(FIRST_READ.min(max));
-        match tokio::time::timeout(timeout, self.read_once(space)).await {
-            Ok(Ok(0) | Err(_)) => return Read::Gone,
-            Ok(Ok(_)) => {}
-            Err(_) => return Read::TimedOut,
+        match self.timer.limit(timeout, self.stream.read_once(space)).await {
+            Some(Ok(0) | Err(_)) => return Read::Gone,
+            Some(Ok(_)) => {}
+            None => return Read::TimedOut,
         }
         while input.unused().len() < max {
             // Poll once for octets that have arrived already, so that pipelined commands form one batch.
             let space = input.space(max);
-            let mut read = pin!(self.read_once(space));
+            let mut read = pin!(self.stream.read_once(space));
             let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
             if !matches!(more, Poll::Ready(Ok(1..))) {
                 break;
@@ -61,18 +76,10 @@ impl Client {
         Read::Some
     }
 
-    async fn read_once(&mut self, space: &mut Vec<u8>) -> io::Result<usize> {
-        match &mut self.0 {
-            Stream::Plain(tcp) => tcp.read_buf(space).await,
-            Stream::Tls(tls) => tls.read_buf(space).await,
-            Stream::Closed => Ok(0),
-        }
-    }
-
     /// Writes all octets. Fails if the client has not read them within `timeout`.
     pub async fn write(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<()> {
         let write = async {
-            match &mut self.0 {
+            match &mut self.stream {
                 Stream::Plain(tcp) => tcp.write_all(bytes).await,
                 Stream::Tls(tls) => {
                     tls.write_all(bytes).await?;
@@ -81,16 +88,16 @@ impl Client {
                 Stream::Closed => Err(io::ErrorKind::NotConnected.into()),
             }
         };
-        tokio::time::timeout(timeout, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        self.timer.limit(timeout, write).await.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Performs the TLS handshake on a plain connection. After an error there is no connection.
     pub async fn secure(&mut self, acceptor: TlsAcceptor, timeout: Duration) -> io::Result<session::Tls> {
-        let Stream::Plain(tcp) = std::mem::replace(&mut self.0, Stream::Closed) else {
+        let Stream::Plain(tcp) = std::mem::replace(&mut self.stream, Stream::Closed) else {
             return Err(io::Error::other("TLS is in use already"));
         };
-        let accepted = tokio::time::timeout(timeout, acceptor.accept(tcp)).await;
-        let stream = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        let accepted = self.timer.limit(timeout, acceptor.accept(tcp)).await;
+        let stream = accepted.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         let (_, connection) = stream.get_ref();
         let version = match connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "TLSv1.2".to_owned(),
@@ -101,13 +108,13 @@ impl Client {
         // Use the names of RFC 8446 and RFC 5289. Where RFC 8446 writes `TLS_`, rustls writes `TLS13_`.
         let name = suite.and_then(|suite| suite.suite().as_str()).unwrap_or("unknown");
         let cipher = name.replacen("TLS13_", "TLS_", 1);
-        self.0 = Stream::Tls(Box::new(stream));
+        self.stream = Stream::Tls(Box::new(stream));
         Ok(session::Tls { version, cipher })
     }
 
     /// Returns the certificates that the client sent in the TLS handshake, its own certificate first.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
-        match &self.0 {
+        match &self.stream {
             Stream::Tls(tls) => tls.get_ref().1.peer_certificates().unwrap_or_default(),
             Stream::Plain(_) | Stream::Closed => &[],
         }
@@ -117,14 +124,14 @@ impl Client {
     /// `timeout` to read the reply, and then another `timeout` to stop sending.
     pub async fn close(&mut self, timeout: Duration) {
         let shutdown = async {
-            match &mut self.0 {
+            match &mut self.stream {
                 Stream::Plain(tcp) => tcp.shutdown().await,
                 Stream::Tls(tls) => tls.shutdown().await,
                 Stream::Closed => Ok(()),
             }
         };
-        let _ = tokio::time::timeout(timeout, shutdown).await;
-        let tcp = match &mut self.0 {
+        self.timer.limit(timeout, shutdown).await;
+        let tcp = match &mut self.stream {
             Stream::Plain(tcp) => tcp,
             Stream::Tls(tls) => tls.get_mut().0,
             Stream::Closed => return,
@@ -135,6 +142,6 @@ impl Client {
             let mut space = [0; 1024];
             while matches!(tcp.read(&mut space).await, Ok(1..)) {}
         };
-        let _ = tokio::time::timeout(timeout, unread).await;
+        self.timer.limit(timeout, unread).await;
     }
 }

@@ -3,18 +3,25 @@
 use crate::relay::error::RelayError;
 use crate::relay::tls::Tls;
 use crate::smtp::reply::{Reader, Reply};
+use crate::timer::Timer;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// A stream, with or without TLS, and the octets that were read from the stream and are not used yet.
+/// A stream, with or without TLS, and the replies that arrive on it.
 pub struct Wire {
-    stream: Box<dyn Stream>,
+    replies: Replies,
     /// Timeout for one reply, and for one call that sends octets.
     pub timeout: Duration,
-    pub reader: Reader,
+    timer: Timer,
+}
+
+/// Replies of an upstream.
+struct Replies {
+    stream: Box<dyn Stream>,
+    reader: Reader,
     /// Octets that were read. The first `used` octets are parsed already.
     bytes: Vec<u8>,
     used: usize,
@@ -28,22 +35,24 @@ const READ: usize = 4096;
 
 impl Wire {
     pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, timeout: Duration) -> Self {
-        Self { stream: Box::new(stream), timeout, reader: Reader::default(), bytes: Vec::new(), used: 0 }
+        let replies = Replies { stream: Box::new(stream), reader: Reader::default(), bytes: Vec::new(), used: 0 };
+        Self { replies, timeout, timer: Timer::default() }
     }
 
     /// Establishes TLS on the stream.
     pub async fn secure(self, tls: Option<&Tls>) -> Result<Self, RelayError> {
         let tls = tls.ok_or(RelayError::NoTls)?;
-        let stream = tls.secure(self.stream).await.map_err(RelayError::Tls)?;
+        let stream = tls.secure(self.replies.stream).await.map_err(RelayError::Tls)?;
         Ok(Self::new(stream, self.timeout))
     }
 
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
+        let stream = &mut self.replies.stream;
         let sent = async {
-            self.stream.write_all(bytes).await?;
-            self.stream.flush().await
+            stream.write_all(bytes).await?;
+            stream.flush().await
         };
-        let sent = tokio::time::timeout(self.timeout, sent).await.map_err(|_| RelayError::Timeout)?;
+        let sent = self.timer.limit(self.timeout, sent).await.ok_or(RelayError::Timeout)?;
         sent.map_err(RelayError::Io)
     }
 
@@ -57,23 +66,28 @@ impl Wire {
             }
             let mut space = [0; 512];
             let mut heard = ReadBuf::new(&mut space);
-            let stream = &mut self.stream;
+            let stream = &mut self.replies.stream;
             let progress = poll_fn(|context| {
                 if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, rest) {
                     return Poll::Ready(written);
                 }
                 Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
             });
-            let progress = tokio::time::timeout(timeout, progress).await.map_err(|_| RelayError::Timeout)?;
+            let progress = self.timer.limit(timeout, progress).await.ok_or(RelayError::Timeout)?;
             let written = progress.map_err(RelayError::Io)?;
             if written == 0 {
-                self.bytes.extend_from_slice(heard.filled());
+                self.replies.bytes.extend_from_slice(heard.filled());
                 return if heard.filled().is_empty() { Err(RelayError::Closed) } else { Ok(false) };
             }
             rest = &rest[written..];
         }
-        let flushed = tokio::time::timeout(timeout, self.stream.flush()).await.map_err(|_| RelayError::Timeout)?;
+        let flushed = self.timer.limit(timeout, self.replies.stream.flush()).await.ok_or(RelayError::Timeout)?;
         flushed.map_err(RelayError::Io).map(|()| true)
+    }
+
+    /// Makes the next reply one to EHLO: see [`Reader::expect_extensions`].
+    pub fn expect_extensions(&mut self) {
+        self.replies.reader.expect_extensions();
     }
 
     pub async fn reply(&mut self) -> Result<Reply, RelayError> {
@@ -82,13 +96,32 @@ impl Wire {
 
     pub async fn reply_within(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
         // Replies to pipelined commands arrive together, and most of them need no timer.
-        if let Some(reply) = self.parse()? {
+        if let Some(reply) = self.replies.parse()? {
             return Ok(reply);
         }
-        tokio::time::timeout(timeout, self.next_reply()).await.unwrap_or(Err(RelayError::Timeout))
+        self.timer.limit(timeout, self.replies.next()).await.unwrap_or(Err(RelayError::Timeout))
     }
 
-    pub async fn next_reply(&mut self) -> Result<Reply, RelayError> {
+    /// Returns an error if the upstream has sent octets before the next command, because Weir would take them for the
+    /// reply to that command.
+    pub async fn check_quiet(&mut self) -> Result<(), RelayError> {
+        if self.is_quiet().await? {
+            return Ok(());
+        }
+        let reply = self.reply().await?;
+        if reply.code() == 421 { Err(RelayError::Refused(reply)) } else { Err(RelayError::Unexpected(reply)) }
+    }
+
+    /// Returns whether the upstream has sent no unexpected octets. Reads octets that have already arrived, without
+    /// waiting.
+    pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
+        self.replies.is_none_begun().await
+    }
+}
+
+impl Replies {
+    /// Waits for the next reply.
+    async fn next(&mut self) -> Result<Reply, RelayError> {
         loop {
             if let Some(reply) = self.parse()? {
                 return Ok(reply);
@@ -113,19 +146,8 @@ impl Wire {
         Ok(reply)
     }
 
-    /// Returns an error if the upstream has sent octets before the next command, because Weir would take them for the
-    /// reply to that command.
-    pub async fn check_quiet(&mut self) -> Result<(), RelayError> {
-        if self.is_quiet().await? {
-            return Ok(());
-        }
-        let reply = self.reply().await?;
-        if reply.code() == 421 { Err(RelayError::Refused(reply)) } else { Err(RelayError::Unexpected(reply)) }
-    }
-
-    /// Returns whether the upstream has sent no unexpected octets. Reads octets that have already arrived, without
-    /// waiting.
-    pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
+    /// Returns whether no octet of a reply has arrived. Reads octets that have already arrived, without waiting.
+    async fn is_none_begun(&mut self) -> Result<bool, RelayError> {
         if !self.bytes.is_empty() || self.reader.is_inside() {
             return Ok(false);
         }

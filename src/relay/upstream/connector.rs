@@ -246,7 +246,7 @@ impl Connector {
         loop {
             match next {
                 Next::Send(line) => {
-                    wire.reader.expect_extensions();
+                    wire.expect_extensions();
                     wire.send(line.as_bytes()).await?;
                     next = handshake.reply(wire.reply().await?);
                 }

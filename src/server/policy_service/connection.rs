@@ -1,10 +1,11 @@
 //! Policy connection: reads requests of Postfix, and writes the answers.
 
-use super::timer::Timer;
 use super::{Decision, PolicyService};
+use crate::clock;
 use crate::delegation::{Action, Attributes, Read, RequestError, RequestReader};
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::log_throttle::Permit;
+use crate::timer::Timer;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub struct PolicyConnection<S> {
     reader: RequestReader,
     /// Name of the SMTP session of the last request.
     session: Option<Box<str>>,
-    /// Maximum time of the wait for a request.
+    /// Limits the time of each wait for Postfix.
     timer: Timer,
     permit: ConnectionPermit,
 }
@@ -62,7 +63,7 @@ impl<S: Stream> PolicyConnection<S> {
             used: 0,
             reader: RequestReader::default(),
             session: None,
-            timer: Timer::new(Instant::now() + MAX_SILENCE),
+            timer: Timer::default(),
             permit,
         }
     }
@@ -72,7 +73,7 @@ impl<S: Stream> PolicyConnection<S> {
         loop {
             match self.next(&service).await {
                 Next::Request(attributes) => {
-                    if self.answer(&service, *attributes).await.is_err() {
+                    if self.answer(&service, attributes).await.is_err() {
                         return;
                     }
                 }
@@ -92,13 +93,13 @@ impl<S: Stream> PolicyConnection<S> {
         }
     }
 
-    async fn answer(&mut self, service: &PolicyService, attributes: Attributes) -> std::io::Result<()> {
-        let name = attributes.session_name();
+    async fn answer(&mut self, service: &PolicyService, attributes: Box<Attributes>) -> std::io::Result<()> {
+        let (name, now) = (attributes.session_name(), clock::now());
         // A process of Postfix serves one SMTP session at a time, so the former session has ended.
         if let Some(former) = self.session.replace(name.clone()).filter(|former| *former != name) {
-            service.end_named(&former).await;
+            service.end_named(&former, now).await;
         }
-        let Decision { action, records, origin } = service.decide(name, attributes, self).await;
+        let Decision { action, records, origin } = service.decide(name, attributes, now, self).await;
         let written = match &action {
             Some(action) => self.write(service, action).await,
             None => Err(std::io::ErrorKind::NotConnected.into()),
@@ -156,8 +157,8 @@ impl<S: Stream> PolicyConnection<S> {
     async fn write(&mut self, service: &PolicyService, action: &Action) -> std::io::Result<()> {
         let line = action.line();
         let timeout = service.server.options.command_timeout;
-        let written = tokio::time::timeout(timeout, self.stream.write_all(line.as_bytes())).await;
-        written.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+        let written = self.timer.limit(timeout, self.stream.write_all(line.as_bytes())).await;
+        written.unwrap_or_else(|| Err(std::io::ErrorKind::TimedOut.into()))
     }
 
     fn log(&self, service: &PolicyService, error: RequestError) {

@@ -3,7 +3,6 @@
 
 mod connection;
 mod sessions;
-mod timer;
 
 use super::open_sessions::SessionEntry;
 use super::services::Server;
@@ -18,6 +17,7 @@ use crate::server::connection_limits::ConnectionPermit;
 use crate::server::login_network;
 use crate::session::Record;
 use crate::store::PendingCommit;
+use crate::time::Timestamp;
 use connection::{PolicyConnection, Stream, Waited};
 use prometheus::IntGauge;
 use sessions::{Open, Sessions, Taken};
@@ -83,7 +83,7 @@ impl PolicyService {
             let (now, message_timeout) = (clock::now(), self.server.options.message_timeout);
             let over = self.sessions.take_if(|session| session.remembered_until(message_timeout) <= now);
             for open in over {
-                self.end(open).await;
+                self.end(open, now).await;
             }
         }
     }
@@ -97,8 +97,8 @@ impl PolicyService {
     }
 
     /// Ends a session: refunds the charges of a message that has not passed its last stage.
-    async fn end(&self, mut open: Open) {
-        open.session.end(clock::now());
+    async fn end(&self, mut open: Open, now: Timestamp) {
+        open.session.end(now);
         self.warn_of_missing_stage();
         // Nobody waits for the commit of a refund.
         let _ = deferred_charges::apply(&self.server, open.session.take_deferred_charges()).await;
@@ -117,24 +117,24 @@ impl PolicyService {
     }
 
     /// Ends the session of this name, unless another policy connection uses it at present.
-    async fn end_named(&self, name: &str) {
+    async fn end_named(&self, name: &str, now: Timestamp) {
         if let Some(open) = self.sessions.remove(name) {
-            self.end(open).await;
+            self.end(open, now).await;
         }
     }
 
     /// Takes the session of a request. Begins a session if there is none.
-    async fn session(&self, name: Box<str>, attributes: &Attributes) -> (Taken<'_>, Open) {
+    async fn session(&self, name: Box<str>, attributes: &Attributes, now: Timestamp) -> (Taken<'_>, Open) {
         let (taken, open) = self.sessions.take(name).await;
         let open = match open {
             Some(open) if open.session.is_other_session(attributes) => {
-                self.end(open).await;
+                self.end(open, now).await;
                 None
             }
             open => open,
         };
         let open = match (open, &attributes.user) {
-            (None, _) => self.begin(attributes),
+            (None, _) => self.begin(attributes, now),
             (Some(open), Some(user)) if open.session.user().is_none() => {
                 open.listed.logged_in(user);
                 open
@@ -144,8 +144,8 @@ impl PolicyService {
         (taken, open)
     }
 
-    fn begin(&self, attributes: &Attributes) -> Open {
-        let (id, client, now) = (session_id(), attributes.client(), clock::now());
+    fn begin(&self, attributes: &Attributes, now: Timestamp) -> Open {
+        let (id, client) = (session_id(now), attributes.client());
         let listener = self.options.name.clone();
         let entry = SessionEntry { id: id.clone(), listener, client, since: now, user: attributes.user.clone() };
         let location = self.server.store.policy().locations.find(client);
@@ -157,12 +157,13 @@ impl PolicyService {
     async fn decide(
         &self,
         name: Box<str>,
-        attributes: Attributes,
+        attributes: Box<Attributes>,
+        now: Timestamp,
         connection: &mut PolicyConnection<impl Stream>,
     ) -> Decision {
-        let (taken, Open { session, listed }) = self.session(name, &attributes).await;
+        let (taken, Open { session, listed }) = self.session(name, &attributes, now).await;
         let mut commit = None;
-        let mut step = session.request(attributes, self.decided_kinds(), clock::now());
+        let mut step = session.request(attributes, self.decided_kinds(), now);
         let (mut session, action) = loop {
             step = match step {
                 Step::LookUp(lookup) => self.look_up(lookup).await,
@@ -183,7 +184,7 @@ impl PolicyService {
         self.warn_of_missing_stage();
         let (records, origin) = (session.take_records(), Origin::of(&session));
         if let Some(surplus) = taken.put_back(Open { session, listed }) {
-            self.end(surplus).await;
+            self.end(surplus, now).await;
         }
         // Postfix gets no answer before the charges are durable.
         self.server.store.commit(commit).await;
