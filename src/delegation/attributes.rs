@@ -70,7 +70,9 @@ impl Attributes {
     /// Returns the name of the SMTP session: the addresses and ports of its connection. Postfix before 3.0 sends no
     /// ports. Then each message is a session.
     pub fn session_name(&self) -> Box<str> {
-        let text = |value: &Option<Box<str>>| value.as_deref().unwrap_or_default().to_owned();
+        fn text(value: &Option<Box<str>>) -> &str {
+            value.as_deref().unwrap_or_default()
+        }
         match &self.client_port {
             Some(port) if self.client.is_some() => {
                 let (server, server_port) = (text(&self.server_address), text(&self.server_port));

@@ -1,14 +1,15 @@
 //! Metrics of messages and recipients.
 
 use super::builder::Builder;
+use super::labelled_counters::LabelledCounters;
 use prometheus::{Error, Histogram, IntCounterVec};
 
 /// Metrics of messages and recipients.
 pub struct MailMetrics {
     /// Mail transactions by result: delivered, refused by the upstream, or the reason why there is no message.
-    pub messages: IntCounterVec,
+    pub messages: LabelledCounters,
     /// Recipients, by result: accepted by the upstream in a delivered message, or refused by the upstream.
-    pub recipients: IntCounterVec,
+    pub recipients: LabelledCounters,
     /// Senders as which a user may not send, by listener, part of the message, and consequence.
     pub sender_mismatches: IntCounterVec,
     /// Octets of delivered messages.
@@ -18,8 +19,9 @@ pub struct MailMetrics {
 }
 
 /// Results of messages.
-const MESSAGE_RESULTS: [&str; 17] = [
+const MESSAGE_RESULTS: [&str; 18] = [
     "delivered",
+    "passed",
     "refused",
     "upstream-away",
     "over-limit",
@@ -38,6 +40,9 @@ const MESSAGE_RESULTS: [&str; 17] = [
     "no-report",
 ];
 
+/// Results of recipients.
+const RECIPIENT_RESULTS: [&str; 3] = ["delivered", "passed", "upstream-refused"];
+
 impl MailMetrics {
     pub(super) fn new(build: &Builder<'_>) -> Result<Self, Error> {
         let messages = build.counters(
@@ -50,16 +55,9 @@ impl MailMetrics {
             "Recipients of delivered messages, and recipients that the upstream refused",
             &["result"],
         )?;
-        // Create the counters with the value 0, so that Prometheus sees the first message with each result as a change.
-        for result in MESSAGE_RESULTS {
-            messages.with_label_values(&[result]);
-        }
-        for result in ["delivered", "upstream-refused"] {
-            recipients.with_label_values(&[result]);
-        }
         Ok(Self {
-            messages,
-            recipients,
+            messages: LabelledCounters::new(messages, &MESSAGE_RESULTS),
+            recipients: LabelledCounters::new(recipients, &RECIPIENT_RESULTS),
             sender_mismatches: build.counters(
                 "weir_sender_mismatches_total",
                 "Senders, of an envelope or a From header, as which the user may not send",

@@ -6,6 +6,7 @@ mod builder;
 mod connections;
 mod egress;
 mod gauge_guard;
+mod labelled_counters;
 mod limits;
 mod mail;
 mod notices;

@@ -39,8 +39,8 @@ pub struct UpstreamMetrics {
     pub reused: IntCounter,
     /// Number of times that the upstream could not be reached, did not answer in time, or sent an invalid answer.
     pub failures: IntCounter,
-    /// Replies by stage and class of the reply code.
-    replies: IntCounterVec,
+    /// Usual replies by stage and class of the reply code. Their counters are found without the lock of the metric.
+    usual_replies: [(ReplyStage, &'static str, IntCounter); USUAL_REPLIES.len()],
     /// Seconds to open a connection: name lookup, connection, TLS, EHLO and login.
     pub connect_seconds: Histogram,
     /// Seconds until the upstream replies. There is one histogram for each part of a message, in the order of [`Part`].
@@ -166,9 +166,6 @@ impl Upstreams {
     pub fn of(self: &Arc<Self>, name: &str) -> Arc<UpstreamMetrics> {
         let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         *counting.entry(name.to_owned()).or_default() += 1;
-        for (stage, class) in USUAL_REPLIES {
-            self.replies.with_label_values(&[name, stage.name(), class]);
-        }
         Arc::new(UpstreamMetrics {
             up: self.up.with_label_values(&[name]),
             connections: self.connections.with_label_values(&[name]),
@@ -176,7 +173,8 @@ impl Upstreams {
             opened: self.opened.with_label_values(&[name]),
             reused: self.reused.with_label_values(&[name]),
             failures: self.failures.with_label_values(&[name]),
-            replies: self.replies.clone(),
+            usual_replies: USUAL_REPLIES
+                .map(|(stage, class)| (stage, class, self.replies.with_label_values(&[name, stage.name(), class]))),
             connect_seconds: self.connect_seconds.with_label_values(&[name]),
             reply_seconds: PARTS.map(|part| self.reply_seconds.with_label_values(&[name, part])),
             name: name.to_owned(),
@@ -214,7 +212,10 @@ impl UpstreamMetrics {
     /// Counts a reply with this code.
     pub fn count_reply(&self, stage: ReplyStage, code: u16) {
         let Some(class) = usize::from(code / 100).checked_sub(2).and_then(|class| CLASSES.get(class)) else { return };
-        self.replies.with_label_values(&[&*self.name, stage.name(), class]).inc();
+        match self.usual_replies.iter().find(|(usual, usual_class, _)| (usual, usual_class) == (&stage, class)) {
+            Some((_, _, counter)) => counter.inc(),
+            None => self.all.replies.with_label_values(&[&*self.name, stage.name(), class]).inc(),
+        }
     }
 }
 

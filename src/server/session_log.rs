@@ -161,7 +161,7 @@ impl SessionLog<'_> {
             }
             RefusedBy::Upstream => {
                 if *stage == Stage::Rcpt {
-                    metrics.mail.recipients.with_label_values(&["upstream-refused"]).inc();
+                    metrics.mail.recipients.add("upstream-refused", 1);
                 }
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused by upstream") {
                     let stage = stage.name();
@@ -305,10 +305,10 @@ impl SessionLog<'_> {
             MessageOutcome::Stopping => ("stopping", None),
             MessageOutcome::Abandoned => ("abandoned", None),
         };
-        metrics.mail.messages.with_label_values(&[result]).inc();
+        metrics.mail.messages.add(result, 1);
         let is_sent = matches!(result, "delivered" | "passed");
         if is_sent {
-            metrics.mail.recipients.with_label_values(&[result]).inc_by(accepted as u64);
+            metrics.mail.recipients.add(result, accepted as u64);
         }
         // Weir does not see the message of a Postfix, and does not always hear its size.
         if result == "delivered" {

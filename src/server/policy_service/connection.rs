@@ -96,7 +96,9 @@ impl<S: Stream> PolicyConnection<S> {
     async fn answer(&mut self, service: &PolicyService, attributes: Box<Attributes>) -> std::io::Result<()> {
         let (name, now) = (attributes.session_name(), clock::now());
         // A process of Postfix serves one SMTP session at a time, so the former session has ended.
-        if let Some(former) = self.session.replace(name.clone()).filter(|former| *former != name) {
+        if self.session.as_ref() != Some(&name)
+            && let Some(former) = self.session.replace(name.clone())
+        {
             service.end_named(&former, now).await;
         }
         let Decision { action, records, origin } = service.decide(name, attributes, now, self).await;
