@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::time::Duration;
+use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Timer of a connection, which is set with each request or reply. The runtime's timer is moved only if the new time is
@@ -33,10 +34,12 @@ impl Timer {
     /// Waits for a future, for at most `timeout`. Returns `None` if the future has not ended then.
     pub async fn limit<T>(&mut self, timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
         self.set(Instant::now() + timeout.min(MAX));
+        // A future that always has work uses up what the runtime grants a task for one turn. The timer is looked at all
+        // the same.
         tokio::select! {
             biased;
             output = future => Some(output),
-            () = self.elapsed() => None,
+            () = unconstrained(self.elapsed()) => None,
         }
     }
 
@@ -80,5 +83,15 @@ mod tests {
             assert_eq!(timer.limit(Duration::from_millis(20), std::future::pending::<()>()).await, None);
             assert!(began.elapsed() >= Duration::from_millis(20));
         }
+    }
+
+    #[tokio::test]
+    async fn the_time_of_a_future_that_always_has_work_is_over_too() {
+        let busy = async {
+            loop {
+                tokio::task::coop::consume_budget().await;
+            }
+        };
+        assert_eq!(Timer::default().limit::<()>(Duration::from_millis(20), busy).await, None);
     }
 }

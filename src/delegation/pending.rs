@@ -19,7 +19,7 @@ pub(super) struct Pending {
     pub session: Box<SmtpSession>,
     pub attributes: Box<Attributes>,
     /// Kinds of events about which policy has to be asked. All other events are admitted.
-    pub decided: EventKinds,
+    pub decided_kinds: EventKinds,
     /// True if the event of a stage that asks only once has been admitted: a command, the end of the message.
     pub is_stage_admitted: bool,
     /// Recipient that policy has admitted in this request, with its charges.

@@ -67,12 +67,17 @@ pub struct Delayed {
 const MAX_DELAY: Duration = Duration::from_secs(90);
 
 impl SmtpSession {
-    /// Takes a request, and returns the next step. `decided`: kinds of events about which policy has to be asked; all
-    /// other events are admitted.
-    pub fn request(mut self: Box<Self>, attributes: Box<Attributes>, decided: EventKinds, now: Timestamp) -> Step {
+    /// Takes a request, and returns the next step. `decided_kinds`: kinds of events about which policy has to be asked;
+    /// all other events are admitted.
+    pub fn request(
+        mut self: Box<Self>,
+        attributes: Box<Attributes>,
+        decided_kinds: EventKinds,
+        now: Timestamp,
+    ) -> Step {
         self.note(&attributes, now);
         let (is_stage_admitted, recipient, delayed) = (false, None, Duration::ZERO);
-        Pending { session: self, attributes, decided, is_stage_admitted, recipient, delayed }.advance(now)
+        Pending { session: self, attributes, decided_kinds, is_stage_admitted, recipient, delayed }.advance(now)
     }
 }
 
@@ -144,7 +149,7 @@ impl Pending {
 
     /// Asks policy about events, or admits them if policy need not be asked.
     fn ask(mut self, purpose: Purpose, events: Vec<Event>, facts: impl FnOnce(&Self) -> Facts, now: Timestamp) -> Step {
-        if !self.decided.has_any(EventKinds::of(&events)) {
+        if !self.decided_kinds.has_any(EventKinds::of(&events)) {
             events.iter().for_each(|event| self.admitted(event, Vec::new()));
             return self.advance(now);
         }
@@ -235,7 +240,7 @@ impl UserLookup {
         let facts = Facts { novelty, ..self.facts() };
         let Self { mut pending, known, .. } = self;
         pending.session.known_user = known;
-        if !pending.decided.has_any(EventKinds::of([&Event::Login])) {
+        if !pending.decided_kinds.has_any(EventKinds::of([&Event::Login])) {
             pending.logged_in(facts);
             return pending.advance(now);
         }
@@ -335,8 +340,9 @@ impl Delayed {
         self.time
     }
 
-    /// Carries out the verdicts after the delay.
-    pub fn elapsed(self) -> Step {
+    /// Carries out the verdicts after the delay. `decided_kinds`: kinds of events about which policy has to be asked now.
+    pub fn elapsed(mut self, decided_kinds: EventKinds) -> Step {
+        self.question.pending.decided_kinds = decided_kinds;
         self.question.apply(self.verdicts, self.now)
     }
 

@@ -66,7 +66,7 @@ fn ask_policy_of(
             }
             Step::Delay(delayed) => {
                 delay += delayed.time();
-                delayed.elapsed()
+                delayed.elapsed(decided)
             }
             Step::Answer(session, action) => return (session, events.join(" "), delay, action),
         };

@@ -147,7 +147,7 @@ impl Policy {
             limits.iter().any(|limit| limit.ladder.rungs().iter().any(|rung| matches!(rung.action, Action::Lock(_))));
         let deliveries = (!memories.is_empty()).then(|| Event::Delivered(Arc::from("")));
         let learnt = EventKinds::of(&deliveries);
-        let event_kinds = limits.iter().fold(learnt, |kinds, limit| kinds.and(limit.derived.interests));
+        let event_kinds = limits.iter().fold(learnt, |kinds, limit| kinds.union(limit.derived.interests));
         let (limits, matcher_set) = (limits.into(), Arc::new(matcher_set));
         let senders = Arc::new(Senders::new(&normalizer));
         let mut policy = Self { limits, normalizer, senders, zone, memories, signs, ..Self::default() };

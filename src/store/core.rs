@@ -234,10 +234,10 @@ impl Core {
     }
 
     pub fn set_policy(&self, mut policy: Policy) -> Replaced {
-        let replacement = self.policy.replace();
+        let replacement = self.policy.begin_replacement();
         policy.exceptions = replacement.exceptions.clone();
         let policy = Arc::new(policy);
-        let former = replacement.by(policy.clone());
+        let former = replacement.put_in_force(policy.clone());
         self.shared.iter().for_each(|shared| shared.set_policy(&policy));
         // A limit that is gone has no lease. The others are measured again.
         self.metrics.state.lease_rest.reset();

@@ -35,7 +35,7 @@ impl Core {
     /// Changes the exceptions in memory and asks the writer to write the change. The receiver gets a message when the
     /// change is in the file, or is closed if the change could not be written.
     fn change_exceptions<R>(&self, change: impl FnOnce(&mut Exceptions, &mut Batch) -> R) -> (R, Receiver<()>) {
-        let replacement = self.policy.replace();
+        let replacement = self.policy.begin_replacement();
         let mut policy = Policy::clone(&replacement);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
@@ -50,9 +50,9 @@ impl Core {
         batch.waiting.push(sender);
         self.pending_exceptions.is_pending.store(true, Ordering::Release);
         let unshared = std::mem::take(&mut batch.unshared);
-        drop(batch);
         self.count_in_force(exceptions, |_| true);
-        replacement.by(Arc::new(policy));
+        replacement.put_in_force(Arc::new(policy));
+        drop(batch);
         self.shared.iter().for_each(|shared| shared.exceptions.send(unshared.clone()));
         self.jobs.send(DatabaseJob::WriteExceptions);
         done.iter().for_each(AuditRecord::log);
@@ -80,7 +80,7 @@ impl Core {
                 );
             }
         };
-        let replacement = self.policy.replace();
+        let replacement = self.policy.begin_replacement();
         let mut policy = Policy::clone(&replacement);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
@@ -118,7 +118,7 @@ impl Core {
         }
         self.count_in_force(exceptions, |_| true);
         let policy = Arc::new(policy);
-        replacement.by(policy.clone());
+        replacement.put_in_force(policy.clone());
         drop(batch);
         self.pending_exceptions.is_read.store(true, Ordering::Release);
         warn_inert_grants(&policy);
@@ -127,7 +127,7 @@ impl Core {
     /// Takes exceptions that other nodes have changed, and removes those that other nodes have ended. The other nodes have
     /// the audit records.
     pub fn adopt_exceptions(&self, found: ReadExceptions, gone: Vec<ExceptionKey>) {
-        let replacement = self.policy.replace();
+        let replacement = self.policy.begin_replacement();
         let mut policy = Policy::clone(&replacement);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
         let mut batch = self.pending_exceptions.batch();
@@ -171,7 +171,7 @@ impl Core {
         self.pending_exceptions.is_pending.store(true, Ordering::Release);
         self.count_in_force(exceptions, |_| true);
         let policy = Arc::new(policy);
-        replacement.by(policy.clone());
+        replacement.put_in_force(policy.clone());
         drop(batch);
         self.jobs.send(DatabaseJob::WriteExceptions);
         tracing::info!(adopted, "grants, suspensions and direct ways taken over from other nodes");

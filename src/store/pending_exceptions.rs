@@ -16,9 +16,11 @@ use tokio::sync::oneshot::Sender;
 /// Changes of exceptions that are not in the file yet.
 #[derive(Default)]
 pub struct PendingExceptions {
-    /// The lock is held only while the batch is changed or taken, never while a thread waits. A thread that holds the
-    /// lock of the policy is allowed to take this lock. A thread that holds this lock must not take the lock of the
-    /// policy.
+    /// The lock is held only while the batch is changed or taken, never while a thread waits. A thread that replaces the
+    /// policy is allowed to take this lock. A thread that holds this lock must not begin to replace the policy.
+    ///
+    /// The thread that adds changes puts the changed exceptions in force before it releases the lock. The reason: the
+    /// database writer takes the batch, and then writes the exceptions that are in force.
     pub batch: Mutex<Batch>,
     /// True if the batch has changes; can be read without the lock.
     pub is_pending: AtomicBool,

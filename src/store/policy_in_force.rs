@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The policy in force.
 pub struct PolicyInForce {
     current: ArcSwap<Policy>,
+    /// The lock is held from the beginning of a replacement to its end, never across an `.await`.
     replacing: Mutex<()>,
 }
 
-/// A policy that was in force when it was read. It stays the same, even if the policy in force is replaced meanwhile.
+/// A policy that was in force when it was read. It stays the same, even if the policy in force is replaced meanwhile. A
+/// thread can read eight policies without counting references: a guard is therefore not kept longer than needed.
 pub type PolicyGuard = Guard<Arc<Policy>>;
 
 /// Right to replace the policy in force. There is one at a time.
@@ -32,7 +34,7 @@ impl PolicyInForce {
     }
 
     /// Begins to replace the policy. The new policy can be made from the former one.
-    pub fn replace(&self) -> Replacement<'_> {
+    pub fn begin_replacement(&self) -> Replacement<'_> {
         let replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         Replacement { in_force: self, former: self.current.load_full(), _replacing: replacing }
     }
@@ -49,7 +51,7 @@ impl Deref for Replacement<'_> {
 
 impl Replacement<'_> {
     /// Puts the new policy in force, and returns the former one.
-    pub fn by(self, policy: Arc<Policy>) -> Arc<Policy> {
+    pub fn put_in_force(self, policy: Arc<Policy>) -> Arc<Policy> {
         self.in_force.current.store(policy);
         self.former
     }

@@ -12,11 +12,11 @@ impl EventKinds {
 
     /// Returns the kinds of these events.
     pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
-        events.into_iter().fold(Self::NONE, |kinds, event| kinds.and(Self(1 << event.kind())))
+        events.into_iter().fold(Self::NONE, |kinds, event| kinds.union(Self(1 << event.kind())))
     }
 
     /// Returns the kinds that are in either set.
-    pub(in crate::policy) fn and(self, other: Self) -> Self {
+    pub(in crate::policy) fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 

@@ -115,7 +115,7 @@ impl Wire {
     /// Returns whether the upstream has sent no unexpected octets. Reads octets that have already arrived, without
     /// waiting.
     pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
-        self.replies.is_none_begun().await
+        self.replies.is_quiet().await
     }
 }
 
@@ -147,7 +147,7 @@ impl Replies {
     }
 
     /// Returns whether no octet of a reply has arrived. Reads octets that have already arrived, without waiting.
-    async fn is_none_begun(&mut self) -> Result<bool, RelayError> {
+    async fn is_quiet(&mut self) -> Result<bool, RelayError> {
         if !self.bytes.is_empty() || self.reader.is_inside() {
             return Ok(false);
         }

@@ -26,7 +26,7 @@ pub struct PolicyConnection<S> {
     reader: RequestReader,
     /// Name of the SMTP session of the last request.
     session: Option<Box<str>>,
-    /// Limits the time of each wait for Postfix.
+    /// Limits the time of each wait for a request, and of the sending of each answer.
     timer: Timer,
     permit: ConnectionPermit,
 }

@@ -162,6 +162,8 @@ impl PolicyService {
         connection: &mut PolicyConnection<impl Stream>,
     ) -> Decision {
         let (taken, Open { session, listed }) = self.session(name, &attributes, now).await;
+        // Perhaps the request has waited for another one.
+        let now = clock::now();
         let mut commit = None;
         let mut step = session.request(attributes, self.decided_kinds(), now);
         let (mut session, action) = loop {
@@ -172,7 +174,7 @@ impl PolicyService {
                     let _counted = self.server.metrics.limits.count_delayed(delayed.time());
                     self.server.top.add_delay(clock::now());
                     match connection.delay(delayed.time()).await {
-                        Waited::Elapsed => delayed.elapsed(),
+                        Waited::Elapsed => delayed.elapsed(self.decided_kinds()),
                         Waited::Gone => break (delayed.broken_off(true), None),
                         Waited::Stopping => break (delayed.broken_off(false), None),
                     }

@@ -20,7 +20,7 @@ pub struct Sessions {
 
 enum Entry {
     Idle(Open),
-    /// A request has taken the session. `is_awaited`: another request waits for it.
+    /// A request has taken the session. `is_awaited`: another request waits for it, or has waited.
     Taken {
         is_awaited: bool,
     },

@@ -159,7 +159,7 @@ async fn a_granted_key_never_shares() {
     let mut exceptions = (*policy.exceptions).clone();
     exceptions.grant(Grant { limit: "l".into(), owner, rate: "10.5 / 1d".into(), term });
     policy.exceptions = Arc::new(exceptions);
-    store.core.policy.replace().by(Arc::new(policy));
+    store.core.policy.begin_replacement().put_in_force(Arc::new(policy));
     for _ in 0..10 {
         assert!(is_passed(&send(&store, 1, "list@example.net").await));
     }
