@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Timer of a connection, which is set with each request or reply. The runtime's timer is moved only if the new time is
-/// earlier than its own, or when it elapses too early.
+/// Timer of a connection, which is set with each request or reply. The runtime's timer is moved only if something waits,
+/// and if the new time is earlier than its own, or when it elapses too early.
 pub struct Timer {
     sleep: Pin<Box<Sleep>>,
     until: Instant,
@@ -26,9 +26,6 @@ impl Default for Timer {
 impl Timer {
     pub fn set(&mut self, until: Instant) {
         self.until = until;
-        if until < self.sleep.deadline() {
-            self.sleep.as_mut().reset(until);
-        }
     }
 
     /// Waits for a future, for at most `timeout`. Returns `None` if the future has not ended then.
@@ -45,6 +42,9 @@ impl Timer {
 
     /// Waits until the time that was set last.
     pub async fn elapsed(&mut self) {
+        if self.until < self.sleep.deadline() {
+            self.sleep.as_mut().reset(self.until);
+        }
         loop {
             self.sleep.as_mut().await;
             if self.until <= self.sleep.deadline() {
