@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Names of the groups of a user, shared by the account and its sessions. A user without groups has no shared memory:
-/// else, the processors would contend for the one counter of references to it.
+/// Names of the groups of a user, shared by the account and its sessions. All users without groups would share the one
+/// reference counter of an empty `Arc`, and the processors would contend for it. So such a user has no `Arc`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups(Option<Arc<[Box<str>]>>);
 

@@ -1,7 +1,6 @@
 //! Counters with one label.
 
-use prometheus::IntCounter;
-use prometheus::IntCounterVec;
+use prometheus::{IntCounter, IntCounterVec};
 
 /// Counters of a metric with one label. The counters of the usual values are found without the lock of the metric, which
 /// all processors would share.

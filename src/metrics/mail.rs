@@ -6,9 +6,11 @@ use prometheus::{Error, Histogram, IntCounterVec};
 
 /// Metrics of messages and recipients.
 pub struct MailMetrics {
-    /// Mail transactions by result: delivered, refused by the upstream, or the reason why there is no message.
+    /// Mail transactions by result: delivered, passed to Postfix, refused by the upstream, or the reason why there is no
+    /// message.
     pub messages: LabelledCounters,
-    /// Recipients, by result: accepted by the upstream in a delivered message, or refused by the upstream.
+    /// Recipients, by result: accepted by the upstream in a delivered message, passed to Postfix, or refused by the
+    /// upstream.
     pub recipients: LabelledCounters,
     /// Senders as which a user may not send, by listener, part of the message, and consequence.
     pub sender_mismatches: IntCounterVec,

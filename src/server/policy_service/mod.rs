@@ -186,7 +186,7 @@ impl PolicyService {
         self.warn_of_missing_stage();
         let (records, origin) = (session.take_records(), Origin::of(&session));
         if let Some(surplus) = taken.put_back(Open { session, listed }) {
-            self.end(surplus, now).await;
+            self.end(surplus, clock::now()).await;
         }
         // Postfix gets no answer before the charges are durable.
         self.server.store.commit(commit).await;
