@@ -8,6 +8,8 @@ use crate::policy::exception::Length;
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::limit::{Action, Ladder, Rung};
 use audit::Act;
+use pending_exceptions::ExceptionKey;
+use std::sync::atomic::AtomicUsize;
 
 fn term(since: i64, until: i64) -> Term {
     Term { since: at(since), until: at(until), by: By::Administrator("root".into()), reason: "why".into() }
@@ -258,4 +260,35 @@ async fn a_lock_until_released_outlives_a_restart_and_prolongs_no_suspension() {
     assert_eq!(**of("bob"), suspension("bob", 0, 1_000));
     store.end_exceptions(at(1_000_000_000));
     assert_eq!(store.policy().exceptions.suspensions().count(), 1, "a lock does not expire");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_exception_is_in_force_before_its_batch_can_be_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open_with(&folder.path().join("state.db"), policy("10 / 1m")));
+    // With many suspensions, a change takes some time after it has changed the batch.
+    let many: Vec<_> = (0..2_000).map(|n| Arc::new(suspension(&format!("before{n}"), 0, 1_000_000))).collect();
+    store.core.suspend(&many, at(0)).await;
+    let (taking, taken) = (store.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = taken.clone();
+    // Takes batches as the database writer does.
+    let taker = std::thread::spawn(move || {
+        while count.load(Ordering::Relaxed) < 50 {
+            let batch = taking.core.pending_exceptions.take();
+            let policy = taking.core.policy();
+            for key in &batch.changed {
+                let ExceptionKey::Suspension(owner) = key else { panic!("{key:?}") };
+                assert!(policy.exceptions.suspension_of(owner).is_some(), "{owner} is not in force");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    for n in 0.. {
+        if taker.is_finished() {
+            break;
+        }
+        store.suspend(suspension(&format!("user{n}"), 1, 1_000_000)).await;
+    }
+    taker.join().unwrap();
+    assert!(taken.load(Ordering::Relaxed) >= 50);
 }
