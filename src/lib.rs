@@ -102,7 +102,8 @@
 //!   mail addresses. `store/notices/` keeps the notices that wait, so that a restart loses none.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged only when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry, and `back_off.rs` has the
-//!   pauses before a failed attempt is repeated.
+//!   pauses before a failed attempt is repeated. `timer.rs` is the timer of a connection, and `groups.rs` has the groups of
+//!   a user.
 //! * [`decisions`] makes a record of each decision, from which policy can be asked again, and gives it to those who want
 //!   it: the decision log and readers of events. `server/decision_records.rs` offers the records.
 //! * [`outcomes`] reads what became of accepted messages from a smart host's log and from reports in mails. A session

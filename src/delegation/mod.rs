@@ -9,9 +9,9 @@
 //!    driver has the [`SmtpSession`] of that name, or begins one. All policy connections of a listener share the
 //!    sessions, because Postfix closes its policy connections whenever it likes.
 //! 3. [`SmtpSession::request`] finds the events that are not decided yet, and returns a [`Step`]: a question to policy
-//!    ([`Question`]), a look-up of the user ([`UserLookup`]), a delay, or the [`Action`]. Events about which policy need
-//!    not be asked are admitted. Each event is decided once:
-//!    at the stage at which Postfix asks about it, or else at the next stage at which Postfix asks.
+//!    ([`Question`]), a look-up of the user ([`UserLookup`]), a delay, or the [`Action`]. Each event is decided once:
+//!    at the stage at which Postfix asks about it, or else at the next stage at which Postfix asks. An event that no
+//!    limit is about is admitted without a question.
 //! 4. The driver asks the store, waits for the delay and the commit, and sends the action.
 //!
 //! | Event | Decided at |

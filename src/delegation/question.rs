@@ -150,7 +150,13 @@ impl Pending {
     /// Asks policy about events, or admits them if policy need not be asked.
     fn ask(mut self, purpose: Purpose, events: Vec<Event>, facts: impl FnOnce(&Self) -> Facts, now: Timestamp) -> Step {
         if !self.decided_kinds.has_any(EventKinds::of(&events)) {
-            events.iter().for_each(|event| self.admitted(event, Vec::new()));
+            match purpose {
+                Purpose::Login => {
+                    let facts = facts(&self);
+                    self.logged_in(facts);
+                }
+                _ => events.iter().for_each(|event| self.admitted(event, Vec::new())),
+            }
             return self.advance(now);
         }
         let facts = facts(&self);
@@ -233,17 +239,12 @@ impl UserLookup {
         }
     }
 
-    /// Goes on to the question about the login, or admits it if policy need not be asked. `novelty`: properties of the
-    /// login that are new for the user.
+    /// Goes on to the question about the login. `novelty`: properties of the login that are new for the user.
     pub fn answer(mut self, novelty: Novelty, now: Timestamp) -> Step {
         self.known.novelty = novelty;
         let facts = Facts { novelty, ..self.facts() };
         let Self { mut pending, known, .. } = self;
         pending.session.known_user = known;
-        if !pending.decided_kinds.has_any(EventKinds::of([&Event::Login])) {
-            pending.logged_in(facts);
-            return pending.advance(now);
-        }
         pending.ask(Purpose::Login, vec![Event::Login], |_| facts, now)
     }
 }

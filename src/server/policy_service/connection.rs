@@ -1,7 +1,6 @@
 //! Policy connection: reads requests of Postfix, and writes the answers.
 
 use super::{Decision, PolicyService};
-use crate::clock;
 use crate::delegation::{Action, Attributes, Read, RequestError, RequestReader};
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::log_throttle::Permit;
@@ -94,14 +93,14 @@ impl<S: Stream> PolicyConnection<S> {
     }
 
     async fn answer(&mut self, service: &PolicyService, attributes: Box<Attributes>) -> std::io::Result<()> {
-        let (name, now) = (attributes.session_name(), clock::now());
+        let name = attributes.session_name();
         // A process of Postfix serves one SMTP session at a time, so the former session has ended.
         if self.session.as_ref() != Some(&name)
             && let Some(former) = self.session.replace(name.clone())
         {
-            service.end_named(&former, now).await;
+            service.end_named(&former).await;
         }
-        let Decision { action, records, origin } = service.decide(name, attributes, now, self).await;
+        let Decision { action, records, origin } = service.decide(name, attributes, self).await;
         let written = match &action {
             Some(action) => self.write(service, action).await,
             None => Err(std::io::ErrorKind::NotConnected.into()),

@@ -20,7 +20,7 @@ use crate::store::PendingCommit;
 use crate::time::Timestamp;
 use connection::{PolicyConnection, Stream, Waited};
 use prometheus::IntGauge;
-use sessions::{Open, Sessions, Taken};
+use sessions::{Open, Sessions};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl PolicyService {
             let (now, message_timeout) = (clock::now(), self.server.options.message_timeout);
             let over = self.sessions.take_if(|session| session.remembered_until(message_timeout) <= now);
             for open in over {
-                self.end(open, now).await;
+                self.end(open).await;
             }
         }
     }
@@ -97,8 +97,8 @@ impl PolicyService {
     }
 
     /// Ends a session: refunds the charges of a message that has not passed its last stage.
-    async fn end(&self, mut open: Open, now: Timestamp) {
-        open.session.end(now);
+    async fn end(&self, mut open: Open) {
+        open.session.end(clock::now());
         self.warn_of_missing_stage();
         // Nobody waits for the commit of a refund.
         let _ = deferred_charges::apply(&self.server, open.session.take_deferred_charges()).await;
@@ -117,31 +117,30 @@ impl PolicyService {
     }
 
     /// Ends the session of this name, unless another policy connection uses it at present.
-    async fn end_named(&self, name: &str, now: Timestamp) {
+    async fn end_named(&self, name: &str) {
         if let Some(open) = self.sessions.remove(name) {
-            self.end(open, now).await;
+            self.end(open).await;
         }
     }
 
-    /// Takes the session of a request. Begins a session if there is none.
-    async fn session(&self, name: Box<str>, attributes: &Attributes, now: Timestamp) -> (Taken<'_>, Open) {
-        let (taken, open) = self.sessions.take(name).await;
-        let open = match open {
+    /// Returns the session of a request. `named` is the open session of its name, if there is one. Begins a session if
+    /// there is none, or if the request is about another one.
+    async fn session(&self, named: Option<Open>, attributes: &Attributes, now: Timestamp) -> Open {
+        let open = match named {
             Some(open) if open.session.is_other_session(attributes) => {
-                self.end(open, now).await;
+                self.end(open).await;
                 None
             }
             open => open,
         };
-        let open = match (open, &attributes.user) {
+        match (open, &attributes.user) {
             (None, _) => self.begin(attributes, now),
             (Some(open), Some(user)) if open.session.user().is_none() => {
                 open.listed.logged_in(user);
                 open
             }
             (Some(open), _) => open,
-        };
-        (taken, open)
+        }
     }
 
     fn begin(&self, attributes: &Attributes, now: Timestamp) -> Open {
@@ -158,12 +157,11 @@ impl PolicyService {
         &self,
         name: Box<str>,
         attributes: Box<Attributes>,
-        now: Timestamp,
         connection: &mut PolicyConnection<impl Stream>,
     ) -> Decision {
-        let (taken, Open { session, listed }) = self.session(name, &attributes, now).await;
-        // Perhaps the request has waited for another one.
+        let (taken, named) = self.sessions.take(name).await;
         let now = clock::now();
+        let Open { session, listed } = self.session(named, &attributes, now).await;
         let mut commit = None;
         let mut step = session.request(attributes, self.decided_kinds(), now);
         let (mut session, action) = loop {
@@ -186,7 +184,7 @@ impl PolicyService {
         self.warn_of_missing_stage();
         let (records, origin) = (session.take_records(), Origin::of(&session));
         if let Some(surplus) = taken.put_back(Open { session, listed }) {
-            self.end(surplus, clock::now()).await;
+            self.end(surplus).await;
         }
         // Postfix gets no answer before the charges are durable.
         self.server.store.commit(commit).await;
