@@ -138,8 +138,9 @@ fn read() -> (Timestamp, Duration, bool) {
     (wall, after, after.saturating_sub(before) <= SAME_MOMENT)
 }
 
+/// Returns the time of the wall clock. Only the log uses it as it is.
 #[expect(clippy::disallowed_methods, reason = "this is the place")]
-fn wall() -> Timestamp {
+pub fn wall() -> Timestamp {
     let micros = match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
         Err(before) => -i64::try_from(before.duration().as_micros()).unwrap_or(i64::MAX),

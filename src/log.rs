@@ -2,24 +2,25 @@
 //! other thread waits if the reader of standard error is slow or stopped.
 
 mod json;
+mod logfmt;
 mod logged_state;
 mod queue;
 
-use json::Json;
+use crate::clock;
+use crate::time::Timestamp;
 pub use logged_state::LoggedState;
 use prometheus::IntCounter;
 pub use queue::Queue;
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::PanicHookInfo;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tracing::{Level, Metadata};
-use tracing_subscriber::Layer as _;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Format of log lines.
@@ -64,11 +65,7 @@ impl Drop for Guard {
 /// Begins logging for the whole process. Only the first call has an effect. Log lines of other crates are left out,
 /// because Weir itself logs everything that concerns the administrator.
 pub fn begin(format: Format) -> Guard {
-    let writer = Stderr { journal: is_journal(), queue: start_queue() };
-    let lines = match format {
-        Format::Logfmt => tracing_logfmt::builder().with_target(false).layer().with_writer(writer).boxed(),
-        Format::Json => tracing_subscriber::fmt::layer().json().event_format(Json::new()).with_writer(writer).boxed(),
-    };
+    let lines = Lines { format, journal: is_journal(), queue: start_queue() };
     let ours = Targets::new().with_target("weir", Level::INFO);
     // A second call in one process (tests) keeps the first logger.
     if tracing_subscriber::registry().with(lines.with_filter(ours)).try_init().is_ok() {
@@ -135,49 +132,101 @@ fn is_journal() -> bool {
     std::fs::metadata("/proc/self/fd/2").is_ok_and(|file| stream == format!("{}:{}", file.dev(), file.ino()))
 }
 
-/// Writer to standard error. For journald, the writer begins each line with the level of the line (sd-daemon(3)).
-struct Stderr {
+/// Layer that writes each event as one line.
+struct Lines {
+    format: Format,
+    /// True if journald reads standard error. Then each line begins with its level (sd-daemon(3)).
     journal: bool,
+    /// `None` if the system could not start the writer thread.
     queue: Option<Arc<Queue>>,
 }
 
-/// Writer of one line.
-struct LineWriter<'a> {
-    prefix: &'static str,
-    queue: Option<&'a Queue>,
-}
+/// Usual maximum octets of a line.
+const USUAL_LINE: usize = 512;
 
-impl<'a> MakeWriter<'a> for Stderr {
-    type Writer = LineWriter<'a>;
-
-    fn make_writer(&'a self) -> LineWriter<'a> {
-        LineWriter { prefix: "", queue: self.queue.as_deref() }
-    }
-
-    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LineWriter<'a> {
-        let prefix = match *metadata.level() {
-            _ if !self.journal => "",
-            Level::ERROR => "<3>",
-            Level::WARN => "<4>",
-            Level::INFO => "<6>",
-            Level::DEBUG | Level::TRACE => "<7>",
-        };
-        LineWriter { prefix, queue: self.queue.as_deref() }
-    }
-}
-
-/// One call of `write` gets a whole line and passes it on in one piece, so that lines of several threads do not mix.
-impl Write for LineWriter<'_> {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let whole = [self.prefix.as_bytes(), line].concat();
-        match self.queue {
-            Some(queue) => queue.push(whole),
-            None => write_line(&whole)?,
+impl Lines {
+    /// Returns the line of an event.
+    fn line(&self, event: &Event<'_>, now: Timestamp) -> String {
+        let mut line = String::with_capacity(USUAL_LINE);
+        if self.journal {
+            line.push_str(journal_prefix(*event.metadata().level()));
         }
-        Ok(line.len())
+        match self.format {
+            Format::Logfmt => logfmt::write(event, now, &mut line),
+            Format::Json => json::write(event, now, &mut line),
+        }
+        line.push('\n');
+        line
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        // As in the lines of all other programs, the time is that of the wall clock.
+        let line = self.line(event, clock::wall());
+        match &self.queue {
+            // The queue gets a copy without spare room, so that it holds no more memory than it counts.
+            Some(queue) => queue.push(line.as_bytes().to_vec()),
+            // If standard error cannot be written, the line is lost.
+            None => drop(write_line(line.as_bytes())),
+        }
+    }
+}
+
+fn journal_prefix(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// Layer that keeps the lines.
+    struct Kept(Lines, Arc<Mutex<String>>);
+
+    impl<S: Subscriber> Layer<S> for Kept {
+        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+            let line = self.0.line(event, Timestamp::from_micros(1_795_824_000_250_000));
+            self.1.lock().unwrap().push_str(&line);
+        }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    fn lines(format: Format, journal: bool) -> String {
+        let text = Arc::<Mutex<String>>::default();
+        let layer = Kept(Lines { format, journal, queue: None }, text.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let client = std::net::IpAddr::from([192, 0, 2, 7]);
+            let (absent, helo, error) = (None::<&str>, "say \"a=b\"\r\n", io::Error::other("disk full"));
+            tracing::info!(session = "s1", %client, user = Some("alice"), absent, helo, "message ended");
+            tracing::error!(size = 3_u64, left = -1, share = 0.5, whole = 2.0, is_known = true, %error, ?absent, "x");
+        });
+        let text = text.lock().unwrap();
+        text.clone()
+    }
+
+    #[test]
+    fn an_event_is_one_line_in_each_format() {
+        assert_eq!(
+            lines(Format::Logfmt, false),
+            "ts=2026-11-28T00:00:00.250000Z level=info message=\"message ended\" session=s1 client=192.0.2.7 user=alice \
+             helo=\"say \\\"a=b\\\"\\r\\n\"\n\
+             ts=2026-11-28T00:00:00.250000Z level=error message=x size=3 left=-1 share=0.5 whole=2.0 is_known=true \
+             error=\"disk full\" absent=None\n"
+        );
+        assert_eq!(
+            lines(Format::Json, false),
+            "{\"ts\":\"2026-11-28T00:00:00.250000Z\",\"level\":\"INFO\",\"message\":\"message ended\",\"session\":\"s1\",\
+             \"client\":\"192.0.2.7\",\"user\":\"alice\",\"helo\":\"say \\\"a=b\\\"\\r\\n\"}\n\
+             {\"ts\":\"2026-11-28T00:00:00.250000Z\",\"level\":\"ERROR\",\"message\":\"x\",\"size\":3,\"left\":-1,\
+             \"share\":0.5,\"whole\":2.0,\"is_known\":true,\"error\":\"disk full\",\"absent\":\"None\"}\n"
+        );
+        let prefixed = lines(Format::Logfmt, true);
+        assert!(prefixed.lines().map(|line| &line[..6]).eq(["<6>ts=", "<3>ts="]), "{prefixed}");
     }
 }

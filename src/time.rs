@@ -60,6 +60,15 @@ impl Timestamp {
         }
     }
 
+    /// Does the same as [`Self::rfc3339_exact`], but always with six digits after the point, so that the texts sort by
+    /// time: `2026-11-21T10:00:00.250000Z`.
+    pub fn rfc3339_fixed(self) -> String {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(instant) => format!("{instant:.6}"),
+            Err(_) => self.rfc3339_exact(),
+        }
+    }
+
     /// Returns the point in time `duration` later. Instead of an overflow, returns the last possible point in time.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);

@@ -4,6 +4,7 @@ use super::entry::{Entry, Kind, LeftOut, Outcome, Parsed, sender};
 use crate::time::{Timestamp, parse_duration, parse_time};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::str::Chars;
 use std::time::Duration;
 
 /// Possible names of the field that has the time of a line.
@@ -79,9 +80,26 @@ fn unescaped(value: &str) -> Cow<'_, str> {
     let mut chars = value.chars();
     let mut text = String::with_capacity(value.len());
     while let Some(c) = chars.next() {
-        text.extend(if c == '\\' { chars.next() } else { Some(c) });
+        text.extend(if c == '\\' { escaped(&mut chars) } else { Some(c) });
     }
     text.into()
+}
+
+/// Reads the rest of an escape sequence, as [`str::escape_debug`] writes it.
+fn escaped(chars: &mut Chars<'_>) -> Option<char> {
+    match chars.next()? {
+        'n' => Some('\n'),
+        'r' => Some('\r'),
+        't' => Some('\t'),
+        '0' => Some('\0'),
+        'u' => {
+            let code = chars.as_str().strip_prefix('{').and_then(|text| text.split_once('}'));
+            let Some((digits, after)) = code else { return Some('u') };
+            *chars = after.chars();
+            u32::from_str_radix(digits, 16).ok().and_then(char::from_u32)
+        }
+        other => Some(other),
+    }
 }
 
 /// Returns the time of a line from its time field.
@@ -173,4 +191,21 @@ fn refusal<'a>(fields: &Fields<'a>) -> Parsed<'a> {
         (None, _) => return Parsed::LeftOut(LeftOut::RefusedBeforeRecipient),
     };
     Parsed::Entry(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_value_is_read_as_it_was_written() {
+        for value in
+            ["say \"no\"", "a\\b c", "it's =", "\r\n\t\0", "a\u{200c}b@example.net", "\u{10fffd}}", "\u{301}a\u{9b}31m"]
+        {
+            let line = format!("to=\"{}\" result=delivered", value.escape_debug());
+            let fields: Vec<_> = logfmt(&line).collect();
+            assert_eq!(fields, [("to".into(), Cow::from(value)), ("result".into(), "delivered".into())]);
+        }
+        assert_eq!(unescaped(r"\u \u{zz}\u{41"), "u u{41");
+    }
 }
