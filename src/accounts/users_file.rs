@@ -180,7 +180,7 @@ impl Users {
 
     /// Returns the user of this name, disabled or not.
     pub fn user(&self, name: &str) -> Option<&User> {
-        match self.lines.get(*self.index.get(&name.to_lowercase())?)? {
+        match self.lines.get(*self.index.get(&*index_name(name))?)? {
             Line::User(user) => Some(user),
             Line::Other(_) => None,
         }
@@ -188,7 +188,7 @@ impl Users {
 
     /// Adds a user at the end of the file; returns false if there is already a user of this name.
     fn push(&mut self, user: User) -> bool {
-        let before = self.index.insert(user.name.to_lowercase(), self.lines.len());
+        let before = self.index.insert(index_name(&user.name).into_owned(), self.lines.len());
         if user.has_password() {
             self.with_password.push(self.lines.len());
         }
@@ -197,6 +197,14 @@ impl Users {
         }
         self.lines.push(Line::User(user));
         before.is_none()
+    }
+}
+
+/// Returns a user name in lower case, as in the index. Most names are so already, and are not copied.
+fn index_name(name: &str) -> Cow<'_, str> {
+    match name.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {
+        true => name.into(),
+        false => name.to_lowercase().into(),
     }
 }
 

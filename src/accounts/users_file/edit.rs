@@ -1,7 +1,7 @@
 //! Edits of the users file by `weir user`. Each edit locks the file, reads it, and replaces it as a whole.
 
 use super::line::{GROUP_NAMES, check_name, sorted};
-use super::{Line, ReadError, User, Users};
+use super::{Line, ReadError, User, Users, index_name};
 use crate::accounts::locked_file;
 use crate::accounts::password_hash::{self, HashError, Scheme};
 use crate::groups::Groups;
@@ -83,7 +83,7 @@ impl Users {
     ) -> Result<(), EditError> {
         let _lock = lock(path)?;
         let (mut users, _) = Self::read(path).map_err(EditError::Read)?;
-        let at = *users.index.get(&name.to_lowercase()).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
+        let at = *users.index.get(&*index_name(name)).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
         let Line::User(user) = users.lines.remove(at) else { return Err(EditError::Unknown(name.to_owned())) };
         if user.is_foreign() {
             return Err(EditError::Foreign(user.name));
