@@ -566,7 +566,7 @@ impl Dialogue {
     fn secure(&mut self) -> Result<(), String> {
         match self.step.take() {
             Some(Step::StartTls(start)) => {
-                let tls = Tls { version: "TLSv1.3".to_owned(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() };
+                let tls = Tls { version: "TLSv1.3".into(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() };
                 self.step = Some(start.established(tls, &mut self.input, self.now));
                 Ok(())
             }

@@ -1,6 +1,7 @@
 //! Answer to a request: what Postfix does with the command (access(5), SMTPD_POLICY_README).
 
 use crate::smtp::reply::Reply;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Answer to a request.
@@ -21,10 +22,10 @@ pub enum Action {
 
 impl Action {
     /// Returns the answer in the form of the protocol: `action=…`, and an empty line.
-    pub fn line(&self) -> String {
+    pub fn line(&self) -> Cow<'static, str> {
         match self {
-            Self::Dunno => "action=DUNNO\n\n".to_owned(),
-            Self::Hold(upstream) => format!("action=HOLD a limit routes this message to {upstream}\n\n"),
+            Self::Dunno => "action=DUNNO\n\n".into(),
+            Self::Hold(upstream) => format!("action=HOLD a limit routes this message to {upstream}\n\n").into(),
             // An answer is one line, and the text of a reply has no control characters.
             Self::Refuse(reply) => {
                 let texts: Vec<&str> = reply.texts().collect();
@@ -35,12 +36,12 @@ impl Action {
                     _ => *text,
                 });
                 let text: Vec<&str> = texts.first().copied().into_iter().chain(rest).collect();
-                format!("action={} {}\n\n", reply.code(), text.join(" "))
+                format!("action={} {}\n\n", reply.code(), text.join(" ")).into()
             }
-            Self::Undecided => {
-                "action=DEFER_IF_PERMIT 4.3.0 This cannot be answered now; try again later\n\n".to_owned()
+            Self::Undecided => "action=DEFER_IF_PERMIT 4.3.0 This cannot be answered now; try again later\n\n".into(),
+            Self::Unusable(reason) => {
+                format!("action=DEFER_IF_PERMIT 4.3.5 Unusable policy request: {reason}\n\n").into()
             }
-            Self::Unusable(reason) => format!("action=DEFER_IF_PERMIT 4.3.5 Unusable policy request: {reason}\n\n"),
         }
     }
 

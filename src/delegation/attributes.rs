@@ -1,6 +1,7 @@
 //! Attributes of a request that Weir uses.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// Attributes of a request. Attributes that Postfix leaves empty are absent.
@@ -11,10 +12,10 @@ pub struct Attributes {
     pub state: Option<ProtocolState>,
     /// Address of the SMTP client; `None` if Postfix does not know it.
     pub client: Option<IpAddr>,
-    pub client_port: Option<Box<str>>,
+    pub client_port: Option<NonZeroU16>,
     /// Address and port of Postfix to which the SMTP client has connected.
-    pub server_address: Option<Box<str>>,
-    pub server_port: Option<Box<str>>,
+    pub server_address: Option<IpAddr>,
+    pub server_port: Option<NonZeroU16>,
     pub helo: Option<Arc<str>>,
     /// Sender; `None` for the null sender, and before MAIL.
     pub sender: Option<Arc<str>>,
@@ -28,7 +29,17 @@ pub struct Attributes {
     pub user: Option<Arc<str>>,
     pub mechanism: Option<Arc<str>>,
     /// TLS version of the SMTP session.
-    pub tls: Option<Box<str>>,
+    pub tls: Option<Arc<str>>,
+}
+
+/// Name of an SMTP session of Postfix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SessionName {
+    /// Addresses and ports of the connection.
+    Connection { client: (IpAddr, NonZeroU16), server: (Option<IpAddr>, Option<NonZeroU16>) },
+    /// Postfix does not know the address or the port of the client, or is older than 3.0, which sends no ports. Then each
+    /// message is a session, and has the name of the message.
+    Message(Option<Box<str>>),
 }
 
 /// Stage at which Postfix asks (`protocol_state`).
@@ -67,18 +78,14 @@ impl Attributes {
         self.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
     }
 
-    /// Returns the name of the SMTP session: the addresses and ports of its connection. Postfix before 3.0 sends no
-    /// ports. Then each message is a session.
-    pub fn session_name(&self) -> Box<str> {
-        fn text(value: &Option<Box<str>>) -> &str {
-            value.as_deref().unwrap_or_default()
-        }
-        match &self.client_port {
-            Some(port) if self.client.is_some() => {
-                let (server, server_port) = (text(&self.server_address), text(&self.server_port));
-                format!("{} {port} {server} {server_port}", self.client()).into()
+    /// Returns the name of the SMTP session.
+    pub fn session_name(&self) -> SessionName {
+        match (self.client, self.client_port) {
+            (Some(client), Some(port)) => {
+                let server = (self.server_address, self.server_port);
+                SessionName::Connection { client: (client, port), server }
             }
-            _ => format!("message {}", text(&self.instance)).into(),
+            _ => SessionName::Message(self.instance.clone()),
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Message {
     /// Upstream to which a limit routes the message.
     pub route: Option<Arc<str>>,
     pub helo: Option<Arc<str>>,
-    pub tls: Option<Box<str>>,
+    pub tls: Option<Arc<str>>,
     pub mechanism: Option<Arc<str>>,
 }
 

@@ -38,7 +38,7 @@ mod request_reader;
 mod smtp_session;
 
 pub use action::Action;
-pub use attributes::{Attributes, ProtocolState};
+pub use attributes::{Attributes, ProtocolState, SessionName};
 pub use options::{LastStage, Options, Refunds};
 pub use question::{Delayed, Question, Step, UserLookup};
 pub use request_reader::{Read, RequestError, RequestReader};

@@ -45,10 +45,10 @@ impl Pending {
     pub fn logged_in(&mut self, facts: Facts) {
         let session = &mut self.session;
         session.user = facts.user.clone();
-        let name = facts.user.as_deref().unwrap_or_default().to_owned();
-        let tls = self.attributes.tls.as_deref().map(str::to_owned);
-        let origin = Box::new(LoginOrigin { facts, tls, mechanism: self.attributes.mechanism.clone() });
-        session.recorder.push(Record::LoggedIn { user: name, claimed: None, origin, is_logged: false });
+        let user = facts.user.clone().unwrap_or_default();
+        let (tls, mechanism) = (self.attributes.tls.clone(), self.attributes.mechanism.clone());
+        let origin = Box::new(LoginOrigin { facts, tls, mechanism });
+        session.recorder.push(Record::LoggedIn { user, claimed: None, origin, is_logged: false });
     }
 
     /// Takes an admitted event other than a login, with the charges that are refundable.

@@ -239,11 +239,12 @@ impl UserLookup {
         }
     }
 
-    /// Goes on to the question about the login. `novelty`: properties of the login that are new for the user.
-    pub fn answer(mut self, novelty: Novelty, now: Timestamp) -> Step {
-        self.known.novelty = novelty;
-        let facts = Facts { novelty, ..self.facts() };
+    /// Goes on to the question about the login. `facts`: those of the login. `novelty`: properties of the login that are
+    /// new for the user.
+    pub fn answer(self, facts: Facts, novelty: Novelty, now: Timestamp) -> Step {
+        let facts = Facts { novelty, ..facts };
         let Self { mut pending, known, .. } = self;
+        let known = KnownUser { novelty, ..known };
         pending.session.known_user = known;
         pending.ask(Purpose::Login, vec![Event::Login], |_| facts, now)
     }

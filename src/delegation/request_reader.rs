@@ -194,10 +194,10 @@ fn set(attributes: &mut Attributes, name: &'static str, value: &[u8]) -> Result<
             let parse = |address: &str| address.parse().map(|address: IpAddr| address.to_canonical());
             attributes.client = address.map(parse).transpose().map_err(|_| malformed())?;
         }
-        // Postfix sends 0 for a connection without a port.
-        "client_port" => attributes.client_port = given.filter(|port| *port != "0").map(Into::into),
-        "server_address" => attributes.server_address = given.map(Into::into),
-        "server_port" => attributes.server_port = given.map(Into::into),
+        // These three only name the SMTP session. Postfix sends "unknown" or 0 for a connection without a port.
+        "client_port" => attributes.client_port = given.and_then(|port| port.parse().ok()),
+        "server_address" => attributes.server_address = given.and_then(|address| address.parse().ok()),
+        "server_port" => attributes.server_port = given.and_then(|port| port.parse().ok()),
         "helo_name" => attributes.helo = given.map(Arc::from),
         "sender" => attributes.sender = given.map(Arc::from),
         "recipient" => attributes.recipient = given.map(Arc::from),
@@ -213,6 +213,7 @@ fn set(attributes: &mut Attributes, name: &'static str, value: &[u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delegation::SessionName;
 
     const START: &str = "request=smtpd_access_policy\nprotocol_state=RCPT\n";
 
@@ -239,7 +240,37 @@ mod tests {
         assert_eq!(request.client, Some("192.0.2.7".parse().unwrap()));
         assert_eq!((request.sender.as_deref(), request.recipient.as_deref()), (None, Some("c@example.net")));
         assert_eq!((request.size, request.user.as_deref()), (Some(0), Some("alice")));
-        assert_eq!(&*request.session_name(), "192.0.2.7 4711  ");
+        let client = ("192.0.2.7".parse().unwrap(), 4711.try_into().unwrap());
+        assert_eq!(request.session_name(), SessionName::Connection { client, server: (None, None) });
+    }
+
+    #[test]
+    fn sessions_with_other_addresses_or_ports_have_other_names() {
+        let name = |client, server| {
+            let text = format!("{START}client_address={client}\nserver_address={server}\n\n").replace(' ', "\n");
+            let Read::Request(request) = read(text) else { panic!() };
+            request.session_name()
+        };
+        let names = [
+            name("192.0.2.7 client_port=1", "192.0.2.1 server_port=25"),
+            name("192.0.2.8 client_port=1", "192.0.2.1 server_port=25"),
+            name("192.0.2.7 client_port=2", "192.0.2.1 server_port=25"),
+            name("192.0.2.7 client_port=1", "192.0.2.2 server_port=25"),
+            name("192.0.2.7 client_port=1", "192.0.2.1 server_port=587"),
+            name("192.0.2.7 client_port=1", "unknown"),
+        ];
+        assert_eq!(std::collections::BTreeSet::from(names).len(), 6);
+    }
+
+    #[test]
+    fn a_session_without_a_port_has_the_name_of_its_message() {
+        for port in ["", "client_port=\n", "client_port=0\n", "client_port=unknown\n", "client_port=65536\n"] {
+            let Read::Request(request) = read(format!("{START}client_address=192.0.2.7\n{port}instance=1.2.3.0\n\n"))
+            else {
+                panic!()
+            };
+            assert_eq!(request.session_name(), SessionName::Message(Some("1.2.3.0".into())), "{port:?}");
+        }
     }
 
     #[test]

@@ -16,6 +16,9 @@ use std::time::Duration;
 pub struct SmtpSession {
     pub(super) options: Arc<Options>,
     id: Arc<str>,
+    /// The session's own copy of the listener's name. Each event refers to it, so with one copy for all sessions, the
+    /// processors would wait for each other at its reference counter.
+    listener: Arc<str>,
     client: IpAddr,
     location: Location,
     /// True if policy has admitted the connection.
@@ -57,6 +60,7 @@ const MEMORY: Duration = Duration::from_secs(600);
 impl SmtpSession {
     pub fn new(options: Arc<Options>, Stranger { id, client, location }: Stranger, now: Timestamp) -> Self {
         Self {
+            listener: Arc::from(&*options.name),
             options,
             recorder: Recorder::new(id.clone()),
             id,
@@ -202,12 +206,12 @@ impl SmtpSession {
             return;
         }
         self.recorder.push(Record::Message(Delivery {
-            from: message.sender.as_deref().unwrap_or_default().to_owned(),
+            from: message.sender.unwrap_or_default(),
             asked: message.asked,
             recipients: message.recipients,
             message_id: None,
-            helo: message.helo.as_deref().map(Into::into),
-            tls: message.tls.map(String::from),
+            helo: message.helo,
+            tls: message.tls,
             mechanism: message.mechanism,
             size,
             reply: None,
@@ -222,7 +226,7 @@ impl SmtpSession {
         let message = attributes.and(self.message.as_ref());
         let KnownUser { groups, registered_network, novelty } = self.known_user.clone();
         Facts {
-            listener: Some(self.options.name.clone()),
+            listener: Some(self.listener.clone()),
             client: Some(self.client),
             location: self.location,
             tls: attributes.map(|attributes| attributes.tls.is_some()),

@@ -54,7 +54,10 @@ fn ask_policy_of(
     let mut step = session.request(attributes(request), decided, NOW);
     loop {
         step = match step {
-            Step::LookUp(lookup) => lookup.answer(Novelty::default(), NOW),
+            Step::LookUp(lookup) => {
+                let facts = lookup.facts();
+                lookup.answer(facts, Novelty::default(), NOW)
+            }
             Step::Ask(mut question) => {
                 let asked = question.asked().0.events.clone();
                 events.extend(asked.iter().map(|event| match event {

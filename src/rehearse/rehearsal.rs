@@ -368,7 +368,7 @@ impl Player<'_> {
 }
 
 fn tls() -> Tls {
-    Tls { version: "TLSv1.3".to_owned(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() }
+    Tls { version: "TLSv1.3".into(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() }
 }
 
 /// Accepts all commands in the role of the upstream.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Client {
     pub address: IpAddr,
     /// The name that the client gave in EHLO or HELO.
-    pub helo: Option<Box<str>>,
+    pub helo: Option<Arc<str>>,
     /// True if the client used EHLO, not HELO.
     pub extended: bool,
     /// Name of the user who has logged in, or the user name that a proxy in front of Weir has sent.

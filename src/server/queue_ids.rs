@@ -39,7 +39,7 @@ fn message(delivery: &Delivery, queue_id: &str, origin: &Origin<'_>, now: Timest
         message_id: delivery.message_id.as_deref().map(Into::into),
         user: user.map(Into::into),
         client,
-        sender: delivery.from.as_str().into(),
+        sender: (*delivery.from).into(),
         listener: listener.into(),
         recipients: delivery.recipients.iter().take(MAX_RECIPIENTS).map(|to| AddressHash::of(to)).collect(),
         marks: Marks::default(),

@@ -45,6 +45,7 @@ impl SessionLog<'_> {
             Record::LoggedIn { user, claimed, is_logged, .. } => {
                 let Some(Permit { suppressed }) = self.permit_if(*is_logged, "logged in") else { return };
                 let (country, asn) = self.location();
+                let user = &**user;
                 tracing::info!(session, %client, country, asn, user, claimed, suppressed, "logged in");
             }
             Record::WrongPassword { user, reason } => self.wrong_password(user.as_deref(), *reason),
@@ -319,11 +320,10 @@ impl SessionLog<'_> {
         // asks for the line of such a message. That server limits the number of these lines.
         let permit = if is_sent { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
-        let mechanism = mechanism.as_deref();
+        let (from, mechanism, helo, tls) = (&**from, mechanism.as_deref(), helo.as_deref(), tls.as_deref());
         let (country, asn) = self.location();
         let (reply, duration) = (reply.as_ref().map(Reply::code), duration.as_secs_f64());
         let (to, more_recipients) = recipient_list(recipients);
-        let helo = helo.as_deref();
         let found = if let MessageOutcome::Ambiguous(ambiguity) = outcome { Some(ambiguity.name()) } else { None };
         // The key `told` is logged only if it is false: then the client did not get the reply, and will send the
         // message again.

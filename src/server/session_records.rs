@@ -29,7 +29,7 @@ pub fn report(server: &Server, records: &[Record], origin: &RecordOrigin<'_>, is
     let now = clock::now();
     for record in records {
         if let Record::LoggedIn { origin, .. } = record {
-            let (tls, mechanism) = (origin.tls.as_deref(), origin.mechanism.as_deref());
+            let (tls, mechanism) = (origin.tls.clone(), origin.mechanism.clone());
             server.store.record_login(now, &origin.facts, tls, mechanism);
         }
     }

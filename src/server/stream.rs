@@ -100,9 +100,9 @@ impl Client {
         let stream = accepted.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         let (_, connection) = stream.get_ref();
         let version = match connection.protocol_version() {
-            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2".to_owned(),
-            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3".to_owned(),
-            other => format!("{other:?}"),
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2".into(),
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3".into(),
+            other => format!("{other:?}").into(),
         };
         let suite = connection.negotiated_cipher_suite();
         // Use the names of RFC 8446 and RFC 5289. Where RFC 8446 writes `TLS_`, rustls writes `TLS13_`.

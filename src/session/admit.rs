@@ -280,8 +280,7 @@ impl Session {
                 state.novelty = facts.novelty;
                 let tls = state.tls.as_ref().map(|tls| tls.version.clone());
                 let origin = Box::new(LoginOrigin { facts, tls, mechanism: state.mechanism.clone() });
-                let name = user.to_string();
-                state.recorder.push(Record::LoggedIn { user: name, claimed, origin, is_logged: true });
+                state.recorder.push(Record::LoggedIn { user: user.clone(), claimed, origin, is_logged: true });
                 (state.user, state.groups) = (Some(user), groups);
                 Step::Next(self)
             }

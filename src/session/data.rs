@@ -172,7 +172,7 @@ impl State {
             by: &self.options.hostname,
             extended: hello.is_some_and(|hello| hello.extended),
             utf8: self.transaction.as_ref().is_some_and(|transaction| transaction.mail.smtp_utf8),
-            tls: self.tls.as_ref().map(|tls| (tls.version.as_str(), tls.cipher.as_str())),
+            tls: self.tls.as_ref().map(|tls| (&*tls.version, tls.cipher.as_str())),
             user: self.user.as_deref(),
             id: &self.id,
             date: &now.rfc5322(),
@@ -207,7 +207,7 @@ impl State {
                 _ => self.deferred_charges.refund_unsent(charges),
             }
             self.recorder.push(Record::Message(Delivery {
-                from: mail.sender.to_string(),
+                from: mail.sender.text(),
                 asked,
                 recipients,
                 message_id,

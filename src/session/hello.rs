@@ -84,7 +84,7 @@ impl Session {
             if named.login != Attribute::Absent {
                 state.mechanism = Some("XCLIENT".into());
             }
-            named.login.map(Arc::from).put_into(&mut state.user);
+            named.login.put_into(&mut state.user);
             (state.groups, state.registered_network, state.novelty) = (Groups::default(), None, Novelty::default());
             // The route was for the former client's mail.
             state.next_route = None;

@@ -77,6 +77,6 @@ pub enum SenderMismatch {
 /// TLS version and cipher suite of a connection, as the `Received:` line shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    pub version: String,
+    pub version: Arc<str>,
     pub cipher: String,
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub enum Record {
     LoggedIn {
-        user: String,
+        user: Arc<str>,
         /// The user name that the client gave, if it differs.
         claimed: Option<String>,
         /// Origin of the login, for the login history.
@@ -90,7 +90,7 @@ pub enum Record {
 pub struct LoginOrigin {
     pub facts: Facts,
     /// TLS version.
-    pub tls: Option<String>,
+    pub tls: Option<Arc<str>>,
     pub mechanism: Option<Arc<str>>,
 }
 
@@ -169,7 +169,8 @@ impl Record {
 /// A message, delivered or not.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    pub from: String,
+    /// Sender; empty for the null sender.
+    pub from: Arc<str>,
     /// Number of recipients about which the session asked policy or the upstream.
     pub asked: usize,
     /// The recipients that were accepted.
@@ -177,9 +178,9 @@ pub struct Delivery {
     /// The message's `Message-ID`, if it has arrived: without control characters, and with a maximum length.
     pub message_id: Option<String>,
     /// Name that the client gave with EHLO or HELO.
-    pub helo: Option<Box<str>>,
+    pub helo: Option<Arc<str>>,
     /// TLS version.
-    pub tls: Option<String>,
+    pub tls: Option<Arc<str>>,
     /// Mechanism of the login.
     pub mechanism: Option<Arc<str>>,
     /// Size in octets.

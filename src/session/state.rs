@@ -27,6 +27,9 @@ use std::sync::Arc;
 pub(super) struct State {
     pub options: Arc<Options>,
     pub id: Arc<str>,
+    /// The session's own copy of the listener's name. Each event refers to it, so with one copy for all sessions, the
+    /// processors would wait for each other at its reference counter.
+    listener: Arc<str>,
     /// Address that the connection comes from.
     pub peer: IpAddr,
     /// Address of the client: `peer`, unless a proxy named another address with XCLIENT.
@@ -36,7 +39,7 @@ pub(super) struct State {
     /// Location of the client, with the address for which it was looked up.
     pub location: Option<(IpAddr, Location)>,
     /// The client's HELO name, as a proxy gave it with XCLIENT.
-    pub helo: Option<Box<str>>,
+    pub helo: Option<Arc<str>>,
     pub tls: Option<Tls>,
     pub hello: Option<Hello>,
     /// Extensions that the upstream offers, as last known.
@@ -101,6 +104,7 @@ pub(super) enum Challenge {
 impl State {
     pub fn new(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Self {
         Self {
+            listener: Arc::from(&*options.name),
             options,
             recorder: Recorder::new(id.clone()),
             id,
@@ -238,13 +242,13 @@ impl State {
     /// instead of the transaction's MAIL.
     pub fn facts(&self, mail: Option<&Mail>) -> Facts {
         let mail = mail.or(self.transaction.as_ref().map(|transaction| &transaction.mail));
-        let helo = self.hello.as_ref().map(|hello| &*hello.name).or(self.helo.as_deref());
+        let helo = self.hello.as_ref().map(|hello| &hello.name).or(self.helo.as_ref());
         Facts {
-            listener: Some(self.options.name.clone()),
+            listener: Some(self.listener.clone()),
             client: Some(self.client),
             location: self.location(),
             tls: Some(self.tls.is_some()),
-            helo: helo.map(Arc::from),
+            helo: helo.cloned(),
             user: self.user.clone(),
             authenticated: self.user.is_some(),
             has_account: self.user.is_some(),

@@ -5,6 +5,7 @@ use super::envelope::{Mail, Rcpt};
 use super::reply::Reply;
 use super::sasl::InitialResponse;
 use super::xclient::Xclient;
+use std::sync::Arc;
 
 /// A client's command, with checked arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub struct Hello {
     pub extended: bool,
     /// The host name that the client gave: printable, without spaces, and without parentheses, which could end a
     /// comment in a header.
-    pub name: Box<str>,
+    pub name: Arc<str>,
 }
 
 /// Arguments of BDAT, which announces a piece of a message (RFC 3030 §2).

@@ -4,6 +4,7 @@ use super::address::is_host_name;
 use super::reply::Reply;
 use super::sasl::is_user_name;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Attributes of a client in one XCLIENT command. A proxy can send several such commands with different attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,9 +12,9 @@ pub struct Xclient {
     /// ADDR: IP address of the client.
     pub address: Attribute<IpAddr>,
     /// HELO: name that the client gave in EHLO or HELO.
-    pub helo: Attribute<Box<str>>,
+    pub helo: Attribute<Arc<str>>,
     /// LOGIN: user name of the client, whose password the proxy has checked.
-    pub login: Attribute<Box<str>>,
+    pub login: Attribute<Arc<str>>,
 }
 
 /// Value of an attribute.
@@ -28,14 +29,6 @@ pub enum Attribute<T> {
 }
 
 impl<T> Attribute<T> {
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Attribute<U> {
-        match self {
-            Self::Absent => Attribute::Absent,
-            Self::Unknown => Attribute::Unknown,
-            Self::Known(value) => Attribute::Known(change(value)),
-        }
-    }
-
     /// Replaces the value of an earlier command, unless this command does not contain the attribute.
     pub fn put_into(self, value_before: &mut Option<T>) {
         match self {

@@ -14,6 +14,7 @@ use crate::policy::budgets::{Budget, Change, KeyRef, Loaded};
 use crate::time::Timestamp;
 use shard::Shard;
 use slot::{Slot, Stage};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,8 +65,11 @@ pub const SHARDS: usize = 256;
 /// difference means that the wall clock was set back.
 const MAX_REORDERING: Duration = Duration::from_secs(10);
 
+/// Number of budgets up to which a transaction locks their shards without allocating memory.
+const USUAL_KEYS: usize = 8;
+
 /// The shards that a transaction has locked, each with its index.
-struct LockedShards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
+struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); USUAL_KEYS]>);
 
 impl LockedShards<'_> {
     fn shard(&mut self, hashed_key: HashedKeyRef<'_>) -> Option<&mut Shard> {
@@ -286,7 +290,8 @@ impl BudgetCache {
     }
 
     fn lock_shards(&self, hashed_keys: &[HashedKeyRef<'_>]) -> LockedShards<'_> {
-        let mut indices: Vec<usize> = hashed_keys.iter().map(|hashed_key| shard_of(hashed_key.order)).collect();
+        let mut indices: SmallVec<[usize; USUAL_KEYS]> =
+            hashed_keys.iter().map(|hashed_key| shard_of(hashed_key.order)).collect();
         indices.sort_unstable();
         indices.dedup();
         LockedShards(indices.into_iter().map(|index| (index, self.lock(index))).collect())

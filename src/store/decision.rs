@@ -24,7 +24,7 @@ pub struct Decision<'a> {
     created: Vec<NewBudget<'a>>,
     /// Slots that the session got. The transaction must not drop them, because dropping slots takes locks that are held
     /// while it runs.
-    pub slots: SessionSlots,
+    pub slots: Option<SessionSlots>,
 }
 
 impl<'a> Decision<'a> {
@@ -36,7 +36,7 @@ impl<'a> Decision<'a> {
         counters: &'a mut SessionCounters,
     ) -> Self {
         let saved = core.shared.is_some().then(|| counters.clone());
-        Self { core, policy, asked, plan, counters, saved, created: Vec::new(), slots: SessionSlots::none(core) }
+        Self { core, policy, asked, plan, counters, saved, created: Vec::new(), slots: None }
     }
 }
 
@@ -51,7 +51,9 @@ impl Transaction for Decision<'_> {
         core.new_budgets.give_back(unknown.iter().filter(|unknown| !loaded.has(unknown.index)));
         unknown.retain(|unknown| loaded.has(unknown.index));
         self.created = unknown;
-        self.slots.own(verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)));
+        debug_assert!(self.slots.is_none(), "dropping slots here would take locks that are held");
+        let held = verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)).collect();
+        self.slots = SessionSlots::of(core, held);
         Ok(verdicts)
     }
 
@@ -61,7 +63,7 @@ impl Transaction for Decision<'_> {
         }
         self.core.new_budgets.give_back(self.created.iter());
         self.created.clear();
-        self.slots = SessionSlots::none(self.core);
+        self.slots = None;
     }
 
     fn can_be_refused(&self) -> bool {

@@ -11,6 +11,7 @@ use super::login_history::{LoginKey, LoginRow, MAX_ROWS_PER_USER, Origin};
 use crate::policy::request::{Facts, Novelty};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time that a login waits for its user's history. After this time, the novelty of the login is unknown.
@@ -18,13 +19,13 @@ const READ_TIMEOUT: Duration = COMMIT_TIMEOUT;
 
 impl Store {
     /// Remembers a successful login. Does not wait for the state file.
-    pub fn record_login(&self, now: Timestamp, facts: &Facts, tls: Option<&str>, mechanism: Option<&str>) {
+    pub fn record_login(&self, now: Timestamp, facts: &Facts, tls: Option<Arc<str>>, mechanism: Option<Arc<str>>) {
         let policy = self.core.policy();
         if !policy.login_history.keep.is_zero()
             && let Some(origin) = Origin::of(facts, &policy.normalizer)
         {
             let row = LoginRow::of(&origin, now, tls, mechanism);
-            self.core.logins.record(&origin, row);
+            self.core.logins.record(origin.key, row);
         }
     }
 

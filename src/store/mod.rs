@@ -184,7 +184,7 @@ impl Store {
             let plan = Plan::with_shared(&policy, asked, now, Some(&shared));
             if plan.keys().len() == 0 {
                 let verdicts = policy::decide(&policy, now, asked, &plan, &mut Loaded::default(), counters);
-                break (verdicts, SessionSlots::none(&self.core), None);
+                break (verdicts, None, None);
             }
             let mut decision = Decision::new(&self.core, &policy, asked, &plan, counters);
             match self.change(now, plan.keys(), &mut decision).await? {
@@ -193,7 +193,7 @@ impl Store {
             }
         };
         let verdicts = self.apply_suspensions(verdicts, now).await?;
-        Ok(Decided { verdicts, slots: Some(slots).filter(|slots| !slots.is_empty()), commit })
+        Ok(Decided { verdicts, slots, commit })
     }
 
     /// Commits charges, if there are any: waits until they are durable, or until the store gives up because the disk is

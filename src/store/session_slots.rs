@@ -16,17 +16,9 @@ pub struct SessionSlots {
 }
 
 impl SessionSlots {
-    pub(super) fn none(core: &Arc<Core>) -> Self {
-        Self { core: core.clone(), keys: Vec::new() }
-    }
-
-    /// Adds slots that the volatile budgets of these keys have already counted.
-    pub(super) fn own(&mut self, keys: impl Iterator<Item = Key>) {
-        self.keys.extend(keys);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+    /// Returns the slots that the volatile budgets of these keys have already counted; `None` if there are no keys.
+    pub(super) fn of(core: &Arc<Core>, keys: Vec<Key>) -> Option<Self> {
+        (!keys.is_empty()).then(|| Self { core: core.clone(), keys })
     }
 }
 

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Maximum octets of a network as text: `255.255.255.255/32`, and eight groups of four digits with `/128`.
+const MAX_V4: usize = 18;
+const MAX_V6: usize = 43;
+
 /// Widths of client networks: the number of leading bits of an address that distinguish clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Widths {
@@ -40,7 +44,7 @@ impl Widths {
 
     /// Returns the network of a client as text.
     pub fn network(self, client: IpAddr) -> String {
-        let mut text = String::new();
+        let mut text = String::with_capacity(if client.is_ipv4() { MAX_V4 } else { MAX_V6 });
         // Writing to memory does not fail.
         let _ = self.write(client, &mut text);
         text

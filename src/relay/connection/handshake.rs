@@ -9,6 +9,7 @@ use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A handshake: greeting, EHLO, STARTTLS and a second EHLO. With implicit TLS, the greeting and EHLO are sent within
 /// TLS.
@@ -19,7 +20,7 @@ pub struct Handshake {
     /// The client that the handshake has still to announce by XCLIENT.
     client: Option<Client>,
     /// The client's name, for the EHLO after XCLIENT.
-    client_helo: Option<Box<str>>,
+    client_helo: Option<Arc<str>>,
     secured: bool,
     /// The reason why the connection has no TLS, if it continues without TLS.
     no_tls: NoTlsReason,

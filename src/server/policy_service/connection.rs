@@ -1,7 +1,7 @@
 //! Policy connection: reads requests of Postfix, and writes the answers.
 
 use super::{Decision, PolicyService};
-use crate::delegation::{Action, Attributes, Read, RequestError, RequestReader};
+use crate::delegation::{Action, Attributes, Read, RequestError, RequestReader, SessionName};
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::log_throttle::Permit;
 use crate::timer::Timer;
@@ -24,7 +24,7 @@ pub struct PolicyConnection<S> {
     used: usize,
     reader: RequestReader,
     /// Name of the SMTP session of the last request.
-    session: Option<Box<str>>,
+    session: Option<SessionName>,
     /// Limits the time of each wait for a request, and of the sending of each answer.
     timer: Timer,
     permit: ConnectionPermit,

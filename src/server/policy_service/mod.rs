@@ -10,7 +10,7 @@ use super::session_id::session_id;
 use super::session_records::{self, RecordOrigin};
 use super::{deferred_charges, policy_decision};
 use crate::clock;
-use crate::delegation::{Action, Attributes, Options, Question, SmtpSession, Step, Stranger, UserLookup};
+use crate::delegation::{Action, Attributes, Options, Question, SessionName, SmtpSession, Step, Stranger, UserLookup};
 use crate::groups::Groups;
 use crate::policy::request::{EventKinds, Location};
 use crate::server::connection_limits::ConnectionPermit;
@@ -117,7 +117,7 @@ impl PolicyService {
     }
 
     /// Ends the session of this name, unless another policy connection uses it at present.
-    async fn end_named(&self, name: &str) {
+    async fn end_named(&self, name: &SessionName) {
         if let Some(open) = self.sessions.remove(name) {
             self.end(open).await;
         }
@@ -155,7 +155,7 @@ impl PolicyService {
     /// Decides on a request, and waits for the delay of its answer.
     async fn decide(
         &self,
-        name: Box<str>,
+        name: SessionName,
         attributes: Box<Attributes>,
         connection: &mut PolicyConnection<impl Stream>,
     ) -> Decision {
@@ -200,8 +200,9 @@ impl PolicyService {
         let registered = login_network::registered_network(&self.server, client, &user, Some(&groups)).await;
         lookup.set(groups, registered);
         let now = clock::now();
-        let novelty = self.server.store.novelty(now, &lookup.facts()).await;
-        lookup.answer(novelty, now)
+        let facts = lookup.facts();
+        let novelty = self.server.store.novelty(now, &facts).await;
+        lookup.answer(facts, novelty, now)
     }
 
     /// Returns the kinds of events about which policy has to be asked.

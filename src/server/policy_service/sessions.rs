@@ -1,6 +1,6 @@
 //! SMTP sessions of Postfix, by their names. A request takes its session out, and puts it back after the decision.
 
-use crate::delegation::SmtpSession;
+use crate::delegation::{SessionName, SmtpSession};
 use crate::server::open_sessions::ListedSession;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ const MAX_SESSIONS: usize = 20_000;
 /// Sessions of a listener. The lock is held to take, put back or remove sessions, and never across an `await`.
 #[derive(Default)]
 pub struct Sessions {
-    entries: Mutex<HashMap<Box<str>, Entry>>,
+    entries: Mutex<HashMap<SessionName, Entry>>,
     /// Signals that a session for which a request waits was put back or removed.
     returned: Notify,
 }
@@ -42,13 +42,13 @@ pub struct Open {
 /// it forever.
 pub struct Taken<'a> {
     sessions: &'a Sessions,
-    name: Option<Box<str>>,
+    name: Option<SessionName>,
 }
 
 impl Sessions {
     /// Takes the session of this name; `None` if there is none. Waits while another request has taken it: Postfix
     /// repeats a request on a new connection if the answer is late.
-    pub async fn take(&self, name: Box<str>) -> (Taken<'_>, Option<Open>) {
+    pub async fn take(&self, name: SessionName) -> (Taken<'_>, Option<Open>) {
         loop {
             let returned = match self.try_take(&name) {
                 Ok(open) => return (Taken { sessions: self, name: Some(name) }, open),
@@ -59,10 +59,10 @@ impl Sessions {
     }
 
     /// Takes the session of this name. If another request has taken it, returns the signal to wait for.
-    fn try_take(&self, name: &str) -> Result<Option<Open>, Notified<'_>> {
+    fn try_take(&self, name: &SessionName) -> Result<Option<Open>, Notified<'_>> {
         let mut entries = self.lock();
         let Some(entry) = entries.get_mut(name) else {
-            entries.insert(name.into(), Entry::Taken { is_awaited: false });
+            entries.insert(name.clone(), Entry::Taken { is_awaited: false });
             return Ok(None);
         };
         if let Entry::Taken { is_awaited } = entry {
@@ -73,7 +73,7 @@ impl Sessions {
     }
 
     /// Removes the session of this name, unless a request has taken it.
-    pub fn remove(&self, name: &str) -> Option<Open> {
+    pub fn remove(&self, name: &SessionName) -> Option<Open> {
         let mut entries = self.lock();
         let (name, entry) = entries.remove_entry(name)?;
         if let Entry::Idle(open) = entry {
@@ -98,7 +98,7 @@ impl Sessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionName, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,7 +126,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Removes the idle session that was used least recently if there are more than [`MAX_SESSIONS`].
-fn surplus(entries: &mut HashMap<Box<str>, Entry>) -> Option<Open> {
+fn surplus(entries: &mut HashMap<SessionName, Entry>) -> Option<Open> {
     if entries.len() <= MAX_SESSIONS {
         return None;
     }

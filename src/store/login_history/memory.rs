@@ -64,13 +64,13 @@ pub struct ReadBegun(u64);
 
 impl LoginMemory {
     /// Remembers a login, and queues it for the writer.
-    pub fn record(&self, origin: &Origin, row: LoginRow) {
+    pub fn record(&self, key: LoginKey, row: LoginRow) {
         let mut inner = self.lock();
         inner.latest = inner.latest.max(Some(row.last));
-        if let Some(entry) = inner.known.get_mut(&origin.key.user) {
-            entry.origins.add(&self.hasher, &origin.key, &row);
+        if let Some(entry) = inner.known.get_mut(&key.user) {
+            entry.origins.add(&self.hasher, &key, &row);
         }
-        inner.queue(origin.key.clone(), row);
+        inner.queue(key, row);
     }
 
     /// Returns the novelty of a login, if the user's known origins are in memory.

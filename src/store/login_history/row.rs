@@ -86,14 +86,14 @@ pub fn name(helo: &str) -> Arc<str> {
 
 impl LoginRow {
     /// Returns a row with one login.
-    pub fn of(origin: &Origin, now: Timestamp, tls: Option<&str>, mechanism: Option<&str>) -> Self {
+    pub fn of(origin: &Origin, now: Timestamp, tls: Option<Arc<str>>, mechanism: Option<Arc<str>>) -> Self {
         Self {
             first: now,
             last: now,
             logins: 1,
             country: origin.country.clone(),
-            tls: tls.map(Arc::from),
-            mechanism: mechanism.map(Arc::from),
+            tls,
+            mechanism,
             helo: origin.helo.iter().cloned().collect(),
         }
     }
@@ -150,7 +150,8 @@ mod tests {
     fn merged_rows_count_all_logins_in_any_order() {
         let row = |second, name: &str| {
             let origin = Origin::of(&facts("192.0.2.7", name), &AddressNormalizer::default()).unwrap();
-            LoginRow::of(&origin, at(second), Some("TLSv1.3").filter(|_| second > 1), Some("PLAIN"))
+            let tls = (second > 1).then(|| "TLSv1.3".into());
+            LoginRow::of(&origin, at(second), tls, Some("PLAIN".into()))
         };
         let mut all = row(2, "b");
         for (second, name) in [(6, "e"), (1, "a"), (3, "c"), (4, "d"), (5, "b")] {

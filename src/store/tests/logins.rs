@@ -34,7 +34,7 @@ fn login(user: &str, client: &str, helo: &str) -> Facts {
 }
 
 fn record(store: &Store, second: i64, facts: &Facts) {
-    store.record_login(at(second), facts, Some("TLSv1.3"), Some("PLAIN"));
+    store.record_login(at(second), facts, Some("TLSv1.3".into()), Some("PLAIN".into()));
 }
 
 #[tokio::test]
