@@ -65,7 +65,7 @@ impl Drop for Guard {
 /// Begins logging for the whole process. Only the first call has an effect. Log lines of other crates are left out,
 /// because Weir itself logs everything that concerns the administrator.
 pub fn begin(format: Format) -> Guard {
-    let lines = Lines { format, journal: is_journal(), queue: start_queue() };
+    let lines = Lines { format, is_journal: is_journal(), queue: start_queue() };
     let ours = Targets::new().with_target("weir", Level::INFO);
     // A second call in one process (tests) keeps the first logger.
     if tracing_subscriber::registry().with(lines.with_filter(ours)).try_init().is_ok() {
@@ -136,7 +136,7 @@ fn is_journal() -> bool {
 struct Lines {
     format: Format,
     /// True if journald reads standard error. Then each line begins with its level (sd-daemon(3)).
-    journal: bool,
+    is_journal: bool,
     /// `None` if the system could not start the writer thread.
     queue: Option<Arc<Queue>>,
 }
@@ -148,7 +148,7 @@ impl Lines {
     /// Returns the line of an event.
     fn line(&self, event: &Event<'_>, now: Timestamp) -> String {
         let mut line = String::with_capacity(USUAL_LINE);
-        if self.journal {
+        if self.is_journal {
             line.push_str(journal_prefix(*event.metadata().level()));
         }
         match self.format {
@@ -197,9 +197,9 @@ mod tests {
         }
     }
 
-    fn lines(format: Format, journal: bool) -> String {
+    fn lines(format: Format, is_journal: bool) -> String {
         let text = Arc::<Mutex<String>>::default();
-        let layer = Kept(Lines { format, journal, queue: None }, text.clone());
+        let layer = Kept(Lines { format, is_journal, queue: None }, text.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let client = std::net::IpAddr::from([192, 0, 2, 7]);
             let (absent, helo, error) = (None::<&str>, "say \"a=b\"\r\n", io::Error::other("disk full"));

@@ -200,7 +200,7 @@ impl Users {
     }
 }
 
-/// Returns a user name in lower case, as in the index. Most names are so already, and are not copied.
+/// Returns a user name in lower case, as in the index. A name that is in lower case already is not copied.
 fn index_name(name: &str) -> Cow<'_, str> {
     match name.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {
         true => name.into(),
