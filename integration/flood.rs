@@ -89,7 +89,7 @@ fn parallel_sessions_get_exactly_the_count_of_the_formula_also_after_kill_9() {
     });
     let took = now() - began;
     assert_eq!(accepted, admitted_by_formula(400, took).0);
-    assert_eq!(weir.metric("weir_recipients_total{result=\"accepted\"}"), 0.0, "no message was sent");
+    assert_eq!(weir.metric("weir_recipients_total{result=\"delivered\"}"), 0.0, "no message was sent");
 
     let refusal = Client::logged_in(weir.address("s"), "alice").ask("MAIL FROM:<alice@example.org>");
     assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients used, 100 more per day; try again in "), "{refusal}");

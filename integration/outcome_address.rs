@@ -72,12 +72,6 @@ fn level(site: &Site, limit: &str, user: &str) -> i64 {
     site.dump().iter().find(is_of).map_or(0, |row| row["level"].as_f64().unwrap().round() as i64)
 }
 
-/// Waits until Weir has counted this number of messages with this result: it counts them after the reply.
-fn wait_for_messages(weir: &Process, result: &str, number: f64) {
-    let metric = format!("weir_messages_total{{result=\"{result}\"}}");
-    wait_for(&metric, || (weir.metric(&metric) == number).then_some(()));
-}
-
 /// Sends a mail to the report address after EHLO, by DATA; returns the reply.
 fn report(client: &mut Client, mail: &str) -> String {
     client.say("MAIL FROM:<>", "250");
@@ -101,7 +95,7 @@ fn a_complaint_from_a_stranger_counts_for_the_sender_at_each_listener() {
     let reply = client.ask("MAIL FROM:<alice@example.org>");
     assert!(reply.contains("suspended"), "{reply}");
     assert_eq!(weir.metric("weir_outcomes_total{kind=\"complained\"}"), 2.0);
-    wait_for_messages(&weir, "report", 2.0);
+    weir.wait_for_metric("weir_messages_total{result=\"report\"}", 2.0);
     assert_eq!(upstream.acknowledged().len(), 1, "no report reaches the upstream");
 }
 
@@ -137,7 +131,7 @@ fn bounces_of_a_postfix_count_for_the_user_who_sent_the_message() {
         client.say(&format!("Message-ID: <{user}@example.org>\r\n\r\nhello\r\n."), "250");
     }
     // The bounce and its copy for alice, and the copy alone for bob, whose bounce goes to his mailbox.
-    wait_for_messages(&weir, "report", 3.0);
+    weir.wait_for_metric("weir_messages_total{result=\"report\"}", 3.0);
     assert_eq!((level(&site, "bounces", "alice"), level(&site, "bounces", "bob")), (2, 1));
     assert_eq!(weir.metric("weir_outcomes_total{kind=\"bounced\"}"), 3.0);
     assert_eq!(weir.metric("weir_outcomes_repeated_total"), 2.0);
@@ -185,7 +179,7 @@ fn bounces_of_an_exim_count_for_the_user_who_sent_the_message() {
         .build();
     let weir = site.start();
     send(&weir, "alice", &["a@gone.example", "b@gone.example", "c@good.example"]);
-    wait_for_messages(&weir, "report", 1.0);
+    weir.wait_for_metric("weir_messages_total{result=\"report\"}", 1.0);
     assert_eq!(level(&site, "bounces", "alice"), 2);
     assert_eq!(weir.metric("weir_outcomes_total{kind=\"bounced\"}"), 2.0);
 }
@@ -289,7 +283,7 @@ fn a_mail_that_tells_no_outcome_of_a_known_message_counts_nothing() {
         assert!(got.starts_with(reply), "{mail}: {got}");
     }
     assert_eq!(weir.metric("weir_outcomes_unknown_total{kind=\"complained\"}"), 3.0);
-    wait_for_messages(&weir, "no-report", 3.0);
+    weir.wait_for_metric("weir_messages_total{result=\"no-report\"}", 3.0);
     assert_eq!(level(&site, "complaints", "alice"), 0);
     // The administrator has received the complaint from a known sender.
     let found = site.run(&["outcomes", "report"], &nameless);
@@ -401,7 +395,7 @@ fn a_report_that_cannot_be_stored_is_deferred_and_counts_later() {
     let mail = complaint("carol@example.net", "4A8D2280F15");
     let reply = report(&mut client, &mail);
     assert!(reply.starts_with("451 4.3.0 The report cannot be counted now"), "{reply}");
-    wait_for_messages(&weir, "undecided", 1.0);
+    weir.wait_for_metric("weir_messages_total{result=\"undecided\"}", 1.0);
     weir.logged("report not counted");
     file.execute_batch("ALTER TABLE lost RENAME TO sent").unwrap();
     // Another process writes for a long time.

@@ -45,10 +45,6 @@ fn reload(site: &Site) -> Outcome {
     site.run(&["reload"], "")
 }
 
-fn wait_for_metric(weir: &Process, name: &str, least: f64) {
-    wait_for(name, || (weir.metric(name) >= least).then_some(()));
-}
-
 /// Changes `from` to `to` in the configuration. Waits until Weir has read the file again and counted this reload in
 /// `metric` ([`TAKEN`] or [`REFUSED`]).
 fn take(way: Way, site: &Site, weir: &Process, (from, to): (&str, &str), metric: &str) {
@@ -59,7 +55,7 @@ fn take(way: Way, site: &Site, weir: &Process, (from, to): (&str, &str), metric:
         Way::File => {}
         Way::Command => assert_eq!(reload(site).code, Some(if metric == TAKEN { 0 } else { 78 })),
     }
-    wait_for_metric(weir, metric, before + 1.0);
+    weir.wait_for_metric(metric, before + 1.0);
 }
 
 fn begin(weir: &Process) -> Client {
@@ -117,7 +113,7 @@ fn a_bad_file_changes_nothing_however_the_reload_is_triggered() {
 fn a_reload_on_command_runs_without_a_changed_file() {
     let (_upstream, site, weir) = running(TEN);
     weir.signal(Signal::HUP);
-    wait_for_metric(&weir, TAKEN, 1.0);
+    weir.wait_for_metric(TAKEN, 1.0);
     let Outcome { code, out, err } = reload(&site);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.ends_with("weir.toml: read again: 1 limit\n"), "{out}");
@@ -168,7 +164,7 @@ fn a_bad_file_is_read_again_until_it_is_valid() {
     let good = config(&site).replace("20 / 1x", "20 / 1d");
     std::fs::write(site.path("weir.toml"), good).unwrap();
     std::fs::File::options().write(true).open(site.path("weir.toml")).unwrap().set_modified(modified).unwrap();
-    wait_for_metric(&weir, TAKEN, 1.0);
+    weir.wait_for_metric(TAKEN, 1.0);
     assert_eq!(weir.metric(GOOD), 1.0);
 }
 

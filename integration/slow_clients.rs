@@ -59,7 +59,7 @@ fn a_message_below_the_minimum_rate_is_ended() {
         assert!(client.is_closed());
         none_left(&weir);
     }
-    assert_eq!(weir.metric("weir_messages_total{result=\"too-slow\"}"), 2.0);
+    weir.wait_for_metric("weir_messages_total{result=\"too-slow\"}", 2.0);
     // The message of a client that is fast enough is accepted.
     Client::connect(weir.address("s")).send_message();
     assert_eq!(upstream.acknowledged().len(), 1);

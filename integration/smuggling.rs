@@ -108,7 +108,7 @@ fn no_message_continues_the_received_line() {
         }
     }
     // Weir has counted each of the ten refused messages once, and the session can still send messages.
-    assert_eq!(weir.metric("weir_messages_total{result=\"continuation\"}"), 10.0);
+    weir.wait_for_metric("weir_messages_total{result=\"continuation\"}", 10.0);
     for text in ["\r\n body\r\n.", "hello\r\n there\r\n."] {
         client.begin_transaction();
         client.say("DATA", "354");

@@ -189,5 +189,5 @@ fn a_connection_that_died_in_the_pool_fails_no_message() {
         upstream.fail(None);
     }
     assert_eq!(upstream.acknowledged().len(), 18);
-    assert_eq!(weir.metric("weir_messages_total{result=\"delivered\"}"), 18.0);
+    weir.wait_for_metric("weir_messages_total{result=\"delivered\"}", 18.0);
 }

@@ -121,6 +121,11 @@ impl Process {
         line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     }
 
+    /// Waits until a metric, named as in [`Self::metric`], has this value: Weir counts a message after its reply.
+    pub fn wait_for_metric(&self, name: &str, value: f64) {
+        super::wait_for(&format!("{name} {value}"), || (self.metric(name) == value).then_some(()));
+    }
+
     /// Returns the metric `weir_upstream_NAME` of an upstream.
     pub fn upstream_metric(&self, name: &str, upstream: &str) -> f64 {
         self.metric(&format!("weir_upstream_{name}{{upstream=\"{upstream}\"}}"))

@@ -159,8 +159,7 @@ fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Send
             }
         }
     }
-    let delivered = "weir_messages_total{result=\"delivered\"}";
-    assert_eq!(weir.metric(delivered), 2.0 * messages.len() as f64);
+    weir.wait_for_metric("weir_messages_total{result=\"delivered\"}", 2.0 * messages.len() as f64);
     let line = weir.logged("result=delivered");
     for part in [
         "user=alice",
