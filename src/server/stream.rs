@@ -37,7 +37,7 @@ pub enum Read {
 }
 
 /// Number of octets of commands to read at once. `MAX_READ` is enough for a batch of a few hundred commands. While a
-/// client is silent, its buffer has only `FIRST_READ` octets.
+/// client is silent or sends little, its buffer has only `FIRST_READ` octets.
 const FIRST_READ: usize = 512;
 pub const MAX_READ: usize = 16 * 1024;
 
@@ -65,8 +65,9 @@ impl Client {
             None => return Read::TimedOut,
         }
         while input.unused().len() < max {
-            // Poll once for octets that have arrived already, so that pipelined commands form one batch.
-            let space = input.space(max);
+            // Poll once for octets that have arrived already, so that pipelined commands form one batch. The buffer
+            // doubles while they fill it: most clients never need all of it, and keep what they have.
+            let space = input.space(input.unused().len().clamp(FIRST_READ, max));
             let mut read = pin!(self.stream.read_once(space));
             let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
             if !matches!(more, Poll::Ready(Ok(1..))) {

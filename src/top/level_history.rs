@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of series. Each has [`Span::samples`] of 12 octets for each span, so all have at most 7 MB.
+/// Maximum number of series. Each has at most [`Span::samples`] of 12 octets for each span, so all have at most 7 MB.
 pub const MAX_SERIES: usize = 900;
 
 /// Maximum length in octets of an owner's name. Owners with longer names have no history.
@@ -182,7 +182,7 @@ impl Series {
 
 impl Samples {
     fn new(span: Span) -> Self {
-        Self { span, samples: VecDeque::with_capacity(span.samples()) }
+        Self { span, samples: VecDeque::new() }
     }
 
     fn add(&mut self, level: &Level, now: Timestamp) {
@@ -196,6 +196,11 @@ impl Samples {
         }
         if self.samples.len() >= self.span.samples() {
             self.samples.pop_front();
+        }
+        if self.samples.len() == self.samples.capacity() {
+            // Most senders are top senders only for a short time. A series gets memory for more samples as it needs them.
+            let more = self.samples.len().max(8).min(self.span.samples() - self.samples.len());
+            self.samples.reserve_exact(more);
         }
         self.samples.push_back(sample);
     }
