@@ -429,7 +429,7 @@ fn tokens_are_managed_without_a_restart_and_a_bad_file_accepts_none() {
         assert_eq!(got, Some(code), "{err}");
         assert!(err.contains(words), "{err}");
     }
-    // The octets of this text are a token that somebody pasted into the file by mistake.
+    // The octets of this text are a token that was pasted into the file by mistake.
     let text = std::fs::read_to_string(site.path("tokens")).unwrap();
     site.put("tokens", &format!("{text}{token}\n"));
     assert_eq!(status(&acting), 401);

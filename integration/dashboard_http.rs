@@ -456,7 +456,7 @@ fn the_event_stream_needs_the_cookie_alone() {
         line.clear();
         assert!(reader.read_line(&mut line).unwrap() > 0);
     }
-    // The stream ends soon after the token: nobody watches on with a credential that was withdrawn.
+    // The stream ends soon after the token: a credential that was withdrawn shows nothing more.
     assert_eq!(site.run(&["token", "remove", "wall"], "").code, Some(0));
     reader.read_to_end(&mut Vec::new()).unwrap();
     assert_eq!(weir.get("/readyz").0, 200);

@@ -70,8 +70,8 @@ fn a_sufficient_limit_of_open_files_reduces_nothing() {
 
 #[test]
 fn a_limit_of_upstream_connections_leaves_more_files_to_clients_until_a_reload_removes_it() {
-    // Of 1,000 files 245 are reserved as above, 10 for 5 upstream connections and 5 that are ending, and 256 for clients
-    // that are being evicted. After the reload each session needs two files.
+    // There are 1,000 files: 245 are reserved as above, 10 for 5 upstream connections and 5 that are ending, and 256
+    // for clients that are being evicted. After the reload each session needs two files.
     let upstream = Upstream::start();
     let site = trusting_site(&upstream, "max-connections = 5", "");
     let weir = start_with(&site, 1_000);

@@ -144,7 +144,8 @@ fn the_answer_has_the_refusals_of_each_owner_and_of_whole_messages() {
     send_traffic(&weir);
     wait_for_lines(&site, TRAFFIC_LINES);
     let answer = tried(&site, BUCKET);
-    // Of 4, 6 and 5 recipients, 8 pass: 2 recipients and then a whole message are refused. Bob's 7 are refunded.
+    // The messages have 4, 6 and 5 recipients, and 8 pass: 2 recipients and then a whole message are refused. Bob's 7
+    // are refunded.
     let numbers = ["recipients-refused", "messages-refused", "refusals", "more-owners", "delayed"];
     assert_eq!(numbers.map(|number| answer[number].as_u64()), [7, 1, 3, 0, 0].map(Some), "{answer}");
     let owners = answer["owners"].as_array().unwrap();

@@ -5,7 +5,7 @@
 //! Weir is the real process. First `weir history learn` fills the memory of the site with five million recipients. Then
 //! each of 100,000 users sends a message, and once more. At last the users that are active send many messages in turns.
 //! Measures the peak of Weir's memory, the octets of each budget in memory, and Weir's CPU for each message. At the
-//! end, `weir history learn` shows how many recipients that nobody has written to are wrongly known.
+//! end, `weir history learn` shows how many recipients that the site has never learnt are wrongly known.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -158,7 +158,7 @@ fn memory(weir: &Process) -> String {
     )
 }
 
-/// What messages have cost.
+/// Cost of messages.
 struct Cost {
     /// Weir's CPU time for each message, in microseconds.
     cpu: f64,
@@ -185,7 +185,7 @@ async fn send(target: &Target, first: u64, count: u64, users: u64) -> Cost {
     Cost { cpu: used.as_secs_f64() * 1e6 / count as f64, rate: count as f64 / began.elapsed().as_secs_f64() }
 }
 
-/// Sends a message of a user to a recipient whom the site knows.
+/// Sends a message of a user to a recipient that the site knows.
 async fn deliver(client: &mut Client<TcpStream>, user: u64, to: u64) {
     client.say(&format!("XCLIENT LOGIN=user{user}@example.org"), "220").await;
     client.say("EHLO client.example", "250").await;

@@ -91,7 +91,7 @@ impl Setup {
     }
 }
 
-/// What happened in a run.
+/// Outcome of a run.
 #[derive(Default)]
 struct Report {
     /// For each kind of fault, the times from its begin until all nodes were good again.

@@ -81,7 +81,7 @@ fn a_killed_master_delays_nobody_and_loses_only_what_its_replica_lacks() {
     assert!(of_users.lost <= most && of_all.lost <= most);
 }
 
-/// Redis is stopped under load, and goes on later. Nobody waits longer than the deadline, and each charge counts.
+/// Redis is stopped under load, and goes on later. No decision waits longer than the deadline, and each charge counts.
 #[test]
 fn a_redis_that_hangs_under_load_delays_nobody_and_loses_nothing() {
     let redis = Redis::start();

@@ -15,7 +15,7 @@ pub struct Session {
     pub at_once: usize,
 }
 
-/// What a client has seen.
+/// Replies that a client has read in its session.
 #[derive(Default)]
 pub struct Seen {
     pub user: usize,

@@ -62,7 +62,7 @@ impl Snapshot {
     }
 }
 
-/// What a look at the file has found.
+/// Result of the last look at the file.
 struct LastLook {
     users: Arc<Users>,
     at: Instant,
@@ -127,7 +127,7 @@ impl WatchedUsers {
     fn note_look(&self, watched: &Watched, instant: Instant) {
         let look = LastLook { users: watched.users.clone(), at: instant, is_renewed: false };
         let former = std::mem::replace(&mut *self.last_look.lock().unwrap_or_else(PoisonError::into_inner), look);
-        // If nobody else has the former users, freeing them takes long: the lock is not held meanwhile.
+        // If no other caller holds the former users, freeing them takes long: the lock is not held meanwhile.
         drop(former);
     }
 

@@ -208,7 +208,7 @@ fn within_session<'a>(
 ) -> impl Iterator<Item = BudgetRow> + 'a {
     let (limits, views) = (policy.limits.iter(), BudgetViews::new(policy, now));
     limits.filter(|limit| limit.watch.is_none() && !limit.is_stored()).filter_map(move |limit| {
-        // Of an owner with further fields, only the wanted one is known.
+        // If an owner has further fields, only the wanted owner is known.
         let known = || wanted.is_counted_by(limit).then(|| wanted.owner.clone());
         let owner = wanted.own_owner(policy, limit).or_else(known)?;
         let applies = applicability(limit, wanted.subject(&owner).unwrap_or(&owner), groups).into();

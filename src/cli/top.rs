@@ -38,7 +38,7 @@ pub struct Arguments {
     config: ConfigArgument,
 }
 
-/// What is asked of the running Weir.
+/// Question to the running Weir.
 #[derive(Clone, Debug)]
 enum Question {
     Senders { by: SortBy, kind: Option<SenderKind> },

@@ -90,7 +90,8 @@ impl Hub {
         Reader { records: self.records.subscribe(), accepted }
     }
 
-    /// Offers the record of a refused event. `build` makes the record, and is called only if somebody takes it.
+    /// Offers the record of a refused event. `build` makes the record, and is called only if a sink or a reader takes
+    /// the record.
     pub fn offer(&self, refusal: &RefusalSummary<'_>, build: impl FnOnce() -> DecisionRecord) {
         let asked = self.sinks.iter().enumerate().filter(|(_, sink)| sink.takes(refusal));
         let sinks = asked.fold(0, |sinks, (index, _)| sinks | bit(index));

@@ -1,7 +1,8 @@
 //! Records of decisions, and their readers: the decision log, the event stream of the API, and the store of refusals.
 //!
 //! [`DecisionRecord`] contains everything that explains a decision later, also the facts with which policy can be asked
-//! again. [`Hub`] gives each record to the sinks and readers that want it, and builds no record that nobody wants.
+//! again. [`Hub`] gives each record to the sinks and readers that want it, and builds no record that none of them
+//! wants.
 
 mod decision_log;
 mod hub;

@@ -1,9 +1,10 @@
 //! Leases of a bucket that several nodes share: a node charges an amount ahead, and then spends it without asking.
 //!
-//! What is charged ahead lies in the bucket like any other charge, behind all that was in the bucket before. It drains
-//! when all that is before it has drained, and what has drained cannot be spent any more. So what all nodes spend never
-//! exceeds what one bucket admits, and a lease whose node is gone ends by itself. A rest that a node returns keeps its
-//! place in the bucket until another node takes it, because the bucket forgets nothing but what has drained.
+//! The amount that is charged ahead lies in the bucket like any other charge, behind all that was in the bucket before.
+//! It drains when all that is before it has drained, and what has drained cannot be spent any more. So what all nodes
+//! spend never exceeds what one bucket admits, and a lease whose node is gone ends by itself. A rest that a node
+//! returns keeps its place in the bucket until another node takes it, because the bucket forgets nothing but what has
+//! drained.
 
 use super::{Rule, State};
 use crate::time::Timestamp;
@@ -208,7 +209,7 @@ mod tests {
                     let mut own = (0..self.admitted.len()).rev().filter(|index| self.admitted[*index].0 == node);
                     let Some(index) = own.nth(number) else { return };
                     let (_, then, amount) = self.admitted.remove(index);
-                    // What cannot have drained since, as of a refund of a bucket.
+                    // Only the part that has not drained since is returned, as in a refund of a bucket.
                     let amount = self.terms.level(State { at: then, level: amount }, now);
                     let lease = self.leases[node];
                     match self.terms.spend(lease, -amount, now) {

@@ -16,7 +16,7 @@ pub struct DeliveryLog {
     links: Links,
 }
 
-/// What the file with the position has, too.
+/// State of the reader that the position file contains beside the position.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     /// Later queue ids of messages, each with the first id.

@@ -20,7 +20,7 @@ pub struct EgressEntry {
     pub term: Term,
 }
 
-/// What an entry does.
+/// Effect of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressRule {
     /// Registers the network: it may connect to mail servers outside.

@@ -74,8 +74,8 @@ pub fn evaluate(chosen: &ChosenLimits, messages: &[Message], times: Times) -> Re
     Ok(evaluation)
 }
 
-/// What one limit of the recommendation, in shadow mode, would refuse. The unit is that of `weir simulate`: recipients, or
-/// messages for a limit that counts all messages.
+/// Refusals that one limit of the recommendation, in shadow mode, would make. The unit is that of `weir simulate`:
+/// recipients, or messages for a limit that counts all messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShadowCount {
     pub limit: Box<str>,

@@ -56,7 +56,7 @@ impl Core {
         self.shared.iter().for_each(|shared| shared.exceptions.send(unshared.clone()));
         self.jobs.send(DatabaseJob::WriteExceptions);
         done.iter().for_each(AuditRecord::log);
-        // If sending fails, nobody reads.
+        // If sending fails, there is no reader.
         done.into_iter().for_each(|record| drop(self.acts.send(record)));
         (changed, written)
     }

@@ -20,7 +20,7 @@ impl Store {
         if !self.core.is_open() {
             return Err("the state file is not open".to_owned());
         }
-        // Nobody must wait for a disk that hangs.
+        // No session must wait for a disk that hangs.
         if let Health::Degraded(why) = self.health() {
             return Err(why);
         }

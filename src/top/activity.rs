@@ -13,7 +13,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 /// Shortest time to which a rate refers, so that a single message does not look like a flood.
 const SHORTEST: Duration = Duration::from_secs(60);
 
-/// What a sender did: in a batch of a session's records, or since the sender became active.
+/// Activity of a sender: in a batch of a session's records, or since the sender became active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Messages that the upstream accepted.

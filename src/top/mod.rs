@@ -247,7 +247,7 @@ mod tests {
                 top.add((SenderKind::User, "alice"), at(n / 1_000), &one, None);
             }
         }
-        // Of 100,000 messages of users in 200 s, 400 are alice's.
+        // Users send 100,000 messages in 200 s, and 400 of them are alice's.
         let first = &top.senders(at(200), None, SortBy::Messages, 1)[0];
         assert_eq!((&*first.name, first.sums.messages), ("alice", 400));
         let summaries = top.lock();

@@ -182,7 +182,7 @@ async fn a_repeated_wrong_password_needs_no_turn_until_another_password_is_right
         assert_eq!(case.log_in(user, "older").await, Verified::Unavailable);
     }
     drop((turns, waiting));
-    // What was wrong becomes right when the account changes.
+    // A wrong password becomes right when the account changes.
     Users::set_password(&case.path, "alice", "old").unwrap();
     assert_eq!(case.log_in("alice", "old").await, right("alice", &["staff"]));
     Users::set_disabled(&case.path, "alice", true).unwrap();

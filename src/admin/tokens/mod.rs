@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn every_line_is_compared_wherever_the_token_is() {
-        // Of two lines with the same hash, the last one is found: the search does not end at the first one.
+        // Two lines have the same hash, and the last one is found: the search does not end at the first one.
         let text = format!("{}{}", line("first", "read", "weir_a"), line("last", "read", "weir_a"));
         assert_eq!(Tokens::parse(&text).unwrap().find(b"weir_a").unwrap().name, "last");
     }

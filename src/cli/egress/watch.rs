@@ -64,7 +64,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of lines of standard input that wait.
 const MAX_WAITING_LINES: usize = 1_000;
 
-/// What the file with the position has, too.
+/// State of the reader that the position file contains beside the position.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     /// Line of a file with NetFlow that names the columns.

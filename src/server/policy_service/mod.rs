@@ -100,7 +100,7 @@ impl PolicyService {
     async fn end(&self, mut open: Open) {
         open.session.end(clock::now());
         self.warn_of_missing_stage();
-        // Nobody waits for the commit of a refund.
+        // No reply waits for the commit of a refund.
         let _ = deferred_charges::apply(&self.server, open.session.take_deferred_charges()).await;
         self.report(&open.session.take_records(), &Origin::of(&open.session), true);
     }

@@ -212,7 +212,7 @@ fn beginning(messages: &[Message], longest: Duration) -> Option<Timestamp> {
     Some(first.after((span * 2 / 3).min(latest).max(span / 2)))
 }
 
-/// Returns whether the sender is suspended or locked until somebody ends this: nothing more gets through.
+/// Returns whether the sender is suspended or locked until an administrator ends this: nothing more gets through.
 fn is_until_released(outcome: &Outcome) -> bool {
     outcome
         .recipients

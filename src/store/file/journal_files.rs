@@ -106,8 +106,8 @@ impl JournalFiles {
                 }
                 let octets = u32::from_le_bytes(length);
                 let after = left - length.len() as u64;
-                // A process that was killed while it appended an entry, or is appending it now, has told nobody that
-                // the entry is durable.
+                // A process that was killed while it appended an entry, or is appending it now, has reported to no
+                // session that the entry is durable.
                 let Some(rest) = after.checked_sub(u64::from(octets)) else { break };
                 if octets < size_of::<u32>() as u32 {
                     // Every entry has a checksum. After a power cut, a file can end with octets that are zero.

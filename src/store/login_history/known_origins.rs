@@ -144,7 +144,7 @@ mod tests {
             (&[(0, "home - laptop"), (DAY, "home at laptop")], DAY, "cafe at laptop", "nss"),
             // A network has several names.
             (&[HOME, (1, "home at phone"), (2, "home at tablet")], DAY, "home at laptop", "sss"),
-            // What was last seen 30 days ago is forgotten.
+            // An origin that was last seen 30 days ago is forgotten.
             (&[HOME, (DAY, "work at laptop")], 30 * DAY, "home at laptop", "nss"),
             (&[HOME, (DAY, "work at laptop")], 31 * DAY, "home at laptop", "???"),
         ];

@@ -197,7 +197,7 @@ fn leave(core: &Core, shared: &SharedBudgets, batch: Option<Batch>, reason: Stri
 /// Sends a batch, and returns the replies to the parts of each group. Returns an error with the reason if Redis has not
 /// done all of it.
 ///
-/// Of a group with several parts, the first one is sent first: most conflicts are there, and nothing has to be refunded
+/// If a group has several parts, its first part is sent first: most conflicts are there, and nothing has to be refunded
 /// then.
 async fn send(connection: &Connection, batch: &Batch) -> Result<Vec<Vec<Reply>>, String> {
     let first: Vec<&Part> = batch.groups.iter().filter_map(|parts| parts.first()).collect();

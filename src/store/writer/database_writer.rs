@@ -106,7 +106,7 @@ impl DatabaseWriter {
             return;
         }
         let outcome = self.core.open().map_err(|error| error.to_string()).map(|opened| {
-            // What was charged before is only in memory.
+            // Charges from before are only in memory.
             self.core.catch_up();
             self.core.queue.hand_over(JournalAppender::new(opened.journal.clone()));
             self.opened = Some(opened);

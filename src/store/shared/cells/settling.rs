@@ -32,7 +32,7 @@ impl Cells {
                 match reply {
                     Reply::NotSent => part.0.into_iter().for_each(|sent| inner.take_back(sent)),
                     Reply::Done => {
-                        // What was charged to a lease's budget for transactions that run again is put back.
+                        // Put back the charges to a lease's budget for transactions that run again.
                         let again = |sent: &&SentCell| !is_valid && sent.charged != 0.0;
                         spent.extend(part.0.iter().filter(again).map(|sent| (sent.key.clone(), sent.charged)));
                         part.0.into_iter().for_each(|sent| inner.confirm(sent, is_valid, (batch.sent_at, policy)));

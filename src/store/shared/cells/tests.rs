@@ -221,7 +221,7 @@ fn what_was_spent_of_a_lease_is_put_back_although_another_node_is_faster_twice()
         site.charge(&one, &["user", "all"], amount, 0);
         site.send(&one);
         assert_eq!(site.charged(&[&one, &other]), before + amount);
-        // Of the second charge of this node, only what the lease covered is certain; the other runs again.
+        // The second charge of this node is certain only as far as the lease covered it; the rest runs again.
         let certain = if amount < 0.0 { spent } else { 0.0 };
         assert_eq!(before, 8.0 + 1.0 + certain, "{amount}");
     }

@@ -105,7 +105,7 @@ async fn what_cannot_be_refused_is_not_given_up() {
     for (limit, user, level) in [("l", "alice", 4.0), ("rejections", "alice", 3.0), ("l", "bob", 3.0)] {
         let key = policy.budgets_of(limit, &owner(user), at(0)).unwrap()[0].key.clone();
         let seen = other.look(&[key]).await.unwrap().remove(0).unwrap().state.level;
-        // What runs again counts at its own time.
+        // A transaction that runs again counts at its own time.
         assert!((level - 0.001..=level).contains(&seen), "{limit} of {user}: {seen}");
     }
     close(vec![store, other]).await;
@@ -128,7 +128,7 @@ async fn with_defer_nothing_is_decided_without_redis() {
     store.close().await;
 }
 
-/// What a node has counted when it is gone is in Redis.
+/// The charges of a node that is gone are in Redis.
 #[tokio::test(flavor = "multi_thread")]
 async fn charges_outlive_a_node() {
     let redis = Redis::launch().await;
