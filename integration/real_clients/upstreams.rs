@@ -124,8 +124,11 @@ fn send(weir: &Process, id: usize) -> Told {
         ("DATA", "DATA"),
         ("end", &message),
     ] {
-        told = (name, client.ask(line)[..3].parse().unwrap());
+        let reply = client.ask(line);
+        told = (name, reply[..3].parse().unwrap());
         if told.1 >= 400 {
+            // If the test fails, this shows why.
+            eprintln!("message {id}, {name}: {reply}");
             break;
         }
     }
