@@ -16,7 +16,7 @@ type Told = (&'static str, u16);
 /// stopped Postfix has accepted the message.
 #[test]
 fn a_rolling_restart_delays_at_most_one_message_per_client() {
-    let told = send_meanwhile(|postfix, _, weir, name, pass| {
+    let (_weir, told) = send_meanwhile("", |postfix, _, weir, name, pass| {
         postfix.stop();
         pass();
         postfix.start_again();
@@ -33,7 +33,10 @@ fn a_rolling_restart_delays_at_most_one_message_per_client() {
 /// Reloads each Postfix: a process of Postfix ends after its client's session, and new processes serve new clients.
 #[test]
 fn a_rolling_reload_fails_no_message() {
-    let told = send_meanwhile(|postfix, _, _, _, pass| {
+    // A Postfix that reloads while connections wait to be accepted can leave some of them without a greeting. Weir then
+    // tries the other Postfix, and after both attempts the clients must still be waiting.
+    let keys = "session = { upstream-timeout = \"10s\" }\n";
+    let (_weir, told) = send_meanwhile(keys, |postfix, _, _, _, pass| {
         postfix.reload();
         pass();
     });
@@ -43,7 +46,7 @@ fn a_rolling_reload_fails_no_message() {
 /// Disables each upstream in Weir before its Postfix stops, and enables it after Postfix has started again.
 #[test]
 fn a_rolling_restart_of_disabled_upstreams_fails_no_message() {
-    let told = send_meanwhile(|postfix, site, weir, name, pass| {
+    let (_weir, told) = send_meanwhile("", |postfix, site, weir, name, pass| {
         let (enabled, disabled) = (format!("name = \"{name}\""), format!("name = \"{name}\", enabled = false"));
         site.reload(weir, &enabled, &disabled, "upstream disabled");
         wait_for("end of its connections", || (weir.upstream_metric("connections", name) == 0.0).then_some(()));
@@ -59,15 +62,20 @@ fn a_rolling_restart_of_disabled_upstreams_fails_no_message() {
 }
 
 /// Sends messages through Weir to two Postfixes with many clients, while `happen` runs for one Postfix after the other.
-/// Checks that each accepted message has arrived exactly once. Returns how often clients got each reply.
-fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
+/// `keys` are added to Weir's configuration. Checks that each accepted message has arrived exactly once. Returns how
+/// often clients got each reply, and Weir, which prints its log when a test fails.
+///
+/// Postfix starts a process for each connection. So after its start, or after a reload, on a busy machine, a client can
+/// wait several seconds for the greeting.
+fn send_meanwhile(
+    keys: &str,
+    happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn()),
+) -> (Process, HashMap<Told, usize>) {
     let postfixes = [Postfix::start_without_log(), Postfix::start_without_log()];
     let site = Site::builder()
         .open_listener()
         .numbered_upstreams(postfixes.each_ref().map(|postfix| (postfix.address(), "")))
-        // A Postfix that reloads while connections wait to be accepted can leave some of them without a greeting. Weir
-        // then tries the next connection, and after several such attempts the clients must still be waiting.
-        .more("session = { upstream-timeout = \"5s\" }\n")
+        .more(keys)
         .build();
     let weir = site.start();
     let (done, next) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -110,7 +118,7 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -
     told.values().for_each(|told| *counts.entry(*told).or_default() += 1);
     let in_doubt = arrived.len() - accepted().count();
     eprintln!("{counts:?}; {in_doubt} arrived of which the client does not know");
-    counts
+    (weir, counts)
 }
 
 /// Sends a message in a session of its own.
