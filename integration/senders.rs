@@ -62,7 +62,8 @@ fn a_foreign_sender_is_refused_in_the_envelope_and_in_the_from_header() {
     let mut stranger = Client::greeted(weir.address("s"));
     assert!(send(&mut stranger, "bob@example.org", "alice@example.org").starts_with("250"));
     let count = |part| format!("weir_sender_mismatches_total{{action=\"refuse\",listener=\"s\",part=\"{part}\"}}");
-    assert_eq!((weir.metric(&count("envelope")), weir.metric(&count("header"))), (2.0, 4.0));
+    weir.wait_for_metric(&count("envelope"), 2.0);
+    weir.wait_for_metric(&count("header"), 4.0);
     let line = weir.logged("part=envelope");
     for (key, value) in [
         ("listener", "s"),
