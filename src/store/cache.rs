@@ -2,6 +2,7 @@
 
 mod eviction;
 mod folding;
+mod records;
 mod shard;
 mod slot;
 mod unread;
@@ -13,7 +14,7 @@ use crate::engine::State;
 use crate::policy::budgets::{Budget, Change, KeyRef, Loaded};
 use crate::time::Timestamp;
 use shard::Shard;
-use slot::{Slot, Stage};
+use slot::{SlotMut, SlotRef, Stage};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -78,7 +79,7 @@ impl LockedShards<'_> {
         Some(&mut self.0[at].1)
     }
 
-    fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut SlotMut<'_>) -> R) -> Option<R> {
         self.shard(hashed_key)?.edit(hashed_key, act)
     }
 }
@@ -144,7 +145,7 @@ impl BudgetCache {
         for (&hashed_key, after) in hashed_keys.iter().zip(loaded.into_slots()) {
             let is_changed = after.change.is_some();
             let budget = after.budget.as_ref().filter(|_| is_changed).cloned();
-            let put = |slot: &mut Slot| {
+            let put = |slot: &mut SlotMut<'_>| {
                 slot.recently_used = true;
                 if is_changed {
                     slot.put(after.budget)
@@ -172,7 +173,7 @@ impl BudgetCache {
     /// Returns a copy of a budget. The outer `None` means that the key is not in memory. The inner `None` means that
     /// the key has no budget.
     pub fn peek(&self, hashed_key: HashedKeyRef<'_>) -> Option<Option<Budget>> {
-        self.lock(shard_of(hashed_key.order)).get(hashed_key).map(Slot::budget)
+        self.lock(shard_of(hashed_key.order)).get(hashed_key).map(SlotRef::budget)
     }
 
     /// Returns the budgets that the loader must be asked to read. Also returns a receiver for each budget that is not
@@ -209,7 +210,7 @@ impl BudgetCache {
     /// Subtracts 1 from the level of a volatile budget, for example when a session ends.
     pub fn release(&self, hashed_key: HashedKeyRef<'_>) {
         let mut shard = self.lock(shard_of(hashed_key.order));
-        let release = |slot: &mut Slot| {
+        let release = |slot: &mut SlotMut<'_>| {
             let before = slot.octets();
             slot.put(slot.budget().filter(|budget| budget.state.level > 1.0).map(|mut budget| {
                 budget.state.level -= 1.0;
@@ -321,7 +322,7 @@ fn queue_changes(
     let mut appending = queue.append();
     let (mut any, mut all) = (false, true);
     for (hashed_key, budget, change) in changes {
-        let append = |slot: &mut Slot| {
+        let append = |slot: &mut SlotMut<'_>| {
             let Some(budget) = &budget else { return };
             match slot.stage {
                 Stage::Unread => return all = false,

@@ -1,7 +1,7 @@
 //! The cache's part of folding: gives changed budgets to the writer. The writer writes ("folds") these
 //! budgets into the table of the state file.
 
-use super::{BudgetCache, SHARDS, Slot, Stage, shard_of};
+use super::{BudgetCache, SHARDS, SlotMut, Stage, shard_of};
 use crate::policy::budgets::Budget;
 use crate::store::commit_queue::{Commit, Queue};
 use crate::store::hashed_key::HashedKey;
@@ -27,7 +27,7 @@ impl BudgetCache {
     /// Returns a copy of a changed budget and marks the budget as being folded. `None` if the budget is not in memory
     /// or has no unfolded change.
     pub fn begin_fold(&self, hashed_key: &HashedKey) -> Option<Budget> {
-        let begin = |slot: &mut Slot| {
+        let begin = |slot: &mut SlotMut<'_>| {
             if slot.stage != Stage::Changed {
                 return None;
             }
@@ -43,7 +43,7 @@ impl BudgetCache {
     /// marked as folded. If `done` is `None`, writing failed, and the budgets are marked as changed again.
     pub fn end_fold(&self, rows: &[(HashedKey, Budget)], done: Option<u64>) {
         for (hashed_key, _) in rows {
-            let end = |slot: &mut Slot| match (slot.stage, done) {
+            let end = |slot: &mut SlotMut<'_>| match (slot.stage, done) {
                 (Stage::Folding, Some(epoch)) => (slot.stage, slot.written_epoch) = (Stage::Folded, epoch),
                 (Stage::Folding, None) => slot.stage = Stage::Changed,
                 // The budget has changed since `begin_fold` and will be folded again.
@@ -57,7 +57,7 @@ impl BudgetCache {
     /// meanwhile: in the journal, older states of this budget come before it, and newer states come after it. `None` if
     /// the budget has no unfolded change. Otherwise returns the commit.
     pub fn append_again(&self, hashed_key: &HashedKey, queue: &Queue) -> Option<Commit> {
-        let append = |slot: &mut Slot| {
+        let append = |slot: &mut SlotMut<'_>| {
             let budget = slot.budget().filter(|_| slot.stage == Stage::Changed)?;
             let Some(mut appending) = queue.append() else { return Some(Commit::NEVER) };
             appending.push_whole(hashed_key.borrowed(), &budget, &mut slot.written_epoch);

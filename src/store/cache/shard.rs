@@ -1,6 +1,7 @@
 //! Shard of the cache: a hash table of slots.
 
-use super::slot::{Slot, Stage};
+use super::records::Records;
+use super::slot::{Slot, SlotMut, SlotRef, Stage};
 use crate::policy::budgets::{Budget, Key, KeyRef};
 use crate::store::hashed_key::{HashedKey, HashedKeyRef, order};
 use foldhash::fast::RandomState;
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 pub struct Shard {
     /// The slots are not in the table itself, because a table is only half full after it has grown.
     slots: HashTable<Box<Slot>>,
+    records: Records,
     /// The different beginnings of the keys: one for each limit, and one for each memory. The list never shrinks.
     prefixes: Vec<Box<str>>,
     /// Hashes the hashes of the keys with a secret. A client could choose keys that have the same place in the hash
@@ -30,9 +32,10 @@ pub struct Shard {
 }
 
 impl Shard {
-    pub fn get(&self, hashed_key: HashedKeyRef<'_>) -> Option<&Slot> {
+    pub fn get(&self, hashed_key: HashedKeyRef<'_>) -> Option<SlotRef<'_>> {
         let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
-        self.slots.find(hash, |slot| is_of(slot, &self.prefixes, parts)).map(|slot| &**slot)
+        let slot = self.slots.find(hash, |slot| is_of(slot, &self.records, &self.prefixes, parts))?;
+        Some(SlotRef::new(slot, &self.records))
     }
 
     pub fn contains(&self, hashed_key: HashedKeyRef<'_>) -> bool {
@@ -40,14 +43,15 @@ impl Shard {
     }
 
     /// Calls `act` with the slot of a key. Returns `None` if the key is not in memory.
-    pub fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    pub fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut SlotMut<'_>) -> R) -> Option<R> {
         let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
-        let slot = self.slots.find_mut(hash, |slot| is_of(slot, &self.prefixes, parts))?;
+        let slot = self.slots.find_mut(hash, |slot| is_of(slot, &self.records, &self.prefixes, parts))?;
         let before = slot.stage;
-        let result = act(slot);
+        let result = act(&mut SlotMut::new(slot, &mut self.records));
         let after = slot.stage;
         self.count(before, false);
         self.count(after, true);
+        self.pack();
         Some(result)
     }
 
@@ -66,15 +70,12 @@ impl Shard {
             self.prefixes.push(prefix.into());
             self.prefixes.len() - 1
         });
-        let mut slot = Slot::new(prefix as u32, owner, stage, written_epoch);
-        slot.recently_used = recently_used;
-        self.empty += usize::from(budget.is_none());
-        if budget.is_some() {
-            slot.put(budget);
-        }
+        let mut slot = Slot::new(prefix as u32, owner, budget, stage, &mut self.records);
+        (slot.written_epoch, slot.recently_used) = (written_epoch, recently_used);
+        self.empty += usize::from(!slot.has_budget());
         let octets = slot.octets();
         let hash = self.hasher.hash_one(hashed_key.order);
-        self.slots.insert_unique(hash, slot.into(), |slot| hash_of(slot, &self.prefixes, &self.hasher));
+        self.slots.insert_unique(hash, slot.into(), |slot| hash_of(slot, &self.records, &self.prefixes, &self.hasher));
         self.count(stage, true);
         octets
     }
@@ -86,6 +87,7 @@ impl Shard {
             let is_kept = keep(slot);
             if !is_kept {
                 octets += slot.octets();
+                self.records.drop(slot.place());
                 changed += usize::from(slot.stage == Stage::Changed);
                 unread += usize::from(slot.stage == Stage::Unread);
             }
@@ -93,29 +95,42 @@ impl Shard {
         });
         self.changed -= changed;
         self.unread -= unread;
+        self.pack();
         octets
     }
 
     /// Makes the hash table smaller if it is mostly empty: it does not become smaller by itself.
     pub fn shrink(&mut self) {
         if self.slots.capacity() > 4 * self.slots.len() {
-            self.slots.shrink_to(2 * self.slots.len(), |slot| hash_of(slot, &self.prefixes, &self.hasher));
+            self.slots
+                .shrink_to(2 * self.slots.len(), |slot| hash_of(slot, &self.records, &self.prefixes, &self.hasher));
+        }
+    }
+
+    /// Packs the records if much of their memory is unused.
+    fn pack(&mut self) {
+        if self.records.is_loose() {
+            self.records.pack(self.slots.iter_mut().map(|slot| slot.place_mut()));
         }
     }
 
     /// Drops the slot of a key. Returns the memory that it took, in octets.
     pub fn remove(&mut self, hashed_key: HashedKeyRef<'_>) -> usize {
         let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
-        let Ok(entry) = self.slots.find_entry(hash, |slot| is_of(slot, &self.prefixes, parts)) else { return 0 };
+        let found = self.slots.find_entry(hash, |slot| is_of(slot, &self.records, &self.prefixes, parts));
+        let Ok(entry) = found else { return 0 };
         let (slot, _) = entry.remove();
         self.count(slot.stage, false);
+        self.records.drop(slot.place());
+        self.pack();
         slot.octets()
     }
 
     /// Calls `take` with each slot and its key.
-    pub fn for_each(&self, mut take: impl FnMut(KeyRef<'_>, &Slot)) {
+    pub fn for_each(&self, mut take: impl FnMut(KeyRef<'_>, SlotRef<'_>)) {
         let mut text = String::new();
         for slot in &self.slots {
+            let slot = SlotRef::new(slot, &self.records);
             text.clear();
             text.push_str(&self.prefixes[slot.prefix as usize]);
             text.push_str(slot.owner());
@@ -159,21 +174,23 @@ impl Shard {
 }
 
 /// Returns whether the key of a slot consists of this prefix and this part of the owner.
-fn is_of(slot: &Slot, prefixes: &[Box<str>], (prefix, owner): (&str, &str)) -> bool {
-    slot.is_of(owner) && &*prefixes[slot.prefix as usize] == prefix
+fn is_of(slot: &Slot, records: &Records, prefixes: &[Box<str>], (prefix, owner): (&str, &str)) -> bool {
+    SlotRef::new(slot, records).is_of(owner) && &*prefixes[slot.prefix as usize] == prefix
 }
 
 /// Returns the hash of a slot in the hash table.
-fn hash_of(slot: &Slot, prefixes: &[Box<str>], hasher: &RandomState) -> u64 {
-    hasher.hash_one(order([&prefixes[slot.prefix as usize], slot.owner()]))
+fn hash_of(slot: &Slot, records: &Records, prefixes: &[Box<str>], hasher: &RandomState) -> u64 {
+    hasher.hash_one(order([&prefixes[slot.prefix as usize], SlotRef::new(slot, records).owner()]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::State;
+    use crate::engine::regularity::Times;
     use crate::time::Timestamp;
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     const STAGES: [Stage; 5] = [Stage::Folded, Stage::Folding, Stage::Changed, Stage::Unread, Stage::Volatile];
 
@@ -182,45 +199,52 @@ mod tests {
     }
 
     proptest! {
-        /// Slots are inserted, change their stages and are dropped. The shard finds each slot by its key, and counts the
-        /// changed and unread ones.
+        /// Slots are inserted, change their stages and budgets, and are dropped. The shard finds each slot by its key,
+        /// with its last budget, and counts the changed and unread ones.
         #[test]
-        fn a_shard_finds_and_counts_its_slots(acts in proptest::collection::vec((0u8..3, 0u8..40, 0usize..7), 0..300)) {
+        fn a_shard_finds_and_counts_its_slots(acts in proptest::collection::vec((0u8..3, 0u8..40, 0usize..7), 0..600)) {
             let (mut shard, mut expected) = (Shard::default(), HashMap::new());
-            for (limit, user, act) in acts {
+            for (n, (limit, user, act)) in acts.into_iter().enumerate() {
                 let hashed_key = key(limit, user);
+                // Most budgets have records of another length than the budgets before them.
+                let at = Timestamp::from_micros(n as i64);
+                let times = Some(Arc::new(Times::new(vec![at; n % 5])));
+                let budget = Budget { times, ..Budget::new(State { at, level: 1.0 }) };
                 match STAGES.get(act) {
                     Some(stage) if expected.contains_key(&hashed_key) => {
-                        shard.edit(hashed_key.borrowed(), |slot| slot.stage = *stage);
-                        expected.insert(hashed_key, *stage);
+                        shard.edit(hashed_key.borrowed(), |slot| {
+                            slot.stage = *stage;
+                            slot.put(Some(budget.clone()));
+                        });
+                        expected.insert(hashed_key, (*stage, budget));
                     }
                     Some(stage) => {
-                        let budget = Budget::new(State { at: Timestamp::from_micros(0), level: f64::from(user) });
-                        shard.insert(hashed_key.borrowed(), Some(budget), *stage, 0, false);
-                        expected.insert(hashed_key, *stage);
+                        shard.insert(hashed_key.borrowed(), Some(budget.clone()), *stage, 0, false);
+                        expected.insert(hashed_key, (*stage, budget));
                     }
                     None if act == 5 => {
                         shard.remove(hashed_key.borrowed());
                         expected.remove(&hashed_key);
                     }
                     None => {
-                        shard.retain(|slot| slot.stage != Stage::Unread || !slot.owner().ends_with('7'));
-                        expected.retain(|key, stage| *stage != Stage::Unread || !key.key.as_str().ends_with('7'));
+                        shard.retain(|slot| slot.stage != Stage::Unread);
+                        expected.retain(|_, (stage, _)| *stage != Stage::Unread);
                         shard.shrink();
                     }
                 }
-                let of = |stage| expected.values().filter(|of| **of == stage).count();
+                let of = |stage| expected.values().filter(|(of, _)| *of == stage).count();
                 prop_assert_eq!(shard.counts(), (expected.len(), of(Stage::Changed)));
                 prop_assert_eq!(shard.has_unread(), of(Stage::Unread) > 0);
             }
             for stage in STAGES {
                 let mut keys: Vec<HashedKey> =
-                    expected.iter().filter(|(_, of)| **of == stage).map(|(key, _)| key.clone()).collect();
+                    expected.iter().filter(|(_, (of, _))| *of == stage).map(|(key, _)| key.clone()).collect();
                 keys.sort_unstable();
                 prop_assert_eq!(shard.keys_at(stage), keys);
             }
-            for (hashed_key, stage) in expected {
-                prop_assert_eq!(shard.get(hashed_key.borrowed()).map(|slot| slot.stage), Some(stage));
+            for (hashed_key, expected) in expected {
+                let slot = shard.get(hashed_key.borrowed());
+                prop_assert_eq!(slot.and_then(|slot| Some((slot.stage, slot.budget()?))), Some(expected));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Unread budgets: budgets whose rows in the table could not be read. An unread budget counts from zero, in memory
 //! only. When its row can be read, the count is added to the row.
 
-use super::{BudgetCache, SHARDS, Slot, Stage, shard_of};
+use super::{BudgetCache, SHARDS, SlotMut, Stage, shard_of};
 use crate::policy::budgets::Budget;
 use crate::store::commit_queue::NEVER_WRITTEN;
 use crate::store::hashed_key::{HashedKey, HashedKeyRef};
@@ -49,7 +49,7 @@ impl BudgetCache {
         epoch: u64,
         combine: impl FnOnce(Budget, Budget) -> Budget,
     ) -> bool {
-        let merge = |slot: &mut Slot| {
+        let merge = |slot: &mut SlotMut<'_>| {
             if slot.stage != Stage::Unread {
                 return false;
             }
@@ -87,7 +87,7 @@ impl BudgetCache {
         drop(shard);
         // A transaction needed this budget before the file could be opened, so the budget is in memory as unread.
         if !self.merge(&hashed_key, Some(budget), epoch, combine) {
-            let change = |slot: &mut Slot| {
+            let change = |slot: &mut SlotMut<'_>| {
                 if slot.stage == Stage::Folded {
                     slot.stage = Stage::Changed;
                 }
