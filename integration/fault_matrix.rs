@@ -104,7 +104,7 @@ fn every_fault_at_every_stage(pool: &str) {
     });
     let after = Footprint::of(&weir);
     // Weir's open files can include the connection of this test to the metrics.
-    assert!(after.files.abs_diff(before.files) <= 1, "{} open files, then {}", before.files, after.files);
+    assert!(after.files.len().abs_diff(before.files.len()) <= 1, "{:?}, then {:?}", before.files, after.files);
     assert!(after.octets < before.octets + 30_000_000, "{} octets of memory, then {}", before.octets, after.octets);
     // Weir charges each recipient once, whether it accepts or refuses the recipient.
     let charged = charged(&site);
@@ -113,9 +113,9 @@ fn every_fault_at_every_stage(pool: &str) {
     eprintln!("{charged} charged, {least} to {most} asked for");
 }
 
-/// Number of open files and octets of memory of a process.
+/// Names of the open files, and octets of memory, of a process.
 struct Footprint {
-    files: usize,
+    files: Vec<String>,
     octets: u64,
 }
 
@@ -127,7 +127,12 @@ impl Footprint {
         let status = std::fs::read_to_string(format!("/proc/{}/status", weir.id())).unwrap();
         let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         let kibibytes: u64 = anonymous.trim().trim_end_matches(" kB").parse().unwrap();
-        let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap().count();
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap();
+        // Weir can close a file between this listing and the look at the file.
+        let targets = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.unwrap().path()).ok());
+        let names = targets.map(|target| target.display().to_string());
+        // Weir opens a journal of charges for the first charge after a checkpoint, and removes it after the next one.
+        let files = names.filter(|name| !name.contains("state.db-charges-")).collect();
         Self { files, octets: kibibytes * 1024 }
     }
 }

@@ -77,6 +77,7 @@ impl Desk {
     /// Starts Weir with these users, each with name, password and groups.
     fn start_with(users: &[(&str, &str, &str)]) -> Self {
         let upstream = Upstream::start();
+        upstream.offer(&["SMTPUTF8", "8BITMIME"]);
         let site = Site::builder()
             .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
             .upstream(upstream.address(), "name = \"smarthost\"")

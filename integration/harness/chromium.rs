@@ -1,13 +1,13 @@
 //! Chromium without a window, driven over WebDriver.
 
-use super::{PATIENCE, free_port, wait_for};
+use super::PATIENCE;
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper::Method;
 use serde_json::{Value, json};
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 use tokio::runtime::Runtime;
 
@@ -29,6 +29,7 @@ pub struct Chromium {
     runtime: Runtime,
     client: Client,
     driver: Child,
+    _output: Lines<BufReader<ChildStdout>>,
     _profile: tempfile::TempDir,
 }
 
@@ -52,11 +53,16 @@ impl WebDriverCompatibleCommand for Extension {
 impl Chromium {
     pub fn start() -> Self {
         let profile = tempfile::tempdir().unwrap();
-        let port = free_port();
+        // Chromedriver chooses a free port itself, and prints it.
         let mut command = Command::new("chromedriver");
-        command.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null());
-        let driver = command.spawn().unwrap();
-        wait_for("chromedriver", || TcpStream::connect(("127.0.0.1", port)).ok());
+        command.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut driver = command.spawn().unwrap();
+        let mut output = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = output.find_map(|line| {
+            let line = line.unwrap();
+            line.strip_prefix("ChromeDriver was started successfully on port ")?.trim_end_matches('.').parse().ok()
+        });
+        let port: u16 = port.expect("no port in the output of chromedriver");
         let profile_argument = format!("--user-data-dir={}", profile.path().display());
         let arguments: Vec<&str> = ARGUMENTS.into_iter().chain([&*profile_argument]).collect();
         let capabilities = json!({
@@ -69,7 +75,7 @@ impl Chromium {
         let mut builder = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new());
         builder.capabilities(capabilities);
         let client = runtime.block_on(builder.connect(&format!("http://127.0.0.1:{port}"))).unwrap();
-        Self { runtime, client, driver, _profile: profile }
+        Self { runtime, client, driver, _output: output, _profile: profile }
     }
 
     pub fn open(&self, url: &str) {
