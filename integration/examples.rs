@@ -83,13 +83,34 @@ fn recommended_policies_stop_regular_strangers_after_fifteen() {
     });
 }
 
-/// Simulates a day in which a stolen account sends each message to a new recipient, at the rate `speed`. Returns the
-/// last line of `weir simulate --json`, which is the summary of the flood.
-fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
+#[test]
+fn recommended_policies_refuse_messages_at_random_times_within_six_hours() {
+    // Each of ten users has written to friends in sixty days.
+    let row = |n: u64| format!("{},user{},friend{}\n", 1_700_000_000 + n * 5_760, n % 10, n * n % 7);
+    let history = "t,sender,recipient\n".to_owned() + &(0..900).map(row).collect::<String>();
+    let attack =
+        ["simulate", "--json", "--sender-as-user", "--attack", "random-trickle", "--victims", "10", "--days", "1", "-"];
+    for name in ["university", "isp", "company"] {
+        let Outcome { out, err, .. } = site_with(name).run(&attack, &history);
+        let result: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{name}: {err}"));
+        assert_eq!(result["accounts"], 10, "{name}: {result}");
+        assert!(result["seconds-to-first-refusal"].as_f64().unwrap() <= 6.0 * 3_600.0, "{name}: {result}");
+    }
+}
+
+/// Returns a site with the limits of an example.
+fn site_with(example: &str) -> Site {
     let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
     let site = Site::builder().users(&[]).build();
     std::fs::write(site.path("weir.toml"), read(HEAD) + &limits_of(example)).unwrap();
     copy_beside(example, &site);
+    site
+}
+
+/// Simulates a day in which a stolen account sends each message to a new recipient, at the rate `speed`. Returns the
+/// last line of `weir simulate --json`, which is the summary of the flood.
+fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
+    let site = site_with(example);
     let flood = format!("alice {speed} 1rcpt from 1700000000");
     let history = "t,sender,recipient\n1700000000,alice,bob\n";
     let Outcome { out, err, .. } = site.run(&["simulate", "--json", "--flood", &flood, "-"], history);

@@ -622,7 +622,7 @@ fn totals_cover_all_limits_and_leave_the_attack_out() {
 
 #[test]
 fn attacks_are_stopped_by_locks_and_are_the_same_in_each_run() {
-    let lock = "count = \"messages\"\nper = [\"user\"]\nrate = \"65% regular over 15 gaps\"\ndistinct = \"recipient\"\nknown-to = \"user\"\n[[limit.action]]\nlock = \"until-released\"";
+    let lock = "count = \"messages\"\nper = [\"user\"]\nrate = \"74% regular over 15 gaps\"\ndistinct = \"recipient\"\nknown-to = \"user\"\n[[limit.action]]\nlock = \"until-released\"";
     let site = site_with_limits(&format!(
         "{}{}",
         limit("regular", lock),

@@ -46,7 +46,7 @@
 //! | queue id | Name that an upstream gives a message in its reply; outcomes name the message by it ([`queue_id`]). |
 //! | quota | Amount that a limit allows: a rate with its burst, or a count per message or connection. |
 //! | refund | Subtraction of an earlier charge from a budget, because the charged event had no effect: the mail was not sent. |
-//! | regularity | 1 minus the coefficient of variation of the gaps between events: programs send at regular times. |
+//! | regularity | Mean of the gaps between events, divided by the sum of the mean and the standard deviation: high for programs. |
 //! | report address | Address to which others mail reports of outcomes: a session takes this mail itself. |
 //! | rung, ladder | Rung: an action of a limit, and the level from which it applies. Ladder: all rungs of the limit. |
 //! | senders | Addresses as which users may send: own addresses, permits, login maps and aliases of `[senders]`. |

@@ -1,9 +1,10 @@
 //! Regularity of the times at which events come. People send at irregular times, and programs often at regular ones.
 //!
-//! The regularity is 1 − s/m, where m is the mean of the last n gaps between events, and s their standard deviation
-//! (with the divisor n): 1 minus the coefficient of variation, and at least 0. Equal gaps have the regularity 1, and gaps
-//! of a Poisson process have on average a regularity near 0. People send in bursts, so their gaps within some hours vary
-//! even more: a rule with a low amount and a time for the gaps finds a program that sends at random times.
+//! The regularity is m / (m + s), where m is the mean of the last n gaps between events, and s their standard deviation
+//! (with the divisor n). With the coefficient of variation v = s/m this is 1 / (1 + v). Equal gaps have the regularity 1,
+//! and gaps of a Poisson process have on average about 1/2. The lowest regularity of n gaps is 1 / (1 + √(n − 1)), of one
+//! gap and n − 1 events at the same time. People send in bursts, so their gaps within some hours vary more than those of a
+//! Poisson process: a rule with an amount near 1/2 and a time for the gaps finds a program that sends at random times.
 
 use super::Wait;
 use super::wait;
@@ -16,7 +17,7 @@ pub struct Rule {
     /// Highest allowed regularity, above 0 and below 1.
     most: f64,
     gaps: usize,
-    /// Longest time of all gaps together: slower events have the regularity 0.
+    /// Longest time of all gaps together: slower events have no regularity, which is 0.
     within: Option<Duration>,
 }
 
@@ -26,6 +27,11 @@ pub struct Times(Vec<Timestamp>);
 
 /// Numbers of gaps that a rule can have. Fewer gaps are often regular by chance.
 pub const GAPS: std::ops::RangeInclusive<usize> = 3..=100;
+
+/// Returns the lowest regularity of this number of gaps, which no wait can make lower.
+pub fn lowest(gaps: usize) -> f64 {
+    1.0 / (1.0 + (gaps as f64 - 1.0).sqrt())
+}
 
 /// Time after which the last counted events are forgotten.
 pub const REMEMBERED: Duration = Duration::from_secs(366 * 86_400);
@@ -111,7 +117,7 @@ impl Rule {
             return 0.0;
         }
         let variance = (squares / self.gaps as f64 - mean * mean).max(0.0);
-        (1.0 - variance.sqrt() / mean).max(0.0)
+        mean / (mean + variance.sqrt())
     }
 
     /// Returns whether a level exceeds `times` times the allowed regularity.
@@ -148,7 +154,7 @@ mod tests {
         let Some(last) = all.len().checked_sub(gaps).map(|first| &all[first..]) else { return 0.0 };
         let mean = last.iter().sum::<f64>() / gaps as f64;
         let variance = last.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps as f64;
-        if mean > 0.0 { (1.0 - variance.sqrt() / mean).max(0.0) } else { 0.0 }
+        if mean > 0.0 { 1.0 / (1.0 + variance.sqrt() / mean) } else { 0.0 }
     }
 
     proptest! {
@@ -157,7 +163,7 @@ mod tests {
             gaps in 3usize..20,
             steps in prop::collection::vec(0u32..100_000, 1..60),
         ) {
-            let rule = Rule::new(0.65, gaps, None);
+            let rule = Rule::new(0.74, gaps, None);
             let (mut known, mut sent, mut now) = (None, Vec::new(), 0.0);
             for step in steps {
                 now += f64::from(step) / 10.0;
@@ -172,7 +178,7 @@ mod tests {
 
         #[test]
         fn the_wait_is_exact_to_a_millisecond(gap in 1u32..100_000, spread in 0u32..20, within in prop::option::of(0u64..100_000)) {
-            let rule = Rule::new(0.65, 5, within.map(|seconds| Duration::from_secs(5 * u64::from(gap) + seconds)));
+            let rule = Rule::new(0.74, 5, within.map(|seconds| Duration::from_secs(5 * u64::from(gap) + seconds)));
             let times = (0..5).map(|n| at(f64::from(n * gap) + f64::from(spread * (n % 2)) / 100.0)).collect();
             let (times, now) = (Times::new(times), at(f64::from(5 * gap)));
             let Wait::For(wait) = rule.wait(Some(&times), now, 1.0) else { panic!("the wait ends") };
@@ -198,8 +204,16 @@ mod tests {
     }
 
     #[test]
+    fn one_gap_after_events_at_the_same_time_has_the_lowest_regularity() {
+        for gaps in GAPS {
+            let level = Rule::new(0.74, gaps, None).level(Some(&Times::new(vec![at(5.0); gaps])), at(905.0));
+            assert!((level - lowest(gaps)).abs() < 1e-9, "{gaps}: {level}");
+        }
+    }
+
+    #[test]
     fn equal_gaps_are_regular_and_equal_times_are_not() {
-        let rule = Rule::new(0.65, 3, None);
+        let rule = Rule::new(0.74, 3, None);
         let regular = Times::new(vec![at(0.0), at(10.0), at(20.0)]);
         assert_eq!(rule.level(Some(&regular), at(30.0)), 1.0);
         assert_eq!(rule.level(Some(&Times::new(vec![at(5.0); 3])), at(5.0)), 0.0);
@@ -209,7 +223,7 @@ mod tests {
 
     #[test]
     fn gaps_that_take_longer_than_the_time_of_the_rule_are_not_regular() {
-        let rule = Rule::new(0.65, 3, Some(Duration::from_secs(30)));
+        let rule = Rule::new(0.74, 3, Some(Duration::from_secs(30)));
         let times = Times::new(vec![at(0.0), at(10.0), at(20.0)]);
         assert_eq!(rule.level(Some(&times), at(30.0)), 1.0);
         assert_eq!(rule.level(Some(&times), at(30.1)), 0.0);

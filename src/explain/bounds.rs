@@ -150,7 +150,7 @@ impl Bounds<'_> {
             Quota::Regularity(rule) => format!(
                 "It bounds no number: it refuses when the last {} gaps vary by less than {}% of their mean.",
                 rule.gaps(),
-                format_amount(((1.0 - rule.most() * from) * 100.0).max(0.0))
+                format_amount((1.0 / (rule.most() * from) - 1.0) * 100.0)
             ),
             Quota::Likelihood(Likelihood { rule, .. }) => format!(
                 "It bounds no number: of recipients that are all rejected it refuses after {}, and it stays exceeded until \

@@ -112,7 +112,7 @@ fn many_limits() -> Policy {
     let user = KnownTo::Each(Field::User);
     let mut messages = limit("messages", Count::Messages, rate("3 / 1d"), user);
     messages.stage = Stage::Rcpt;
-    let regularity = Quota::Regularity(regularity::Rule::new(0.01, 4, Some(Duration::from_secs(40 * 3600))));
+    let regularity = Quota::Regularity(regularity::Rule::new(0.5, 4, Some(Duration::from_secs(40 * 3600))));
     let mut regular = limit("regular", Count::Messages, regularity, KnownTo::All);
     regular.stage = Stage::Rcpt;
     let mut refused = limit("refused", Count::Refusals, rate("3 / 1d"), user);

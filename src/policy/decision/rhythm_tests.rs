@@ -52,7 +52,7 @@ fn is_too_regular(times: &[f64], most: f64, gaps: usize) -> bool {
     let gaps: Vec<f64> = times[first..].windows(2).map(|pair| pair[1] - pair[0]).collect();
     let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
     let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-    mean > 0.0 && 1.0 - variance.sqrt() / mean > most
+    mean > 0.0 && mean / (mean + variance.sqrt()) > most
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_decisions_on_10_000_random_histories_are_those_of_the_formula() {
 fn an_event_passes_after_the_wait_and_not_a_millisecond_earlier() {
     let mut random = Random(11);
     for _ in 0..500 {
-        let mut store = regular(0.65, 4);
+        let mut store = regular(0.74, 4);
         let rhythm = 1 + random.below(100_000);
         let found = (1..=5).map(|n| n * rhythm).find_map(|at| Some((at, refused(&mut store, at, rcpt())?)));
         let (at, refusal) = found.unwrap();
@@ -100,11 +100,11 @@ fn an_event_passes_after_the_wait_and_not_a_millisecond_earlier() {
 
 #[test]
 fn a_refusal_for_regular_times_names_the_regularity() {
-    let mut store = regular(0.65, 3);
+    let mut store = regular(0.74, 3);
     let refusals: Vec<_> = (0..4).map(|n| refused(&mut store, n * 60_000, rcpt())).collect();
     let text = refusals[3].as_ref().unwrap().text("r");
     assert!(
-        text.starts_with("The times of recipients are 100% regular over 3 gaps, 65% at most; try again in "),
+        text.starts_with("The times of recipients are 100% regular over 3 gaps, 74% at most; try again in "),
         "{text}"
     );
     assert!(refusals[..3].iter().all(Option::is_none));

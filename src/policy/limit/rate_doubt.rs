@@ -1,10 +1,10 @@
 //! Doubts about a rate, wherever it is written: in a limit, in a row of its override table, or in a grant.
 
 use super::count::Count;
-use super::quota::Quota;
+use super::quota::{Quota, percent};
 use super::rate_syntax::LONGEST_PERIOD;
 use super::{Limit, Mode};
-use crate::engine::Rule;
+use crate::engine::{Rule, regularity};
 use crate::time::{Timestamp, format_amount, format_duration};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const PLAUSIBLE_OCTETS: f64 = 1_048_576.0;
 impl Limit {
     /// Returns the doubt about a rate for this limit, if there is one. `text` is the rate as written.
     pub fn rate_doubt(&self, quota: &Quota, text: &str) -> Option<RateDoubt> {
-        self.refuses_all(quota).or_else(|| self.lacks_unit(quota, text))
+        self.refuses_all(quota).or_else(|| self.is_always_over(quota)).or_else(|| self.lacks_unit(quota, text))
     }
 
     /// Reports a rate so low that it refuses every event. `0` would say the same plainly.
@@ -56,6 +56,19 @@ impl Limit {
         };
         let help = format!("{help}; write \"0\" to refuse everything");
         Some(RateDoubt { is_error: is_average && self.mode == Mode::Enforce, message, help })
+    }
+
+    /// Reports a regularity that all gaps have, whatever their lengths.
+    fn is_always_over(&self, quota: &Quota) -> Option<RateDoubt> {
+        let Quota::Regularity(rule) = quota else { return None };
+        let from = self.ladder.rungs().iter().find(|rung| rung.action.refuses())?.at;
+        let lowest = regularity::lowest(rule.gaps());
+        // A time for the gaps bounds the number of events in this time, even if all gaps are regular enough.
+        (rule.within().is_none() && rule.most() * from < lowest).then(|| RateDoubt {
+            is_error: self.mode == Mode::Enforce,
+            message: "this regularity refuses everything after the first gaps",
+            help: format!("{} gaps are always at least {} regular", rule.gaps(), percent(lowest)),
+        })
     }
 
     /// Reports a small number of bytes without a unit.
@@ -104,6 +117,15 @@ mod tests {
             assert_eq!(said.is_some(), help.is_some(), "{rate}: {said:?}");
             assert!(said.is_none_or(|said| said.help.contains(help.unwrap())), "{rate}");
         }
+    }
+
+    #[test]
+    fn a_regularity_that_all_gaps_have_is_an_error_unless_the_gaps_have_a_time() {
+        let doubt = |text: &str| doubt(Count::Messages, Algorithm::Ewma, Mode::Enforce, text);
+        let said = doubt("41% regular over 3 gaps").unwrap();
+        assert!(said.is_error && said.help == "3 gaps are always at least 41.4% regular", "{said:?}");
+        assert_eq!(doubt("42% regular over 3 gaps"), None);
+        assert_eq!(doubt("1% regular over 3 gaps within 8h"), None);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl RateTerms {
         let (gaps, within) = gaps.split_once(" within ").map_or((gaps, None), |(gaps, within)| (gaps, Some(within)));
         let gaps = gaps.trim().strip_suffix("gaps").and_then(|gaps| gaps.trim().parse().ok());
         let gaps = gaps.filter(|gaps| regularity::GAPS.contains(gaps));
-        let help = "write the regularity as in \"65% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps";
+        let help = "write the regularity as in \"74% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps";
         let (percent, gaps) = percent.zip(gaps).ok_or(help)?;
         let within = within.map(|within| parse_duration(within.trim()).map_err(|error| error.to_string()));
         let within = within.transpose()?;
