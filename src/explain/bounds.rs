@@ -147,9 +147,12 @@ impl Bounds<'_> {
                 "It bounds no number: beyond that share MAIL and RCPT are refused until fewer than {} are remembered.",
                 format_amount(share.at_least)
             ),
+            Quota::Regularity(rule) if rule.most() * from >= 1.0 => {
+                "It refuses nothing: no gaps are more than 100% regular.".to_owned()
+            }
             Quota::Regularity(rule) => format!(
-                "It bounds no number: it refuses when the last {} gaps vary by less than {}% of their mean.",
-                rule.gaps(),
+                "It bounds no number: it refuses when the last {} vary by less than {}% of their mean.",
+                limit.quota.period(),
                 format_amount((1.0 / (rule.most() * from) - 1.0) * 100.0)
             ),
             Quota::Likelihood(Likelihood { rule, .. }) => format!(

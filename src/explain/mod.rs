@@ -145,11 +145,11 @@ impl Explained<'_> {
                 limit.quota.period(),
                 format_amount(share.at_least)
             ),
-            Quota::Regularity(rule) => format!(
-                "{} only at times that are up to {} regular over {} gaps",
+            Quota::Regularity(_) => format!(
+                "{} only at times that are up to {} regular over {}",
                 limit.thing().noun(2.0),
                 limit.quota.amount(),
-                rule.gaps()
+                limit.quota.period()
             ),
             Quota::Likelihood(_) => limit.quota_text(&limit.quota),
             Quota::Rate { .. } => {

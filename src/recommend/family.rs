@@ -92,7 +92,7 @@ pub const FAMILIES: [Family; 9] = [
         counted: "count = \"messages\"\ndistinct = \"recipient\"\nknown-to = \"user\"\n",
         rate: "47% regular over {} gaps within 8h",
         action: "defer = \"messages to people you have never written to come like those of a program; try again in {wait} ({reference})\"",
-        numbers: &[15, 16, 17, 20, 25, 30, 40],
+        numbers: &[15, 17, 20, 25, 30, 40],
         share: 0.05,
         min_margin: 1,
         has_overrides: false,

@@ -3,7 +3,7 @@
 use super::count::Count;
 use super::quota::{Quota, percent};
 use super::rate_syntax::LONGEST_PERIOD;
-use super::{Limit, Mode};
+use super::{Action, Delay, Limit, Mode};
 use crate::engine::{Rule, regularity};
 use crate::time::{Timestamp, format_amount, format_duration};
 use std::time::Duration;
@@ -24,7 +24,7 @@ const PLAUSIBLE_OCTETS: f64 = 1_048_576.0;
 impl Limit {
     /// Returns the doubt about a rate for this limit, if there is one. `text` is the rate as written.
     pub fn rate_doubt(&self, quota: &Quota, text: &str) -> Option<RateDoubt> {
-        self.refuses_all(quota).or_else(|| self.is_always_over(quota)).or_else(|| self.lacks_unit(quota, text))
+        self.refuses_all(quota).or_else(|| self.refuses_all_gaps(quota)).or_else(|| self.lacks_unit(quota, text))
     }
 
     /// Reports a rate so low that it refuses every event. `0` would say the same plainly.
@@ -58,16 +58,23 @@ impl Limit {
         Some(RateDoubt { is_error: is_average && self.mode == Mode::Enforce, message, help })
     }
 
-    /// Reports a regularity that all gaps have, whatever their lengths.
-    fn is_always_over(&self, quota: &Quota) -> Option<RateDoubt> {
+    /// Reports a regularity so low that gaps of all lengths exceed it.
+    fn refuses_all_gaps(&self, quota: &Quota) -> Option<RateDoubt> {
         let Quota::Regularity(rule) = quota else { return None };
-        let from = self.ladder.rungs().iter().find(|rung| rung.action.refuses())?.at;
-        let lowest = regularity::lowest(rule.gaps());
-        // A time for the gaps bounds the number of events in this time, even if all gaps are regular enough.
-        (rule.within().is_none() && rule.most() * from < lowest).then(|| RateDoubt {
-            is_error: self.mode == Mode::Enforce,
-            message: "this regularity refuses everything after the first gaps",
-            help: format!("{} gaps are always at least {} regular", rule.gaps(), percent(lowest)),
+        let blocks = |action: &Action| action.refuses() || matches!(action, Action::Delay(Delay::UntilFree));
+        let from = self.ladder.rungs().iter().find(|rung| blocks(&rung.action))?.at;
+        let (gaps, lowest) = (rule.gaps(), regularity::lowest(rule.gaps()));
+        // The next tenth of a percent above the lowest amount.
+        let enough = ((lowest / from * 1000.0).floor() + 1.0) / 1000.0;
+        (rule.most() * from <= lowest).then(|| RateDoubt {
+            // With a time for the gaps, the limit still admits some events in this time.
+            is_error: rule.within().is_none() && self.mode == Mode::Enforce,
+            message: "this regularity refuses all gaps, whatever their lengths",
+            help: format!(
+                "{gaps} gaps are never less than {} regular: write {} or more",
+                percent(lowest),
+                percent(enough)
+            ),
         })
     }
 
@@ -93,7 +100,7 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::limit::{Algorithm, RateTerms};
+    use crate::policy::limit::{Algorithm, Ladder, RateTerms, Rung, Verb};
 
     fn doubt(count: Count, algorithm: Algorithm, mode: Mode, text: &str) -> Option<RateDoubt> {
         let terms = RateTerms { count, algorithm, burst: None, of: Count::Recipients, at_least: 20.0 };
@@ -120,12 +127,35 @@ mod tests {
     }
 
     #[test]
-    fn a_regularity_that_all_gaps_have_is_an_error_unless_the_gaps_have_a_time() {
-        let doubt = |text: &str| doubt(Count::Messages, Algorithm::Ewma, Mode::Enforce, text);
-        let said = doubt("41% regular over 3 gaps").unwrap();
-        assert!(said.is_error && said.help == "3 gaps are always at least 41.4% regular", "{said:?}");
-        assert_eq!(doubt("42% regular over 3 gaps"), None);
-        assert_eq!(doubt("1% regular over 3 gaps within 8h"), None);
+    fn a_regularity_that_all_gaps_exceed_is_an_error_unless_the_gaps_have_a_time() {
+        let doubt = |mode, text: &str| doubt(Count::Messages, Algorithm::Ewma, mode, text);
+        for (text, help) in [
+            ("41.4% regular over 3 gaps", "3 gaps are never less than 41.4% regular: write 41.5% or more"),
+            ("25% regular over 10 gaps", "10 gaps are never less than 25% regular: write 25.1% or more"),
+        ] {
+            let said = doubt(Mode::Enforce, text).unwrap();
+            assert!(said.is_error && said.help == help, "{said:?}");
+            assert!(!doubt(Mode::Shadow, text).unwrap().is_error, "{text}");
+            assert!(!doubt(Mode::Enforce, &format!("{text} within 8h")).unwrap().is_error, "{text}");
+        }
+        for text in ["41.5% regular over 3 gaps", "25.1% regular over 10 gaps", "47% regular over 16 gaps within 8h"] {
+            assert_eq!(doubt(Mode::Enforce, text), None);
+        }
+    }
+
+    #[test]
+    fn each_action_that_blocks_an_event_is_compared_with_the_lowest_regularity() {
+        let quota = Quota::Regularity(regularity::Rule::new(0.5, 3, None));
+        let doubt = |rungs| {
+            let ladder = Ladder::new(rungs);
+            Limit { ladder, ..Limit::new("l", Count::Messages, Vec::new(), quota) }.rate_doubt(&quota, "")
+        };
+        let defer = || Rung { at: 1.0, action: Action::Refuse(Verb::Defer, None) };
+        let delay = |at| Rung { at, action: Action::Delay(Delay::UntilFree) };
+        assert_eq!(doubt(vec![defer()]), None);
+        assert_eq!(doubt(vec![delay(0.9), defer()]), None);
+        let said = doubt(vec![delay(0.8), defer()]).unwrap();
+        assert_eq!(said.help, "3 gaps are never less than 41.4% regular: write 51.8% or more");
     }
 
     #[test]

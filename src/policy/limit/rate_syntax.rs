@@ -85,7 +85,7 @@ impl RateTerms {
         }
     }
 
-    /// Parses `65% regular`, and `15 gaps` or `17 gaps within 8h`.
+    /// Parses `74% regular`, and `15 gaps` or `16 gaps within 8h`.
     fn regularity(self, regular: &str, gaps: &str) -> Result<Quota, String> {
         use Count::{Bytes, Commands, LoginFailures, Refusals};
         if matches!(self.count, Bytes | Commands | LoginFailures | Refusals) || self.count.is_of_past_events() {

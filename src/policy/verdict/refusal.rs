@@ -112,6 +112,8 @@ impl Refusal {
             (Quota::Counter { scope: Scope::AtOnce, .. }, _) => Meaning::TooManyAtOnce,
             // Other mail lowers the ratio, but no wait does.
             (Quota::Likelihood(_), _) => Meaning::NotByWaiting,
+            // All gaps are more regular than the limit allows.
+            (Quota::Regularity(_), Wait::Never) if !self.verb.suspends() => Meaning::NotByWaiting,
             (_, Wait::Never) if !self.verb.suspends() => Meaning::TooLarge,
             _ => Meaning::Later,
         }

@@ -142,8 +142,9 @@ async fn a_reader_that_prevents_the_reset_is_reported_until_it_ends() {
     let metrics = store.core.metrics.clone();
     let shell = rusqlite::Connection::open(&path).unwrap();
     shell.execute_batch("BEGIN; SELECT count(*) FROM budget").unwrap();
+    let seen = large_filter();
     for n in 0.. {
-        store.admit(at(0), &asked(&format!("user{n}"), 1), &mut SessionCounters::default()).await.unwrap();
+        admit_with(&store, &seen, &format!("user{n}")).await;
         if file::wal_path(&path).metadata().unwrap().len() > LONG {
             break;
         }
