@@ -42,10 +42,7 @@ fn status(stream: &mut impl Read) -> u16 {
 
 /// Returns the number of sockets that this Weir has open.
 fn sockets(weir: &Process) -> usize {
-    let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap();
-    // Weir can close a file descriptor after this test has listed it. Skip such a descriptor.
-    let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
-    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    weir.open_files().iter().filter(|name| name.starts_with("socket:")).count()
 }
 
 /// Maximum number of open sockets that belong to no client. Weir opens and closes them for signals and for probes of

@@ -127,12 +127,8 @@ impl Footprint {
         let status = std::fs::read_to_string(format!("/proc/{}/status", weir.id())).unwrap();
         let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         let kibibytes: u64 = anonymous.trim().trim_end_matches(" kB").parse().unwrap();
-        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap();
-        // Weir can close a file between this listing and the look at the file.
-        let targets = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.unwrap().path()).ok());
-        let names = targets.map(|target| target.display().to_string());
         let is_journal = |name: &String| name.contains("state.db-charges-");
-        let (journals, files): (Vec<_>, Vec<_>) = names.partition(is_journal);
+        let (journals, files): (Vec<_>, Vec<_>) = weir.open_files().into_iter().partition(is_journal);
         // Whether a journal of charges is open, and perhaps its successor, depends on the time of the last checkpoint.
         assert!(journals.len() <= 2, "{journals:?}");
         Self { files, octets: kibibytes * 1024 }

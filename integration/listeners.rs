@@ -399,7 +399,7 @@ fn health_readiness_and_metrics_are_served() {
     assert_eq!(weir.metric("weir_connections_total{listener=\"plain\"}"), 1.0);
     assert_eq!(weir.metric("weir_sessions{listener=\"plain\"}"), 1.0);
     assert_eq!(weir.metric("weir_state_degraded"), 0.0);
-    let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap().count() as f64;
+    let files = weir.open_files().len() as f64;
     assert!((weir.metric("process_open_fds") - files).abs() < 5.0, "{files}");
     assert!(weir.metric("process_cpu_seconds_total") > 0.0);
     let memory = weir.metric("process_resident_memory_bytes");

@@ -114,7 +114,7 @@ fn ask(address: SocketAddr, (asker, recipients): (usize, u64), until: Instant) -
     let mut answer = [0; 64];
     let mut requests = 0;
     while Instant::now() < until {
-        // The last request about a message is that at its end.
+        // The last request about a message comes at the end of the message.
         let (message, number) = (requests / (recipients + 1), requests % (recipients + 1));
         let request = request(asker, message, (number < recipients).then_some(number), recipients);
         stream.write_all(request.as_bytes()).unwrap();
@@ -134,7 +134,8 @@ fn ask(address: SocketAddr, (asker, recipients): (usize, u64), until: Instant) -
 /// Returns a request about a recipient of a message, or about its end, with all attributes that Postfix 3.7 sends.
 fn request(asker: usize, message: u64, recipient: Option<u64>, recipients: u64) -> String {
     let (user, port) = (message % 1000, 1024 + message % 60_000);
-    // A message gets its queue id at the first recipient. Its end names the recipient only if there is one alone.
+    // A message gets its queue id at the first recipient. The request about the end names the recipient if there is only
+    // one.
     let name = |recipient: u64| format!("r{recipient}.{message}@example.net");
     let (state, to, count) = match recipient {
         Some(recipient) => ("RCPT", name(recipient), 0),

@@ -29,6 +29,7 @@ pub struct Chromium {
     runtime: Runtime,
     client: Client,
     driver: Child,
+    /// Output of the driver, open as long as the driver writes to it.
     _output: Lines<BufReader<ChildStdout>>,
     _profile: tempfile::TempDir,
 }

@@ -126,6 +126,14 @@ impl Process {
         super::wait_for(&format!("{name} {value}"), || (self.metric(name) == value).then_some(()));
     }
 
+    /// Returns the names of the open files: paths, and for example `socket:[1234]`.
+    pub fn open_files(&self) -> Vec<String> {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
+        // The process can close a file between this listing and the look at the file.
+        let targets = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.unwrap().path()).ok());
+        targets.map(|target| target.display().to_string()).collect()
+    }
+
     /// Returns the metric `weir_upstream_NAME` of an upstream.
     pub fn upstream_metric(&self, name: &str, upstream: &str) -> f64 {
         self.metric(&format!("weir_upstream_{name}{{upstream=\"{upstream}\"}}"))

@@ -110,6 +110,17 @@ fn a_refusal_for_regular_times_names_the_regularity() {
     assert!(refusals[..3].iter().all(Option::is_none));
 }
 
+#[test]
+fn a_refusal_that_no_wait_ends_sends_the_client_to_the_administrator() {
+    // Three gaps are never less than 41.4% regular.
+    let mut store = regular(0.4, 3);
+    let refusals: Vec<_> = (0..4).map(|n| refused(&mut store, n * 60_000, rcpt())).collect();
+    let refusal = refusals[3].as_ref().unwrap();
+    assert_eq!(refusal.wait, Wait::Never);
+    let text = refusal.text("r");
+    assert_eq!(text, "The times of recipients are 100% regular over 3 gaps, 40% at most; ask the administrator (r)");
+}
+
 const RULE: (f64, f64, f64) = (0.02, 0.2, 1000.0);
 
 fn likelihood_store() -> InMemoryStore {

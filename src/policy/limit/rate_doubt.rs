@@ -69,7 +69,7 @@ impl Limit {
         (rule.most() * from <= lowest).then(|| RateDoubt {
             // With a time for the gaps, the limit still admits some events in this time.
             is_error: rule.within().is_none() && self.mode == Mode::Enforce,
-            message: "this regularity refuses all gaps, whatever their lengths",
+            message: "all gaps exceed this regularity, whatever their lengths",
             help: format!(
                 "{gaps} gaps are never less than {} regular: write {} or more",
                 percent(lowest),
