@@ -1,10 +1,10 @@
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // The allocator asks the kernel for huge pages. Weir would then hold 2 MiB where it needs 4 KiB.
+    // Many kernels give huge pages to each program. Weir would then hold 2 MiB where it needs 4 KiB.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     weir::cli::run()
 }

@@ -18,7 +18,7 @@ use weir::time::Timestamp;
 
 // Use Weir's allocator: allocations are a large part of the cost.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const HEAD: &str = r#"
 timezone = "Europe/Vienna"

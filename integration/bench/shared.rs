@@ -35,7 +35,7 @@ use weir::time::{Units, parse_rate};
 
 /// The allocator of the program.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const TASKS: u64 = 64;
 const LASTS: Duration = Duration::from_secs(5);
