@@ -400,7 +400,7 @@ impl Reader {
         let on_failure = s.value("on-failure", "\"allow\"", choice(&kinds));
         let MaxNewBudgets(most) = MaxNewBudgets::default();
         let max_new_budgets = s.value("max-new-budgets", &most.to_string(), count(1..=100_000_000));
-        let budget_octets = s.value("budget-memory", "\"18M\"", |value| match octets(value)? {
+        let budget_octets = s.value("budget-memory", "\"20M\"", |value| match octets(value)? {
             octets if !BUDGET_MEMORY.contains(&octets) => Err("it must be from 1M to 64G".to_owned()),
             octets => usize::try_from(octets).map_err(|_| "it is too large for this machine".to_owned()),
         });
