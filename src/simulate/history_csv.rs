@@ -88,16 +88,19 @@ enum Format {
     Json,
 }
 
-/// Index of each column in a CSV line.
+/// Columns of a CSV file.
 struct Columns {
-    t: usize,
-    sender: usize,
-    recipient: usize,
-    client: Option<usize>,
-    user: Option<usize>,
-    size: Option<usize>,
-    message: Option<usize>,
+    /// For each column, the index of its name in [`VALUES`]; `None`: the column is not used.
+    places: Vec<Option<usize>>,
+    /// Minimum number of columns of a line: all used columns are among these.
+    needed: usize,
 }
+
+/// Names of the values of a row.
+const VALUES: [&str; 7] = ["t", "sender", "recipient", CLIENT, "user", "size", "message"];
+/// Number of the values that each row must have, from the first one on.
+const REQUIRED: usize = 3;
+const CLIENT: &str = "client";
 
 /// Maximum length of a line, in octets.
 const MAX_LINE: u64 = 64 << 10;
@@ -154,7 +157,7 @@ impl History {
 
     /// Returns whether rows of the history can name a client.
     pub fn has_clients(&self) -> bool {
-        !matches!(&self.rows.format, Format::Csv(Columns { client: None, .. }))
+        !matches!(&self.rows.format, Format::Csv(columns) if !columns.have(CLIENT))
     }
 
     /// Returns the time of the history's next message; `None` after the last one.
@@ -235,17 +238,20 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Columns {
     fn of(header: &ByteRecord) -> Result<Self, ReadError> {
-        let place = |name: &str| header.iter().position(|column| column.trim_ascii() == name.as_bytes());
-        let required = |name: &'static str| place(name).ok_or(ReadError::Column(name));
-        Ok(Self {
-            t: required("t")?,
-            sender: required("sender")?,
-            recipient: required("recipient")?,
-            client: place("client"),
-            user: place("user"),
-            size: place("size"),
-            message: place("message"),
-        })
+        let mut places = vec![None; header.len()];
+        for (value, name) in VALUES.into_iter().enumerate() {
+            match header.iter().position(|column| column.trim_ascii() == name.as_bytes()) {
+                Some(column) => places[column] = Some(value),
+                None if value < REQUIRED => return Err(ReadError::Column(name)),
+                None => {}
+            }
+        }
+        let needed = places.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        Ok(Self { places, needed })
+    }
+
+    fn have(&self, name: &str) -> bool {
+        self.places.iter().flatten().any(|value| VALUES[*value] == name)
     }
 }
 
@@ -313,25 +319,22 @@ fn record(line: &[u8]) -> ByteRecord {
 fn row_of_csv(line: &[u8], columns: &Columns) -> Result<Message, String> {
     // Few lines have quotes, and a CSV reader for each line takes long.
     let quoted = memchr::memchr(b'"', line).map(|_| record(line));
-    let values: Vec<&[u8]> = match &quoted {
-        None => line.split(|b| *b == b',').collect(),
-        Some(record) => record.iter().collect(),
+    let (mut values, mut count) = ([""; VALUES.len()], 0);
+    let mut read = |text| -> Result<(), String> {
+        if let Some(Some(value)) = columns.places.get(count) {
+            values[*value] = std::str::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())?.trim_ascii();
+        }
+        count += 1;
+        Ok(())
     };
-    let value = |at: usize| match values.get(at).map(|value| std::str::from_utf8(value)) {
-        Some(Ok(text)) => Ok(text.trim_ascii()),
-        Some(Err(_)) => Err("it is not UTF-8".to_owned()),
-        None => Err(format!("it has {} columns", values.len())),
-    };
-    let more = |at: Option<usize>| at.map_or(Ok(""), value);
-    row([
-        value(columns.t)?,
-        value(columns.sender)?,
-        value(columns.recipient)?,
-        more(columns.client)?,
-        more(columns.user)?,
-        more(columns.size)?,
-        more(columns.message)?,
-    ])
+    match &quoted {
+        None => line.split(|b| *b == b',').try_for_each(&mut read)?,
+        Some(record) => record.iter().try_for_each(&mut read)?,
+    }
+    if count < columns.needed {
+        return Err(format!("it has {count} columns"));
+    }
+    row(values)
 }
 
 fn row_of_json(line: &[u8]) -> Result<Message, String> {
@@ -342,14 +345,18 @@ fn row_of_json(line: &[u8]) -> Result<Message, String> {
         Value::Number(number) => Ok(number.to_string()),
         other => Err(format!("{name} is {other}")),
     };
-    let [t, sender, recipient] = [value("t")?, value("sender")?, value("recipient")?];
-    row([&t, &sender, &recipient, &value("client")?, &value("user")?, &value("size")?, &value("message")?])
+    let mut values = VALUES.map(|_| String::new());
+    for (text, name) in values.iter_mut().zip(VALUES) {
+        *text = value(name)?;
+    }
+    row(values.each_ref().map(String::as_str))
 }
 
-/// Makes a message with one recipient from the values of a row. A missing optional value is passed as an empty text.
-fn row([t, sender, recipient, client, user, size, message]: [&str; 7]) -> Result<Message, String> {
+/// Makes a message with one recipient from the values of a row, in the order of [`VALUES`]. A missing optional value is
+/// passed as an empty text.
+fn row([t, sender, recipient, client, user, size, message]: [&str; VALUES.len()]) -> Result<Message, String> {
     let at = parse_time(t).map_err(|error| error.to_string())?;
-    let given = |text: &str| Some(lower_case(text)).filter(|text| !text.is_empty());
+    let given = |text: &str| (!text.is_empty()).then(|| lower_case(text));
     if sender.is_empty() && user.is_empty() {
         return Err("it has neither sender nor user".to_owned());
     }

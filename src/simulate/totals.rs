@@ -4,6 +4,7 @@ use super::history_csv::Message;
 use super::origin::Origin;
 use super::replay::{Outcome, Refused};
 use crate::time::Timestamp;
+use foldhash::fast::RandomState;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 pub struct Totals {
     pub messages: u64,
     pub recipients: u64,
-    pub origins: HashSet<Origin>,
+    pub origins: HashSet<Origin, RandomState>,
     span: Option<(Timestamp, Timestamp)>,
     pub refused: RefusedRecipients,
     /// Origins with at least one refused recipient.

@@ -85,7 +85,13 @@ impl AddressNormalizer {
         match normal_domain {
             None => normal_local,
             Some(normal_domain) if normal_local == local && Some(&*normal_domain) == domain => whole.into(),
-            Some(normal_domain) => [&*normal_local, "@", &*normal_domain].concat().into(),
+            Some(normal_domain) => {
+                let mut joined = String::with_capacity(normal_local.len() + 1 + normal_domain.len());
+                joined.push_str(&normal_local);
+                joined.push('@');
+                joined.push_str(&normal_domain);
+                joined.into()
+            }
         }
     }
 }
@@ -97,8 +103,8 @@ pub fn domain_of(address: &str) -> Option<&str> {
 
 /// Splits an address at its last `@` into local part and domain. An `@` within quotes is part of the local part.
 pub fn split(address: &str) -> (&str, Option<&str>) {
-    match address.rsplit_once('@') {
-        Some((local, domain)) if !domain.contains('"') => (local, Some(domain)),
+    match memchr::memrchr2(b'@', b'"', address.as_bytes()) {
+        Some(at) if address.as_bytes()[at] == b'@' => (&address[..at], Some(&address[at + 1..])),
         _ => (address, None),
     }
 }
@@ -147,7 +153,10 @@ fn quoted(text: &str) -> String {
 /// Returns whether a local part needs no quotes (RFC 5321 §4.1.2, RFC 6531 §3.3).
 fn is_dot_string(text: &str) -> bool {
     let is_atext = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&b) || b >= 0x80;
-    text.split('.').all(|atom| !atom.is_empty() && atom.bytes().all(is_atext))
+    let bytes = text.as_bytes();
+    let has_empty_atom =
+        || bytes.starts_with(b".") || bytes.ends_with(b".") || bytes.windows(2).any(|two| two == b"..");
+    !bytes.is_empty() && bytes.iter().all(|b| is_atext(*b) || *b == b'.') && !has_empty_atom()
 }
 
 #[cfg(test)]
