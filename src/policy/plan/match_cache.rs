@@ -17,6 +17,8 @@ pub struct MatcherSet {
     rows: Vec<ByEvent<Arc<OverrideRows>>>,
     /// Fields of owners.
     owners: Vec<ByEvent<OwnerFields>>,
+    /// Whether the result of any entry can differ between the events of a run.
+    is_of_event: bool,
 }
 
 /// Entry, and whether the entry's result can differ between the events of a run.
@@ -53,6 +55,7 @@ impl MatcherSet {
             let began = self.steps.len();
             self.steps.extend(&steps);
             let is_of_event = steps.iter().any(|step| matches!(step, Step::And { is_of_event: true, .. }));
+            self.is_of_event |= is_of_event;
             self.matchers.push(ByEvent { entry: began..self.steps.len(), is_of_event });
             self.matchers.len() - 1
         })
@@ -72,6 +75,7 @@ impl MatcherSet {
     pub fn owners(&mut self, per: &[Field]) -> usize {
         self.owners.iter().position(|known| *known.entry.fields() == *per).unwrap_or_else(|| {
             let is_of_event = per.iter().any(|field| field.is_of_recipient());
+            self.is_of_event |= is_of_event;
             self.owners.push(ByEvent { entry: OwnerFields::new(per), is_of_event });
             self.owners.len() - 1
         })
@@ -80,7 +84,9 @@ impl MatcherSet {
     /// Adds a table of overrides, and returns its index.
     pub fn rows(&mut self, rows: &Arc<OverrideRows>) -> usize {
         self.rows.iter().position(|known| Arc::ptr_eq(&known.entry, rows)).unwrap_or_else(|| {
-            self.rows.push(ByEvent { entry: rows.clone(), is_of_event: rows.is_by_recipient() });
+            let is_of_event = rows.is_by_recipient();
+            self.is_of_event |= is_of_event;
+            self.rows.push(ByEvent { entry: rows.clone(), is_of_event });
             self.rows.len() - 1
         })
     }
@@ -138,6 +144,7 @@ pub struct MatchCache<'a> {
 
 impl<'a> MatchCache<'a> {
     pub fn new(matcher_set: &'a MatcherSet, events: usize) -> Self {
+        let events = if matcher_set.is_of_event { events } else { 1 };
         let given = vec![Cell::new(None); matcher_set.conditions.len() * events];
         let matchers = vec![Cell::new(None); matcher_set.matchers.len() * events];
         let rows = vec![Cell::new(None); matcher_set.rows.len() * events];
