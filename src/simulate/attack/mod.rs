@@ -120,15 +120,14 @@ impl Attacks {
 
     /// Runs all attacks of one kind.
     pub fn run(&self, kind: AttackKind) -> AttackResults {
-        let groups = self.scene.targets.chunks(kind.accounts()).enumerate();
-        let runs =
-            groups.map(|(n, targets)| self.attack(kind, targets, self.scene.options.seed.wrapping_add(n as u64 + 1)));
+        let mut random = Random::new(self.scene.options.seed);
+        let groups = self.scene.targets.chunks(kind.accounts());
+        let runs = groups.map(|targets| self.attack(kind, targets, random.split()));
         AttackResults { kind, runs: runs.collect() }
     }
 
-    fn attack(&self, kind: AttackKind, targets: &[Target], seed: u64) -> AttackRun {
+    fn attack(&self, kind: AttackKind, targets: &[Target], mut random: Random) -> AttackRun {
         let mut replay = self.replay.clone();
-        let mut random = Random::new(seed);
         let days: Vec<Timestamp> =
             self.scene.options.days.iter().map(|days| self.scene.began.after(DAY * *days as u32)).collect();
         let end = days.last().copied().unwrap_or(self.scene.began);

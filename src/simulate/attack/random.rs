@@ -8,6 +8,11 @@ impl Random {
         Self(seed)
     }
 
+    /// Returns another generator, which starts at the next random number.
+    pub fn split(&mut self) -> Self {
+        Self(self.next())
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
