@@ -17,6 +17,8 @@ pub struct Rule {
     /// Highest allowed regularity, above 0 and below 1.
     most: f64,
     gaps: usize,
+    /// Shortest time of all gaps together: the regularity of faster events is 0.
+    least: Duration,
     /// Longest time of all gaps together: the regularity of slower events is 0.
     within: Option<Duration>,
 }
@@ -80,7 +82,12 @@ impl Times {
 impl Rule {
     /// `most` is above 0 and below 1; `gaps` is within [`GAPS`].
     pub fn new(most: f64, gaps: usize, within: Option<Duration>) -> Self {
-        Self { most, gaps, within }
+        Self { most, gaps, least: Duration::ZERO, within }
+    }
+
+    /// Returns the rule that measures only gaps that take at least this time together.
+    pub fn at_least(self, least: Duration) -> Self {
+        Self { least, ..self }
     }
 
     /// Returns the highest allowed regularity, between 0 and 1.
@@ -92,6 +99,12 @@ impl Rule {
         self.gaps
     }
 
+    /// Returns the shortest time of all gaps together.
+    pub fn least(&self) -> Duration {
+        self.least
+    }
+
+    /// Returns the longest time of all gaps together, if they have one.
     pub fn within(&self) -> Option<Duration> {
         self.within
     }
@@ -102,11 +115,12 @@ impl Rule {
     }
 
     /// Returns the regularity of the last gaps, if an event comes at `now`. It is 0 if there are too few gaps, if they take
-    /// longer than the rule's time, or if all events came at the same time.
+    /// shorter or longer than the rule's times, or if all events came at the same time.
     pub fn level(&self, times: Option<&Times>, now: Timestamp) -> f64 {
         let times = times.map_or(&[][..], |times| &times.0);
         let Some(first) = times.len().checked_sub(self.gaps) else { return 0.0 };
-        if self.within.is_some_and(|within| now.since(times[first]) > within) {
+        let time = now.since(times[first]);
+        if time < self.least || self.within.is_some_and(|within| time > within) {
             return 0.0;
         }
         let later = times[first + 1..].iter().copied().chain([now]);
@@ -228,5 +242,16 @@ mod tests {
         assert_eq!(rule.level(Some(&times), at(30.0)), 1.0);
         assert_eq!(rule.level(Some(&times), at(30.1)), 0.0);
         assert_eq!(rule.wait(Some(&times), at(30.0), 1.0), Wait::For(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn gaps_that_take_shorter_than_the_least_time_of_the_rule_are_not_regular() {
+        let rule = Rule::new(0.74, 3, None).at_least(Duration::from_secs(30));
+        let times = Times::new(vec![at(0.0), at(10.0), at(20.0)]);
+        assert_eq!(rule.level(Some(&times), at(29.9)), 0.0);
+        assert_eq!(rule.level(Some(&times), at(30.0)), 1.0);
+        // A wait makes the gaps irregular, not too short.
+        let Wait::For(wait) = rule.wait(Some(&times), at(30.0), 1.0) else { panic!("the wait ends") };
+        assert!(wait > Duration::from_secs(8), "{wait:?}");
     }
 }

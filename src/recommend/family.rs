@@ -90,7 +90,7 @@ pub const FAMILIES: [Family; 9] = [
         name: "steady-strangers",
         comment: "A program that writes to strangers at random times: within some hours, people write in bursts.",
         counted: "count = \"messages\"\ndistinct = \"recipient\"\nknown-to = \"user\"\n",
-        rate: "47% regular over {} gaps within 8h",
+        rate: "43% regular over {} gaps within 1h to 8h",
         action: "defer = \"messages to people you have never written to come like those of a program; try again in {wait} ({reference})\"",
         numbers: &[15, 17, 20, 25, 30, 40],
         share: 0.05,

@@ -150,7 +150,10 @@ impl Quota {
             Self::Counter { scope: Scope::AtOnce, .. } => "at once".to_owned(),
             Self::Share(share) => format_duration(share.period),
             Self::Regularity(rule) => {
-                let within = rule.within().map(|within| format!(" within {}", format_duration(within)));
+                let within = rule.within().map(format_duration).map(|within| match rule.least() {
+                    Duration::ZERO => format!(" within {within}"),
+                    least => format!(" within {} to {within}", format_duration(least)),
+                });
                 format!("{} gaps{}", rule.gaps(), within.unwrap_or_default())
             }
             Self::Likelihood(Likelihood { rule, .. }) => format!("ratio {}", format_amount(rule.threshold())),

@@ -85,7 +85,7 @@ impl RateTerms {
         }
     }
 
-    /// Parses `74% regular`, and `15 gaps` or `16 gaps within 8h`.
+    /// Parses `74% regular`, and `15 gaps`, `16 gaps within 8h` or `16 gaps within 1h to 8h`.
     fn regularity(self, regular: &str, gaps: &str) -> Result<Quota, String> {
         use Count::{Bytes, Commands, LoginFailures, Refusals};
         if matches!(self.count, Bytes | Commands | LoginFailures | Refusals) || self.count.is_of_past_events() {
@@ -99,10 +99,18 @@ impl RateTerms {
         let gaps = gaps.filter(|gaps| regularity::GAPS.contains(gaps));
         let help = "write the regularity as in \"74% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps";
         let (percent, gaps) = percent.zip(gaps).ok_or(help)?;
-        let within = within.map(|within| parse_duration(within.trim()).map_err(|error| error.to_string()));
-        let within = within.transpose()?;
-        within.map_or(Ok(()), check_period)?;
-        Ok(Quota::Regularity(regularity::Rule::new(percent / 100.0, gaps, within)))
+        let rule = |within| regularity::Rule::new(percent / 100.0, gaps, within);
+        let Some(within) = within else { return Ok(Quota::Regularity(rule(None))) };
+        let time = |text: &str| parse_duration(text.trim()).map_err(|error| error.to_string());
+        let (least, most) = match within.split_once(" to ") {
+            Some((least, most)) => (time(least)?, time(most)?),
+            None => (Duration::ZERO, time(within)?),
+        };
+        check_period(most)?;
+        if least >= most {
+            return Err(format!("\"{}\": the second time must be longer than the first one", within.trim()));
+        }
+        Ok(Quota::Regularity(rule(Some(most)).at_least(least)))
     }
 
     fn share(self, share: &str, period: &str) -> Result<Quota, String> {
@@ -131,3 +139,37 @@ fn check_period(period: Duration) -> Result<(), String> {
 
 /// Longest period of a rate.
 pub const LONGEST_PERIOD: Duration = Duration::from_secs(3_650 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(text: &str) -> Result<Quota, String> {
+        let (count, algorithm) = (Count::Messages, Algorithm::Ewma);
+        RateTerms { count, algorithm, burst: None, of: Count::Recipients, at_least: 20.0 }.quota(text)
+    }
+
+    #[test]
+    fn the_times_of_gaps_are_read_as_they_are_written() {
+        for period in ["3 gaps", "15 gaps", "16 gaps within 8h", "13 gaps within 1h to 8h"] {
+            let read = quota(&format!("45% regular over {period}")).unwrap();
+            assert_eq!((read.amount(), read.period()), ("45%".to_owned(), period.to_owned()));
+        }
+    }
+
+    #[test]
+    fn times_of_gaps_that_no_gaps_can_have_are_refused() {
+        for (times, words) in [
+            ("0s", "above 0"),
+            ("1h to 0s", "above 0"),
+            ("8h to 1h", "longer than the first"),
+            ("8h to 8h", "longer than the first"),
+            ("1h to 4000d", "at most 3650d"),
+            ("1h to", "\"1h to\""),
+            ("long", "long"),
+        ] {
+            let error = quota(&format!("45% regular over 13 gaps within {times}")).unwrap_err();
+            assert!(error.contains(words), "{times}: {error}");
+        }
+    }
+}
