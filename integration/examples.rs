@@ -84,7 +84,7 @@ fn recommended_policies_stop_regular_strangers_after_fifteen() {
 }
 
 #[test]
-fn recommended_policies_refuse_messages_at_random_times_within_six_hours() {
+fn recommended_policies_refuse_random_times_within_six_hours_in_nine_of_ten_runs() {
     // Each of ten users has written to friends in sixty days.
     let row = |n: u64| format!("{},user{},friend{}\n", 1_700_000_000 + n * 5_760, n % 10, n * n % 7);
     let history = "t,sender,recipient\n".to_owned() + &(0..900).map(row).collect::<String>();
@@ -97,7 +97,8 @@ fn recommended_policies_refuse_messages_at_random_times_within_six_hours() {
             let Outcome { out, err, .. } = site.run(&[&attack[..], &["--seed", &seed, "-"]].concat(), &history);
             let result: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{name}: {err}"));
             assert_eq!(result["accounts"], 10, "{name}: {result}");
-            result["seconds-to-first-refusal"].as_f64().unwrap() as u64
+            let refused = result["seconds-to-first-refusal"].as_f64();
+            refused.unwrap_or_else(|| panic!("{name}, seed {seed}: {result}")) as u64
         });
         // Each seed gives other random times to its ten accounts. By chance, one account in a thousand sends so slowly or
         // irregularly that it is refused later.

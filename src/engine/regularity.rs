@@ -3,8 +3,11 @@
 //! The regularity is m / (m + s), where m is the mean of the last n gaps between events, and s their standard deviation
 //! (with the divisor n). With the coefficient of variation v = s/m this is 1 / (1 + v). Equal gaps have the regularity 1,
 //! and many gaps of a Poisson process have on average about 1/2; 15 gaps have 0.53, and 3 gaps 0.62. The lowest regularity
-//! of n gaps is 1 / (1 + √(n − 1)): it is that of one gap after n events at the same time. People send in bursts, so their gaps within some hours vary more than those of a
-//! Poisson process: a rule with an amount near 1/2 and a time for the gaps finds a program that sends at random times.
+//! of n gaps is 1 / (1 + √(n − 1)): it is that of one gap after n events at the same time.
+//!
+//! People send in bursts, so over some hours their gaps vary more than those of a Poisson process. Within one hour, a person
+//! who writes one message after the other can be as steady as a program. So a rule with an amount a little below 1/2, and
+//! with a least and a longest time for all gaps together, finds a program that sends at random times.
 
 use super::Wait;
 use super::wait;
@@ -115,7 +118,7 @@ impl Rule {
     }
 
     /// Returns the regularity of the last gaps, if an event comes at `now`. It is 0 if there are too few gaps, if they take
-    /// shorter or longer than the rule's times, or if all events came at the same time.
+    /// less or more time than the rule's times, or if all events came at the same time.
     pub fn level(&self, times: Option<&Times>, now: Timestamp) -> f64 {
         let times = times.map_or(&[][..], |times| &times.0);
         let Some(first) = times.len().checked_sub(self.gaps) else { return 0.0 };
@@ -191,8 +194,9 @@ mod tests {
         }
 
         #[test]
-        fn the_wait_is_exact_to_a_millisecond(gap in 1u32..100_000, spread in 0u32..20, within in prop::option::of(0u64..100_000)) {
+        fn the_wait_is_exact_to_a_millisecond(gap in 1u32..100_000, spread in 0u32..20, within in prop::option::of(0u64..100_000), least in 0u64..600_000) {
             let rule = Rule::new(0.74, 5, within.map(|seconds| Duration::from_secs(5 * u64::from(gap) + seconds)));
+            let rule = rule.at_least(Duration::from_secs(least.min(5 * u64::from(gap))));
             let times = (0..5).map(|n| at(f64::from(n * gap) + f64::from(spread * (n % 2)) / 100.0)).collect();
             let (times, now) = (Times::new(times), at(f64::from(5 * gap)));
             let Wait::For(wait) = rule.wait(Some(&times), now, 1.0) else { panic!("the wait ends") };
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_that_take_shorter_than_the_least_time_of_the_rule_are_not_regular() {
+    fn gaps_that_take_less_than_the_least_time_of_the_rule_are_not_regular() {
         let rule = Rule::new(0.74, 3, None).at_least(Duration::from_secs(30));
         let times = Times::new(vec![at(0.0), at(10.0), at(20.0)]);
         assert_eq!(rule.level(Some(&times), at(29.9)), 0.0);

@@ -73,7 +73,7 @@ impl InMemoryStore {
 
     /// Decides like [`InMemoryStore::admit`] in less time, for replays of many messages: verdicts lack the evaluations of
     /// limits whose memories know the recipient. Calls `inspect` with the plan. Also returns the recipients for
-    /// [`InMemoryStore::deliver`], without those that their memories have seen lately.
+    /// [`InMemoryStore::deliver`].
     pub fn replay(
         &mut self,
         now: Timestamp,
@@ -81,15 +81,14 @@ impl InMemoryStore {
         counters: &mut SessionCounters,
         inspect: impl FnOnce(&Plan<'_>),
     ) -> (Vec<Verdict>, Vec<ReplayedRecipient>) {
-        let look_up = |key: KeyRef<'_>, memory: &Memory, value| {
+        let is_known = |key: KeyRef<'_>, memory: &Memory, value| {
             let seen = self.budgets.get(key).and_then(|budget| budget.seen.as_deref());
-            memory.rule().look(seen, now, value)
+            memory.rule().look(seen, now, value) != Seen::Never
         };
-        let plan = Plan::without_known(&self.policy, request, now, &look_up);
+        let plan = Plan::without_known(&self.policy, request, now, &is_known);
         inspect(&plan);
         let (verdicts, indices) = self.budgets.decide(&self.policy, now, request, &plan, counters);
-        let may_learn = plan.memory_entries.iter().filter(|entry| entry.seen != Some(Seen::Lately));
-        let recipients = may_learn.map(|entry| ReplayedRecipient {
+        let recipients = plan.memory_entries.iter().map(|entry| ReplayedRecipient {
             event: entry.event,
             memory: entry.memory,
             index: indices[entry.key],

@@ -88,7 +88,7 @@ pub const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "steady-strangers",
-        comment: "A program that writes to strangers at random times: within some hours, people write in bursts.",
+        comment: "A program that writes to strangers at random times: over some hours, people write in bursts. Within one hour, a person can\n# be as steady as a program.",
         counted: "count = \"messages\"\ndistinct = \"recipient\"\nknown-to = \"user\"\n",
         rate: "43% regular over {} gaps within 1h to 8h",
         action: "defer = \"messages to people you have never written to come like those of a program; try again in {wait} ({reference})\"",

@@ -91,9 +91,9 @@ enum Format {
 /// Columns of a CSV file.
 struct Columns {
     /// For each column, the index of its name in [`VALUES`]; `None`: the column is not used.
-    places: Vec<Option<usize>>,
+    values: Vec<Option<usize>>,
     /// Minimum number of columns of a line: all used columns are among these.
-    needed: usize,
+    min_columns: usize,
 }
 
 /// Names of the values of a row.
@@ -238,20 +238,20 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Columns {
     fn of(header: &ByteRecord) -> Result<Self, ReadError> {
-        let mut places = vec![None; header.len()];
+        let mut values = vec![None; header.len()];
         for (value, name) in VALUES.into_iter().enumerate() {
             match header.iter().position(|column| column.trim_ascii() == name.as_bytes()) {
-                Some(column) => places[column] = Some(value),
+                Some(column) => values[column] = Some(value),
                 None if value < REQUIRED => return Err(ReadError::Column(name)),
                 None => {}
             }
         }
-        let needed = places.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        Ok(Self { places, needed })
+        let min_columns = values.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        Ok(Self { values, min_columns })
     }
 
     fn have(&self, name: &str) -> bool {
-        self.places.iter().flatten().any(|value| VALUES[*value] == name)
+        self.values.iter().flatten().any(|value| VALUES[*value] == name)
     }
 }
 
@@ -321,7 +321,7 @@ fn row_of_csv(line: &[u8], columns: &Columns) -> Result<Message, String> {
     let quoted = memchr::memchr(b'"', line).map(|_| record(line));
     let (mut values, mut count) = ([""; VALUES.len()], 0);
     let mut read = |text| -> Result<(), String> {
-        if let Some(Some(value)) = columns.places.get(count) {
+        if let Some(Some(value)) = columns.values.get(count) {
             values[*value] = std::str::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())?.trim_ascii();
         }
         count += 1;
@@ -331,7 +331,7 @@ fn row_of_csv(line: &[u8], columns: &Columns) -> Result<Message, String> {
         None => line.split(|b| *b == b',').try_for_each(&mut read)?,
         Some(record) => record.iter().try_for_each(&mut read)?,
     }
-    if count < columns.needed {
+    if count < columns.min_columns {
         return Err(format!("it has {count} columns"));
     }
     row(values)

@@ -133,7 +133,7 @@ impl<'a> Decision<'a> {
         Self { policy, now, request, plan, loaded, own, counters, suspension, begun: Vec::new(), waits: Duration::ZERO }
     }
 
-    /// Decides on one event. `steps` is a buffer.
+    /// Decides on one event. `steps` is memory that the events of a run share: what it holds is discarded first.
     fn decide(&mut self, event: &Event, checks: &'a [Check], steps: &mut Vec<Step<'a>>) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();

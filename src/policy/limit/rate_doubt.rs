@@ -67,7 +67,7 @@ impl Limit {
         // The next tenth of a percent above the lowest amount.
         let enough = ((lowest / from * 1000.0).floor() + 1.0) / 1000.0;
         (rule.most() * from <= lowest).then(|| RateDoubt {
-            // With times for the gaps, the limit still admits some events.
+            // If the rule has times for the gaps, it admits gaps outside of these times.
             is_error: rule.within().is_none() && self.mode == Mode::Enforce,
             message: "all gaps exceed this regularity, whatever their lengths",
             help: format!(

@@ -101,7 +101,10 @@ impl RateTerms {
         let (percent, gaps) = percent.zip(gaps).ok_or(help)?;
         let rule = |within| regularity::Rule::new(percent / 100.0, gaps, within);
         let Some(within) = within else { return Ok(Quota::Regularity(rule(None))) };
-        let time = |text: &str| parse_duration(text.trim()).map_err(|error| error.to_string());
+        let time = |text: &str| {
+            let help = "write the times of all gaps together as in \"within 8h\" or \"within 1h to 8h\"";
+            parse_duration(text.trim()).map_err(|error| format!("{error}; {help}"))
+        };
         let (least, most) = match within.split_once(" to ") {
             Some((least, most)) => (time(least)?, time(most)?),
             None => (Duration::ZERO, time(within)?),
@@ -165,8 +168,9 @@ mod tests {
             ("8h to 1h", "longer than the first"),
             ("8h to 8h", "longer than the first"),
             ("1h to 4000d", "at most 3650d"),
-            ("1h to", "\"1h to\""),
-            ("long", "long"),
+            ("1h to", "\"within 1h to 8h\""),
+            ("1h-8h", "\"within 1h to 8h\""),
+            ("long", "\"long\" is not a duration"),
         ] {
             let error = quota(&format!("45% regular over 13 gaps within {times}")).unwrap_err();
             assert!(error.contains(words), "{times}: {error}");

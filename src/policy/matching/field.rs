@@ -111,6 +111,7 @@ impl Field {
     pub fn is_known(self, facts: &NormalizedFacts<'_>, recipient: Option<&str>) -> bool {
         match self {
             Self::Client(_) => facts.client().is_some(),
+            // The usual field of `distinct`, asked for each limit and event.
             Self::Recipient => recipient.is_some(),
             _ => self.value(facts, recipient).is_some(),
         }

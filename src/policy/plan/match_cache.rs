@@ -132,7 +132,7 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Skip
 pub struct MatchCache<'a> {
     matcher_set: &'a MatcherSet,
     /// Results of conditions, one for each event and condition. A result that is the same for all events is stored with
-    /// the first event.
+    /// the first event. Without any entry that depends on the event, all lists have room for one event.
     given: Vec<Cell<Option<bool>>>,
     /// Results of matchers, one for each event and matcher.
     matchers: Vec<Cell<Option<bool>>>,

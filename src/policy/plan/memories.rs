@@ -1,8 +1,8 @@
 //! Memories in a plan: the keys of the memories that a limit asks, and the recipients that memories learn.
 
 use super::planner::Planner;
-use super::{LookUp, MemoryEntry, Plan, Values};
-use crate::engine::distinct::{Seen, Value};
+use super::{IsKnown, MemoryEntry, Plan, Values};
+use crate::engine::distinct::Value;
 use crate::policy::Memory;
 use crate::policy::limit::Limit;
 use crate::policy::matching::SkipReason;
@@ -22,15 +22,15 @@ impl<'a> Plan<'a> {
 
     /// Adds an entry for each memory and each recipient that is asked for, or to whom mail was delivered. A memory whose
     /// owner is unknown has no entry.
-    pub(super) fn add_memory_entries(&mut self, planner: &Planner<'a, '_>, look_up: Option<&LookUp<'_>>) {
+    pub(super) fn add_memory_entries(&mut self, planner: &Planner<'a, '_>, is_known: Option<&IsKnown<'_>>) {
         let events = planner.request.events.len();
         self.memory_entries.reserve(events * planner.policy.memories().len());
         for event in 0..events {
             let Some(value) = planner.recipient_value(event) else { continue };
             for memory in planner.policy.memories() {
                 if let Ok(key) = self.memory_key(planner, *memory, value) {
-                    let seen = look_up.map(|look_up| look_up(self.keys.get(key), memory, value));
-                    self.memory_entries.push(MemoryEntry { event, memory: *memory, key, value, seen });
+                    let is_known = is_known.is_some_and(|is_known| is_known(self.keys.get(key), memory, value));
+                    self.memory_entries.push(MemoryEntry { event, memory: *memory, key, value, is_known });
                 }
             }
         }
@@ -41,8 +41,7 @@ impl<'a> Plan<'a> {
         let memory = limit.distinct.and_then(|distinct| distinct.known_to);
         let first = self.memory_entries.partition_point(|entry| entry.event < event);
         let mut of_event = self.memory_entries[first..].iter().take_while(|entry| entry.event == event);
-        let is_known = |entry: &MemoryEntry| matches!(entry.seen, Some(Seen::Before | Seen::Lately));
-        of_event.any(|entry| is_known(entry) && Some(entry.memory) == memory)
+        of_event.any(|entry| entry.is_known && Some(entry.memory) == memory)
     }
 
     /// Returns the index in [`Plan::keys`] of the memory's key for a value.

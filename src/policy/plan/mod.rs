@@ -14,7 +14,7 @@ pub use exceeded::ConditionalCheck;
 pub(super) use match_cache::MatcherSet;
 pub(super) use suspicion::can_suspect;
 
-use crate::engine::distinct::{self, Seen, Value};
+use crate::engine::distinct::{self, Value};
 use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
 use crate::policy::exception::{Grant, Suspension};
 use crate::policy::limit::{Effect, Limit, Quota, Scope};
@@ -75,8 +75,8 @@ pub(super) struct MemoryEntry {
     /// Index in [`Plan::keys`] of the memory's key.
     pub key: usize,
     pub value: Value,
-    /// Result of looking up the recipient in the memory; `None` if the plan was not made by [`Plan::without_known`].
-    pub seen: Option<Seen>,
+    /// The memory knows the recipient. False if the plan was not made by [`Plan::without_known`].
+    pub is_known: bool,
 }
 
 /// Value of an event, for a limit that counts only new values.
@@ -172,8 +172,8 @@ impl Candidate {
     }
 }
 
-/// Function that looks up a recipient in a memory. The key is that of the memory's shard for the recipient.
-pub type LookUp<'k> = dyn Fn(KeyRef<'_>, &Memory, Value) -> Seen + 'k;
+/// Function that returns whether a memory knows a recipient. The key is that of the memory's shard for the recipient.
+pub type IsKnown<'k> = dyn Fn(KeyRef<'_>, &Memory, Value) -> bool + 'k;
 
 /// Initial capacity for budgets.
 const INITIAL_BUDGETS: usize = 64;
@@ -185,8 +185,8 @@ impl<'a> Plan<'a> {
 
     /// Makes a plan without the checks of limits with `known-to` for recipients that their memories know. Such a check
     /// touches no budget, so the decision is the same, and fewer budgets are loaded.
-    pub fn without_known(policy: &'a Policy, request: &PolicyRequest, now: Timestamp, look_up: &LookUp<'_>) -> Self {
-        Self::build(policy, request, now, None, Some(look_up))
+    pub fn without_known(policy: &'a Policy, request: &PolicyRequest, now: Timestamp, is_known: &IsKnown<'_>) -> Self {
+        Self::build(policy, request, now, None, Some(is_known))
     }
 
     /// Makes a plan in which the new keys in `shared` get no budgets of their own. Instead, all keys in `shared` that
@@ -206,13 +206,13 @@ impl<'a> Plan<'a> {
         request: &PolicyRequest,
         now: Timestamp,
         shared: Option<&HashSet<Key>>,
-        look_up: Option<&LookUp<'_>>,
+        is_known: Option<&IsKnown<'_>>,
     ) -> Self {
         let mut plan = Self::default();
         let kinds = EventKinds::of(&request.events);
         // A replay delivers later, when it knows which recipients were accepted.
         let learns = policy.has_memories()
-            && (look_up.is_some() || request.events.iter().any(|event| matches!(event, Event::Delivered(_))));
+            && (is_known.is_some() || request.events.iter().any(|event| matches!(event, Event::Delivered(_))));
         if !policy.decided_kinds().has_any(kinds) && !learns {
             return plan;
         }
@@ -220,13 +220,13 @@ impl<'a> Plan<'a> {
         let most = policy.limits.len().min(INITIAL_BUDGETS);
         (plan.checks, plan.budgets) = (Vec::with_capacity(most), Vec::with_capacity(most));
         plan.keys = Keys::with_capacity(most);
-        if look_up.is_some() {
+        if is_known.is_some() {
             plan.untouched = Vec::with_capacity(most);
         }
         let planner = Planner::new(policy, request, now, shared);
         plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
         if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
-            plan.add_memory_entries(&planner, look_up);
+            plan.add_memory_entries(&planner, is_known);
         }
         let subjects: Vec<_> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
         // Limits that look at other limits' budgets come after those limits in the policy.

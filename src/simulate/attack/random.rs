@@ -8,7 +8,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Returns another generator, which starts at the next random number.
+    /// Returns another generator, whose seed is the next random number.
     pub fn split(&mut self) -> Self {
         Self(self.next())
     }
