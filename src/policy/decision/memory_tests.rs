@@ -100,9 +100,11 @@ proptest! {
     }
 }
 
-/// Returns a policy whose limits use memories in all ways that a decision distinguishes.
-fn many_limits() -> Policy {
-    let rules = MemoryRules::default();
+/// Returns a policy whose limits use memories in all ways that a decision distinguishes. `is_small`: a memory of a user has
+/// room for a few recipients, so that its generations are rotated early.
+fn many_limits(is_small: bool) -> Policy {
+    let recipients = if is_small { 1 } else { MemoryRules::default().recipients };
+    let rules = MemoryRules { recipients, ..MemoryRules::default() };
     let limit = |name: &str, count, quota, known_to| {
         let mut limit = Limit::new(name, count, vec![Field::User], quota);
         limit.distinct = Some(Distinct { known_to: Some(rules.memory(known_to)), ..Distinct::new(Field::Recipient) });
@@ -126,8 +128,11 @@ fn many_limits() -> Policy {
 proptest! {
     /// The decisions of a plan without the checks for known recipients are those of the whole plan.
     #[test]
-    fn known_recipients_touch_no_budget(messages in proptest::collection::vec((0..20i64, 0..2u8, proptest::collection::vec(0..30u8, 1..4)), 1..80)) {
-        let (mut store, mut whole) = (InMemoryStore::new(many_limits()), many_limits());
+    fn known_recipients_touch_no_budget(
+        messages in proptest::collection::vec((0..20i64, 0..2u8, proptest::collection::vec(0..30u8, 1..4)), 1..80),
+        is_small in any::<bool>(),
+    ) {
+        let (mut store, mut whole) = (InMemoryStore::new(many_limits(is_small)), many_limits(is_small));
         let mut budgets = HashMap::<Key, Option<Budget>>::new();
         let mut now = 0;
         for (hours, user, recipients) in messages {
