@@ -117,8 +117,9 @@ impl Rule {
         Self { most: (self.most * factor).min(1.0), ..*self }
     }
 
-    /// Returns the regularity of the last gaps, if an event comes at `now`. It is 0 if there are too few gaps, if they take
-    /// less or more time than the rule's times, or if all events came at the same time.
+    /// Returns the regularity of the last gaps, if an event comes at `now`. It is 0 if there are too few gaps, if all of
+    /// them together take less than the rule's shortest or more than its longest time, or if all events came at the same
+    /// time.
     pub fn level(&self, times: Option<&Times>, now: Timestamp) -> f64 {
         let times = times.map_or(&[][..], |times| &times.0);
         let Some(first) = times.len().checked_sub(self.gaps) else { return 0.0 };

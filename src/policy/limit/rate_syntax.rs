@@ -97,7 +97,8 @@ impl RateTerms {
         let (gaps, within) = gaps.split_once(" within ").map_or((gaps, None), |(gaps, within)| (gaps, Some(within)));
         let gaps = gaps.trim().strip_suffix("gaps").and_then(|gaps| gaps.trim().parse().ok());
         let gaps = gaps.filter(|gaps| regularity::GAPS.contains(gaps));
-        let help = "write the regularity as in \"74% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps";
+        let help = "write the regularity as in \"74% regular over 15 gaps\": from 1% to 99%, and 3 to 100 gaps; the times of \
+                    all gaps together can follow, as in \"within 1h to 8h\"";
         let (percent, gaps) = percent.zip(gaps).ok_or(help)?;
         let rule = |within| regularity::Rule::new(percent / 100.0, gaps, within);
         let Some(within) = within else { return Ok(Quota::Regularity(rule(None))) };
@@ -158,6 +159,12 @@ mod tests {
             let read = quota(&format!("45% regular over {period}")).unwrap();
             assert_eq!((read.amount(), read.period()), ("45%".to_owned(), period.to_owned()));
         }
+    }
+
+    #[test]
+    fn the_help_for_a_regularity_names_the_form_of_its_times() {
+        let error = quota("45% regular over 13 gaps from 1h to 8h").unwrap_err();
+        assert!(error.ends_with("as in \"within 1h to 8h\""), "{error}");
     }
 
     #[test]
