@@ -3,7 +3,8 @@
 //!
 //! The first session that needs the commit takes the queued changes and appends them itself ([`Queue::take_now`]).
 //! Before that, the session lets other sessions run, if this is worth it ([`Queue::gather`]). If another commit runs
-//! meanwhile, or if this one would take long, the session leaves it to the journal writer ([`Queue::take`]).
+//! meanwhile, or if this one would take long, the session leaves it to the journal writer ([`Queue::take`]). A session
+//! with a thread of its own also makes short commits that were left while it committed ([`Work::end_and_take_left`]).
 
 use super::append_turn::AppendTurn;
 use super::file::JournalAppender;
@@ -92,8 +93,9 @@ struct Inner {
     taken: Waiting,
     /// True while taken changes are being committed. Perhaps none of their transactions waits any more.
     is_committing: bool,
-    /// True if `entry` is left to the journal writer.
-    is_left_to_writer: bool,
+    /// True if no session begins the commit of `entry`: the journal writer makes it, or the session that commits at
+    /// present makes it next.
+    is_left: bool,
     /// The turn to append; `None` before the writer starts, and while a session or the writer has it.
     turn: Option<AppendTurn>,
     /// The journal, from the time when it was opened until the writer takes it.
@@ -124,8 +126,8 @@ pub struct Waiting {
     database_writer: Option<oneshot::Sender<()>>,
 }
 
-/// Changes that were taken from the queue, with the turn to append them. If this value is dropped before
-/// [`Work::end`] is called, the changes are discarded.
+/// Changes that were taken from the queue, with the turn to append them. If this value is dropped before the commit has
+/// ended ([`Work::end`], [`Work::end_and_take_left`]), the changes are discarded.
 pub struct Work<'a> {
     queue: &'a Queue,
     pub turn: AppendTurn,
@@ -136,7 +138,7 @@ pub struct Work<'a> {
     pub epoch: u64,
     /// True if the writer must end after this work.
     pub stop: bool,
-    is_durable: bool,
+    has_ended: bool,
 }
 
 /// Marks a filter that was never written to the file: no queue reaches this epoch.
@@ -248,7 +250,7 @@ impl Queue {
         if inner.number != commit.entry || inner.entry.records() == 0 {
             return None;
         }
-        if is_allowed && inner.is_commit_short() {
+        if is_allowed && !inner.is_left && inner.is_commit_short() {
             return self.take_work(&mut inner);
         }
         inner.waiting.since.get_or_insert_with(Instant::now);
@@ -263,7 +265,7 @@ impl Queue {
     }
 
     fn leave(&self, mut inner: MutexGuard<'_, Inner>) {
-        inner.is_left_to_writer = inner.entry.records() > 0;
+        inner.is_left = inner.entry.records() > 0;
         self.wake(inner);
     }
 
@@ -280,7 +282,7 @@ impl Queue {
     fn take_work(&self, inner: &mut Inner) -> Option<Work<'_>> {
         let mut turn = inner.turn.take()?;
         turn.appender = inner.appender.take().or(turn.appender);
-        inner.is_left_to_writer = false;
+        inner.is_left = false;
         let began = Instant::now();
         let transactions = Vec::with_capacity(inner.waiting.transactions.len());
         inner.taken = std::mem::replace(&mut inner.waiting, Waiting { transactions, ..Waiting::default() });
@@ -296,7 +298,7 @@ impl Queue {
         inner.is_committing = entry.records() > 0;
         inner.number += u64::from(inner.is_committing);
         self.release_room();
-        Some(Work { queue: self, turn, entry, began, epoch: inner.epoch, stop: inner.stopping, is_durable: false })
+        Some(Work { queue: self, turn, entry, began, epoch: inner.epoch, stop: inner.stopping, has_ended: false })
     }
 
     /// Waits until there is work for the writer.
@@ -387,7 +389,7 @@ fn is_short(entry: &Entry) -> bool {
     entry.octets() <= SHORT_OCTETS
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
     /// Returns whether the commit takes only microseconds, if the disk does not hang.
     pub fn is_short(&self) -> bool {
         is_short(&self.entry)
@@ -396,27 +398,43 @@ impl Work<'_> {
     /// Ends the commit, and tells those who wait for it whether their changes are durable. If they are not, also
     /// discards the changes made meanwhile, because these may contain only the values learnt since then.
     pub fn end(mut self, is_durable: bool) {
-        self.is_durable = is_durable;
+        self.give_back(is_durable, false);
     }
-}
 
-impl Drop for Work<'_> {
-    /// Gives the turn back to the queue.
-    fn drop(&mut self) {
+    /// Ends a commit that has succeeded, and takes the changes that were left meanwhile, if their commit is short.
+    pub fn end_and_take_left(mut self) -> Option<Self> {
+        self.give_back(true, true)
+    }
+
+    /// Gives the turn back to the queue, unless `may_take` is true and changes were left whose commit is short. Returns
+    /// these changes with the turn.
+    fn give_back(&mut self, is_durable: bool, may_take: bool) -> Option<Self> {
+        self.has_ended = true;
         let (mut turn, mut spare) = (std::mem::take(&mut self.turn), std::mem::take(&mut self.entry));
         spare.clear();
         turn.spare = spare;
         let mut inner = self.queue.lock();
         let taken = std::mem::take(&mut inner.taken);
         inner.is_committing = false;
-        if !self.is_durable {
+        if !is_durable {
             inner.discard();
             self.queue.release_room();
         }
         inner.turn = Some(turn).filter(|_| !inner.ended);
+        let takes = may_take && inner.is_left && inner.is_commit_short();
+        let left = if takes { self.queue.take_work(&mut inner) } else { None };
         self.queue.wake(inner);
-        if self.is_durable {
+        if is_durable {
             taken.tell();
+        }
+        left
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.give_back(false, false);
         }
     }
 }
@@ -436,20 +454,20 @@ impl Waiting {
 impl Inner {
     /// Returns whether there is work for the writer.
     fn is_due(&self) -> bool {
-        self.turn.is_some() && (self.is_left_to_writer || self.appender.is_some() || self.stopping)
+        self.turn.is_some() && (self.is_left || self.appender.is_some() || self.stopping)
     }
 
     /// Returns whether a session may commit, because the commit is short and the journal writer has nothing else to do.
     fn is_commit_short(&self) -> bool {
         let is_fast = |turn: &AppendTurn| turn.is_fast() && turn.epoch == self.epoch;
         let is_free = self.turn.as_ref().is_some_and(is_fast) && self.appender.is_none() && !self.stopping;
-        is_free && !self.is_left_to_writer && is_short(&self.entry)
+        is_free && is_short(&self.entry)
     }
 
     fn discard(&mut self) {
         self.entry = Entry::default();
         self.waiting = Waiting::default();
-        self.is_left_to_writer = false;
+        self.is_left = false;
         self.number += 1;
         self.epoch += 1;
     }

@@ -204,24 +204,52 @@ impl Store {
     /// [`Store::leave_to_writer`].
     pub async fn commit(&self, pending: Option<PendingCommit>) -> bool {
         let Some(PendingCommit { mut commit, decided_in }) = pending else { return true };
-        let (began, queue, metrics) = (Instant::now(), &self.core.queue, &self.core.metrics.state);
+        let began = Instant::now();
         let mut outcome = commit.outcome();
         if outcome.is_none() {
-            outcome = queue.gather(&mut commit).await;
+            outcome = self.core.queue.gather(&mut commit).await;
         }
         if outcome.is_none() {
-            commit_now(&self.core, &commit);
+            commit_now(&self.core, &commit, 1);
             outcome = commit.outcome();
         }
         let is_durable = match outcome {
             Some(is_durable) => is_durable,
             None => {
-                let _waiting = GaugeGuard::new(&metrics.transactions_waiting);
+                let _waiting = GaugeGuard::new(&self.core.metrics.state.transactions_waiting);
                 commit.done().await
             }
         };
-        metrics.transaction_seconds.observe((decided_in + began.elapsed()).as_secs_f64());
+        self.observe_transaction(decided_in + began.elapsed());
         is_durable
+    }
+
+    /// Commits charges like [`Store::commit`], for a caller that has a thread of its own, and that is not within the async
+    /// runtime.
+    pub fn commit_in_thread(&self, pending: Option<PendingCommit>) -> bool {
+        let Some(PendingCommit { mut commit, decided_in }) = pending else { return true };
+        let began = Instant::now();
+        let mut outcome = commit.outcome();
+        if outcome.is_none() {
+            let is_fast = commit_now(&self.core, &commit, MAX_COMMITS);
+            outcome = commit.outcome();
+            // Mostly another thread commits at this moment. Sleeping, and being woken perhaps on another processor, would
+            // take longer.
+            while outcome.is_none() && is_fast && began.elapsed() < YIELD_TIME {
+                std::thread::yield_now();
+                outcome = commit.outcome();
+            }
+        }
+        let is_durable = outcome.unwrap_or_else(|| {
+            let _waiting = GaugeGuard::new(&self.core.metrics.state.transactions_waiting);
+            commit.wait()
+        });
+        self.observe_transaction(decided_in + began.elapsed());
+        is_durable
+    }
+
+    fn observe_transaction(&self, time: Duration) {
+        self.core.metrics.state.transaction_seconds.observe(time.as_secs_f64());
     }
 
     /// Makes the journal writer commit the charges made so far, so that no session hangs if the disk does.
@@ -462,6 +490,14 @@ fn wait_for(threads: &[JoinHandle<()>]) {
 /// Time for which the shutdown waits until the loader and maintenance threads end. Afterwards, the shutdown waits for
 /// at most the same time until the writer ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time for which a caller with a thread of its own only lets other threads run, before it sleeps until its commit ends.
+/// It is several times as long as a short commit.
+const YIELD_TIME: Duration = Duration::from_micros(50);
+
+/// Maximum number of commits that a caller with a thread of its own makes, one after the other: its own, and those that
+/// other callers have left meanwhile.
+const MAX_COMMITS: usize = 4;
 
 #[cfg(test)]
 mod tests;

@@ -168,6 +168,29 @@ async fn a_session_leaves_its_changes_to_the_journal_writer_if_another_commit_ru
 }
 
 #[tokio::test]
+async fn a_session_that_commits_can_take_what_other_sessions_leave_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("state.db")).unwrap();
+    let queue = &store.core.queue;
+    // The first commit is left to the journal writer, which opens the journal.
+    let commit = decide_on(&store, &["alice"]).await;
+    assert!(store.commit(commit).await);
+    let mut bob = decide_on(&store, &["bob"]).await.unwrap().commit;
+    let work = queue.take_now(&bob, true).unwrap();
+    assert!(work.end_and_take_left().is_none(), "no session has left any");
+    assert_eq!(bob.outcome(), Some(true));
+    let mut carol = decide_on(&store, &["carol"]).await.unwrap().commit;
+    let work = queue.take_now(&carol, true).unwrap();
+    let (mut dora, mut emil) = (append(queue, "dora"), append(queue, "emil"));
+    assert!(queue.take_now(&dora, true).is_none(), "another session commits at present");
+    let next = work.end_and_take_left().unwrap();
+    assert_eq!((carol.outcome(), dora.outcome(), next.entry.records()), (Some(true), None, 2));
+    // If that commit fails, both sessions are told.
+    next.end(false);
+    assert_eq!((dora.outcome(), emil.outcome()), (Some(false), Some(false)));
+}
+
+#[tokio::test]
 async fn one_commit_contains_the_changes_of_all_sessions_that_are_ready() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(open(&folder.path().join("state.db")).unwrap());
@@ -262,4 +285,24 @@ async fn the_database_writer_waits_for_changes_that_are_queued_or_taken() {
     work.end(false);
     assert!(!is_durable(bob).await && !is_durable(while_taken).await);
     assert!(queue.pending().is_none());
+}
+
+#[test]
+fn threads_commit_their_own_charges_and_those_of_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let store = runtime.block_on(async { open(&folder.path().join("state.db")).unwrap() });
+    let names: Vec<String> = (0..8).map(|n| format!("user{n}")).collect();
+    std::thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(|| {
+                for _ in 0..90 {
+                    let pending = runtime.block_on(decide_on(&store, &[name]));
+                    assert!(store.commit_in_thread(pending));
+                }
+            });
+        }
+    });
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(runtime.block_on(levels_in_copy(folder.path(), &names)), [90.0; 8]);
 }

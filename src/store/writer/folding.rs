@@ -155,7 +155,7 @@ impl DatabaseWriter {
     fn wait_for(&self, mut commit: Commit) -> bool {
         commit.outcome().unwrap_or_else(|| {
             self.core.pace.let_wait(|| {
-                commit_now(&self.core, &commit);
+                commit_now(&self.core, &commit, 1);
                 commit.wait()
             })
         })

@@ -29,14 +29,23 @@ impl Drop for PanicGuard<'_> {
 }
 
 /// Makes this commit, if no other commit runs and if this takes only microseconds. Otherwise leaves it to the journal
-/// writer. If the disk hangs, the calling thread hangs, too.
-pub fn commit_now(core: &Core, pending: &Commit) {
-    if let Some(mut work) = core.queue.take_now(pending, are_commits_fast(core) && !core.pace.has_to_wait()) {
+/// writer. If `most` is above 1, then makes short commits that were left meanwhile, up to this number of commits in all. If
+/// the disk hangs, the calling thread hangs, too. Returns whether commits take only microseconds at present.
+pub fn commit_now(core: &Core, pending: &Commit, most: usize) -> bool {
+    let is_fast = || are_commits_fast(core) && !core.pace.has_to_wait();
+    let mut work = core.queue.take_now(pending, is_fast());
+    for number in 1..=most {
+        let Some(mut taken) = work else { break };
         let guard = PanicGuard(core);
-        let is_durable = commit(core, &mut work);
+        let is_durable = commit(core, &mut taken);
         drop(guard);
-        work.end(is_durable);
+        if !is_durable || number == most || !is_fast() {
+            taken.end(is_durable);
+            break;
+        }
+        work = taken.end_and_take_left();
     }
+    is_fast()
 }
 
 /// Runs the journal writer.
