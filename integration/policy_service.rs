@@ -346,3 +346,48 @@ fn the_unix_socket_replaces_a_stale_one_and_is_removed_at_the_stop() {
     let mut rest = Vec::new();
     assert_eq!(stream.read_to_end(&mut rest).unwrap(), 0);
 }
+
+#[test]
+fn a_delay_ends_when_postfix_leaves_and_when_weir_stops() {
+    let action = "[[limit.action]]\nat = 0.01\ndelay = \"80s\"\n";
+    let delay = "[delay]\nper-command = \"80s\"\nper-transaction = \"80s\"\n";
+    let site = site("", &format!("{delay}{}{action}", limit("recipients", "recipients", "9 / 1d")));
+    let weir = site.start();
+    let recipient =
+        |n: usize| request("RCPT", &format!("client_port={n} {ALICE} instance=a.{n} recipient=b{n}@example.net"));
+    let mut asker = Asker::connect(&weir);
+    asker.send(recipient(1));
+    weir.wait_for_metric("weir_delayed_sessions", 1.0);
+    // Weir notices that Postfix leaves, although a request is in front of the end.
+    asker.send(recipient(2));
+    drop(asker);
+    weir.wait_for_metric("weir_delayed_sessions", 0.0);
+    assert_level(&site, "recipients", 0.0);
+    let mut asker = Asker::connect(&weir);
+    asker.send(recipient(3));
+    weir.wait_for_metric("weir_delayed_sessions", 1.0);
+    let began = std::time::Instant::now();
+    assert_eq!(weir.terminate(), Some(0));
+    assert!(began.elapsed() < std::time::Duration::from_secs(60), "the stop waits for the delay");
+    assert!(asker.is_closed());
+}
+
+#[test]
+fn weir_stops_although_postfix_goes_on_asking() {
+    let site = site("", &limit("recipients", "recipients", "9 / 1d"));
+    let weir = site.start();
+    let mut asker = Asker::connect(&weir);
+    let requests = request("RCPT", "instance=1.2.3.0 recipient=b@example.net").repeat(100);
+    let mut stream = asker.stream.try_clone().unwrap();
+    let asking = std::thread::spawn(move || while stream.write_all(requests.as_bytes()).is_ok() {});
+    let (is_answered, answered) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        while let Ok(1..) = asker.answers.read(&mut [0; 4096]) {
+            let _ = is_answered.send(());
+        }
+    });
+    answered.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(weir.terminate(), Some(0));
+    asking.join().unwrap();
+    reading.join().unwrap();
+}

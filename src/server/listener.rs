@@ -3,9 +3,8 @@
 use super::accept;
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::options::{ListenerAddress, ListenerOptions, Protocol};
-use super::policy_service::PolicyService;
+use super::policy_service::{PolicyService, RunningConnection};
 use super::services::Server;
-use crate::metrics::GaugeGuard;
 use crate::socket_file::{self, SocketFile};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -96,6 +95,20 @@ impl Socket {
 }
 
 impl Accepted {
+    /// Returns the socket, which from then on blocks the thread that waits for it.
+    fn into_blocking(self) -> io::Result<socket2::Socket> {
+        let socket: socket2::Socket = match self {
+            Self::Tcp(stream, _) => {
+                // Answers of a policy service are small, and Postfix waits for them.
+                let _ = stream.set_nodelay(true);
+                stream.into_std()?.into()
+            }
+            Self::Unix(stream) => stream.into_std()?.into(),
+        };
+        socket.set_nonblocking(false)?;
+        Ok(socket)
+    }
+
     /// Returns the address of the peer. The peer of a Unix socket is on this machine.
     fn peer(&self) -> IpAddr {
         match self {
@@ -140,7 +153,10 @@ pub async fn listen(
                 let peer = accepted.peer();
                 match accept::acquire(&server, &options, &connections, peer) {
                     Ok(permit) => match &service {
-                        Some(service) => drop(sessions.spawn(answer(service.clone(), accepted, permit))),
+                        Some(service) => match start(service.clone(), accepted, permit) {
+                            Ok(connection) => drop(sessions.spawn(connection.end())),
+                            Err(error) => report_failure(&server, &options.name, &error).await,
+                        },
                         None => {
                             let Accepted::Tcp(tcp, peer) = accepted else { continue };
                             sessions.spawn(accept::serve(server.clone(), options.clone(), tcp, peer, permit));
@@ -152,10 +168,7 @@ pub async fn listen(
                     },
                 }
             }
-            Err(error) => {
-                server.metrics.connections.accept_errors.with_label_values(&[&*options.name]).inc();
-                server.accept_errors.log_and_pause(&options.name, &error).await;
-            }
+            Err(error) => report_failure(&server, &options.name, &error).await,
         }
     }
     drop(socket);
@@ -168,18 +181,16 @@ pub async fn listen(
     }
 }
 
-/// Serves a policy connection to its end.
-async fn answer(service: Arc<PolicyService>, accepted: Accepted, permit: ConnectionPermit) {
-    let _counted = GaugeGuard::new(&service.open_connections());
+/// Starts to serve a policy connection.
+fn start(service: Arc<PolicyService>, accepted: Accepted, permit: ConnectionPermit) -> io::Result<RunningConnection> {
     let peer = accepted.peer();
-    match accepted {
-        Accepted::Tcp(stream, _) => {
-            // Answers are small, and Postfix waits for them.
-            let _ = stream.set_nodelay(true);
-            service.serve(stream, peer, permit).await;
-        }
-        Accepted::Unix(stream) => service.serve(stream, peer, permit).await,
-    }
+    service.start(accepted.into_blocking()?, peer, permit)
+}
+
+/// Reports that a connection could not be accepted, and pauses.
+async fn report_failure(server: &Server, listener: &str, error: &io::Error) {
+    server.metrics.connections.accept_errors.with_label_values(&[listener]).inc();
+    server.accept_errors.log_and_pause(listener, error).await;
 }
 
 fn log_panic(ended: Result<(), tokio::task::JoinError>) {

@@ -1,4 +1,4 @@
-//! Listeners, and a task for each connection that drives its session.
+//! Listeners, and a task for each connection that drives its session. A policy connection has a thread.
 
 mod accept;
 mod accept_errors;

@@ -1,10 +1,14 @@
 //! Listener for the policy delegation protocol of Postfix: drives the sessions of [`delegation`](crate::delegation) as
 //! `connection.rs` drives those of SMTP clients.
+//!
+//! Each policy connection has a thread. Postfix waits for each answer, so a thread that has answered sleeps, and the
+//! process of Postfix runs on the same processor. A thread of the async runtime would go on with another connection, and
+//! the process of Postfix would have to be woken on another processor, which costs more than a decision.
 
 mod connection;
 mod sessions;
 
-use super::open_sessions::SessionEntry;
+use super::open_sessions::{ListedSession, SessionEntry};
 use super::services::Server;
 use super::session_id::session_id;
 use super::session_records::{self, RecordOrigin};
@@ -12,18 +16,24 @@ use super::{deferred_charges, policy_decision};
 use crate::clock;
 use crate::delegation::{Action, Attributes, Options, Question, SessionName, SmtpSession, Step, Stranger, UserLookup};
 use crate::groups::Groups;
+use crate::metrics::GaugeGuard;
 use crate::policy::request::{EventKinds, Location};
 use crate::server::connection_limits::ConnectionPermit;
 use crate::server::login_network;
 use crate::session::Record;
 use crate::store::PendingCommit;
 use crate::time::Timestamp;
-use connection::{PolicyConnection, Stream, Waited};
-use prometheus::IntGauge;
-use sessions::{Open, Sessions};
-use std::net::IpAddr;
+use connection::{PolicyConnection, Waited};
+use sessions::{Open, Sessions, Taken};
+use socket2::Socket;
+use std::io;
+use std::net::{IpAddr, Shutdown};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 /// Service of one listener. Its SMTP sessions are shared by all policy connections.
@@ -31,10 +41,30 @@ pub struct PolicyService {
     server: Arc<Server>,
     options: Arc<Options>,
     sessions: Sessions,
+    /// Runtime that the threads of the connections use to wait for accounts and for the store.
+    runtime: Handle,
 }
 
 /// Interval of checks for SMTP sessions of which nothing is heard any more.
 const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Octets of the stack of a connection's thread.
+const STACK: usize = 1 << 20;
+
+/// Connection that a thread serves. If this value is dropped before the end, the connection is closed.
+pub struct RunningConnection {
+    socket: Arc<Socket>,
+    permit: ConnectionPermit,
+    outcome: oneshot::Receiver<thread::Result<()>>,
+    _counted: GaugeGuard,
+}
+
+/// Request that is being decided.
+struct PendingRequest<'a> {
+    taken: Taken<'a>,
+    listed: ListedSession,
+    commit: Option<PendingCommit>,
+}
 
 /// Decision on a request.
 struct Decision {
@@ -59,19 +89,55 @@ impl Origin {
     }
 }
 
+impl RunningConnection {
+    /// Waits for the end of the connection, and ends it when Weir stops.
+    pub async fn end(mut self) {
+        let outcome = tokio::select! {
+            outcome = &mut self.outcome => outcome,
+            () = self.permit.stop().may_end(false) => {
+                // The thread stops to wait for Postfix. This fails only if Postfix has left.
+                let _ = self.socket.shutdown(Shutdown::Read);
+                (&mut self.outcome).await
+            }
+        };
+        if let Ok(Err(panic)) = outcome {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for RunningConnection {
+    fn drop(&mut self) {
+        // Fails if the connection has ended.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
 impl PolicyService {
+    /// Must be called within the async runtime.
     pub fn new(server: Arc<Server>, options: Arc<Options>) -> Arc<Self> {
-        Arc::new(Self { server, options, sessions: Sessions::default() })
+        Arc::new(Self { server, options, sessions: Sessions::default(), runtime: Handle::current() })
     }
 
-    /// Returns the gauge of the open policy connections.
-    pub fn open_connections(&self) -> IntGauge {
-        self.server.metrics.connections.sessions.with_label_values(&[&*self.options.name])
-    }
-
-    /// Serves a policy connection to its end.
-    pub async fn serve(self: Arc<Self>, stream: impl Stream, peer: IpAddr, permit: ConnectionPermit) {
-        PolicyConnection::new(stream, peer, permit).run(self).await;
+    /// Starts a thread that serves a policy connection. `socket`: blocking. Returns an error if there is no thread for it.
+    pub fn start(
+        self: Arc<Self>,
+        socket: Socket,
+        peer: IpAddr,
+        permit: ConnectionPermit,
+    ) -> io::Result<RunningConnection> {
+        let counted = self.server.metrics.connections.sessions.with_label_values(&[&*self.options.name]);
+        let (socket, timeout) = (Arc::new(socket), self.server.options.command_timeout);
+        let connection = PolicyConnection::new(socket.clone(), peer, permit.stop().clone(), timeout)?;
+        let (sender, outcome) = oneshot::channel();
+        let serve = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| connection.run(&self)));
+            // This fails only while the process ends.
+            let _ = sender.send(outcome);
+        };
+        let started = thread::Builder::new().name("weir-policy".to_owned()).stack_size(STACK).spawn(serve);
+        started.map_err(|error| io::Error::new(error.kind(), format!("no thread for the connection: {error}")))?;
+        Ok(RunningConnection { socket, permit, outcome, _counted: GaugeGuard::new(&counted) })
     }
 
     /// Ends sessions of which nothing is heard any more. Returns never.
@@ -116,10 +182,11 @@ impl PolicyService {
         }
     }
 
-    /// Ends the session of this name, unless another policy connection uses it at present.
-    async fn end_named(&self, name: &SessionName) {
+    /// Ends the session of this name, unless another policy connection uses it at present. Called by the threads of
+    /// connections.
+    fn end_named(&self, name: &SessionName) {
         if let Some(open) = self.sessions.remove(name) {
-            self.end(open).await;
+            self.runtime.block_on(self.end(open));
         }
     }
 
@@ -152,43 +219,67 @@ impl PolicyService {
         Open { session: Box::new(session), listed: self.server.sessions.add(entry) }
     }
 
-    /// Decides on a request, and waits for the delay of its answer.
-    async fn decide(
-        &self,
-        name: SessionName,
-        attributes: Box<Attributes>,
-        connection: &mut PolicyConnection<impl Stream>,
-    ) -> Decision {
-        let (taken, named) = self.sessions.take(name).await;
-        let now = clock::now();
-        let Open { session, listed } = self.session(named, &attributes, now).await;
-        let mut commit = None;
-        let mut step = session.request(attributes, self.decided_kinds(), now);
-        let (mut session, action) = loop {
+    /// Decides on a request, and waits for the delay of its answer. Called by the threads of connections.
+    fn decide(&self, name: SessionName, attributes: Box<Attributes>, connection: &PolicyConnection) -> Decision {
+        let (mut pending, mut step) = self.runtime.block_on(self.begin_request(name, attributes));
+        let (session, action) = loop {
             step = match step {
-                Step::LookUp(lookup) => self.look_up(lookup).await,
-                Step::Ask(question) => self.ask(question, &mut commit).await,
                 Step::Delay(delayed) => {
                     let _counted = self.server.metrics.limits.count_delayed(delayed.time());
                     self.server.top.add_delay(clock::now());
-                    match connection.delay(delayed.time()).await {
+                    match connection.delay(delayed.time()) {
                         Waited::Elapsed => delayed.elapsed(self.decided_kinds()),
                         Waited::Gone => break (delayed.broken_off(true), None),
                         Waited::Stopping => break (delayed.broken_off(false), None),
                     }
                 }
                 Step::Answer(session, action) => break (session, Some(action)),
+                step => self.runtime.block_on(self.advance(&mut pending, step)),
             };
         };
-        commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await.or(commit);
+        let (decision, commit) = self.runtime.block_on(self.end_request(pending, session, action));
+        // Postfix gets no answer before the charges are durable.
+        self.server.store.commit_in_thread(commit);
+        decision
+    }
+
+    /// Takes the session of a request, and decides up to the first delay.
+    async fn begin_request(&self, name: SessionName, attributes: Box<Attributes>) -> (PendingRequest<'_>, Step) {
+        let (taken, named) = self.sessions.take(name).await;
+        let now = clock::now();
+        let Open { session, listed } = self.session(named, &attributes, now).await;
+        let mut pending = PendingRequest { taken, listed, commit: None };
+        let step = session.request(attributes, self.decided_kinds(), now);
+        let step = self.advance(&mut pending, step).await;
+        (pending, step)
+    }
+
+    /// Decides up to the next delay, or up to the answer.
+    async fn advance(&self, pending: &mut PendingRequest<'_>, mut step: Step) -> Step {
+        loop {
+            step = match step {
+                Step::LookUp(lookup) => self.look_up(lookup).await,
+                Step::Ask(question) => self.ask(question, &mut pending.commit).await,
+                Step::Delay(_) | Step::Answer(..) => return step,
+            };
+        }
+    }
+
+    /// Puts the session back. Also returns the commit of the charges.
+    async fn end_request(
+        &self,
+        pending: PendingRequest<'_>,
+        mut session: Box<SmtpSession>,
+        action: Option<Action>,
+    ) -> (Decision, Option<PendingCommit>) {
+        let PendingRequest { taken, listed, commit } = pending;
+        let commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await.or(commit);
         self.warn_of_missing_stage();
         let (records, origin) = (session.take_records(), Origin::of(&session));
         if let Some(surplus) = taken.put_back(Open { session, listed }) {
             self.end(surplus).await;
         }
-        // Postfix gets no answer before the charges are durable.
-        self.server.store.commit(commit).await;
-        Decision { action, records, origin }
+        (Decision { action, records, origin }, commit)
     }
 
     async fn look_up(&self, mut lookup: Box<UserLookup>) -> Step {
