@@ -373,6 +373,20 @@ fn a_delay_ends_when_postfix_leaves_and_when_weir_stops() {
 }
 
 #[test]
+fn a_request_is_cut_off_after_its_time_although_octets_are_there() {
+    let site = site("", "session.command-timeout = \"0.001s\"\n");
+    let weir = site.start();
+    let mut asker = Asker::connect(&weir);
+    // Weir cannot read so many octets within the time. If it read all of them, it would answer that they are too many.
+    let octets = vec![b'x'; (16 << 20) + 1];
+    let mut stream = asker.stream.try_clone().unwrap();
+    let sending = std::thread::spawn(move || stream.write_all(&octets).map_err(drop));
+    let end = asker.answers.read(&mut [0; 1]).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(0) | Err(std::io::ErrorKind::ConnectionReset)), "{end:?}");
+    assert_eq!(sending.join().unwrap(), Err(()));
+}
+
+#[test]
 fn weir_stops_although_postfix_goes_on_asking() {
     let site = site("", &limit("recipients", "recipients", "9 / 1d"));
     let weir = site.start();

@@ -140,8 +140,11 @@ impl PolicyConnection {
     }
 
     /// Receives octets, when all are used. Returns their number, which is 0 if Postfix has left or Weir stops. Returns an
-    /// error if none arrive within `patience`.
+    /// error if none arrive within `patience`, or if it is over.
     fn receive(&mut self, patience: Duration) -> io::Result<usize> {
+        if patience.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
         let patience = patience.max(MIN_TIMEOUT);
         if self.read_timeout != Some(patience) {
             self.socket.set_read_timeout(Some(patience))?;
