@@ -243,8 +243,8 @@ impl Queue {
     }
 
     /// Takes the changes for a session that waits for this commit, if no other commit runs, and if this one is short.
-    /// Otherwise leaves the changes to the journal writer. Takes nothing if the changes of this commit were taken
-    /// before. `is_allowed` is false if the journal writer has to commit.
+    /// Otherwise leaves the changes. Takes nothing if the changes of this commit were taken before. `is_allowed` is false
+    /// if the journal writer has to commit.
     pub fn take_now(&self, commit: &Commit, is_allowed: bool) -> Option<Work<'_>> {
         let mut inner = self.lock();
         if inner.number != commit.entry || inner.entry.records() == 0 {
@@ -259,7 +259,8 @@ impl Queue {
         None
     }
 
-    /// Leaves the queued changes to the journal writer: no session commits them.
+    /// Leaves the queued changes to the journal writer. No session begins their commit; only a session that commits at
+    /// present can take them next.
     pub fn leave_to_writer(&self) {
         self.leave(self.lock());
     }

@@ -95,7 +95,7 @@ impl RunningConnection {
         let outcome = tokio::select! {
             outcome = &mut self.outcome => outcome,
             () = self.permit.stop().may_end(false) => {
-                // The thread stops to wait for Postfix. This fails only if Postfix has left.
+                // The thread then no longer waits for Postfix. This fails only if Postfix has left.
                 let _ = self.socket.shutdown(Shutdown::Read);
                 (&mut self.outcome).await
             }

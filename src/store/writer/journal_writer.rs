@@ -2,8 +2,9 @@
 //!
 //! A session makes a short commit itself, because waking another task or thread costs more than the commit. The journal
 //! writer, a task of the async runtime, makes the other commits: those of changes that were made while another commit
-//! ran, long ones, those that have to wait for a fold pass, those while the disk is slow or fails, those after changes
-//! were lost, the last ones at shutdown, and those for which no session waits.
+//! ran (unless a session with a thread of its own made that one, and makes this one next), long ones, those that have to
+//! wait for a fold pass, those while the disk is slow or fails, those after changes were lost, the last ones at shutdown,
+//! and those for which no session waits.
 
 use super::{IDLE_AFTER, record_panic};
 use crate::store::append_turn::AppendTurn;
