@@ -1,13 +1,13 @@
 //! Format of a journal entry, which contains the changed budgets of one commit in the order of their changes.
 //!
-//! An entry begins with the CRC-32 of all octets after it. A record follows for each changed budget. The record
-//! contains the length of the key (u16, with three flags in its top bits), the key (UTF-8), the time (i64, microseconds)
-//! and the level (f64). If the budget counts distinct values, the record ends with the budget's filter in one of two
-//! forms. The flags state the form. The first form is the whole filter, after its length in octets (u32). The second
-//! form has only the values that were learnt since the budget was last written, after their number (u32). If the limit
-//! measures regularity, the times of the last events follow (i64), after their number (u32). All numbers are
-//! little-endian. The whole filter consists of the time when its newer generation began (i64), the newer
-//! generation, and the older generation.
+//! An entry follows its length in octets (u32), and begins with the CRC-32 of all octets after it. A record follows for
+//! each changed budget. The record contains the length of the key (u16, with three flags in its top bits), the key
+//! (UTF-8), the time (i64, microseconds) and the level (f64). If the budget counts distinct values, the record ends
+//! with the budget's filter in one of two forms. The flags state the form. The first form is the whole filter, after
+//! its length in octets (u32). The second form has only the values that were learnt since the budget was last written,
+//! after their number (u32). If the limit measures regularity, the times of the last events follow (i64), after their
+//! number (u32). All numbers are little-endian. The whole filter consists of the time when its newer generation began
+//! (i64), the newer generation, and the older generation.
 
 use super::hashed_key::HashedKey;
 use crate::engine::State;
@@ -29,10 +29,18 @@ const TIMES: u16 = 0x2000;
 const KEPT_CAPACITY: usize = 64 << 10;
 
 /// Journal entry to which changes are appended.
+#[derive(Default)]
 pub struct Entry {
+    /// Empty, or room for the length and the checksum, and the records.
     bytes: Vec<u8>,
     records: usize,
 }
+
+/// Octets of the length of an entry.
+const LENGTH: usize = size_of::<u32>();
+
+/// Octets of the length and the checksum.
+const HEAD: usize = LENGTH + size_of::<u32>();
 
 /// Part of a budget's filter that a record contains.
 pub enum Seen<'a> {
@@ -41,21 +49,16 @@ pub enum Seen<'a> {
     Learnt(&'a [Value]),
 }
 
-impl Default for Entry {
-    fn default() -> Self {
-        Self { bytes: vec![0; size_of::<u32>()], records: 0 }
-    }
-}
-
 impl Entry {
     pub fn push(&mut self, key: KeyRef<'_>, budget: &Budget, seen: Seen<'_>) {
+        self.begin();
         write_record(key.as_str(), budget, seen, &mut self.bytes);
         self.records += 1;
     }
 
     /// Empties the entry and keeps its buffer.
     pub fn clear(&mut self) {
-        self.bytes.truncate(size_of::<u32>());
+        self.bytes.clear();
         self.bytes.shrink_to(KEPT_CAPACITY);
         self.records = 0;
     }
@@ -68,10 +71,19 @@ impl Entry {
         self.records
     }
 
-    /// Writes the checksum into the entry and returns all its octets.
+    /// Writes the length and the checksum, and returns the octets for the file.
     pub fn seal(&mut self) -> &[u8] {
-        seal(&mut self.bytes);
+        self.begin();
+        let (length, entry) = self.bytes.split_at_mut(LENGTH);
+        seal(entry);
+        // The length fits into a u32, because the queue has at most some megabytes.
+        length.copy_from_slice(&(entry.len() as u32).to_le_bytes());
         &self.bytes
+    }
+
+    /// Makes room for the length and the checksum before the first record.
+    fn begin(&mut self) {
+        self.bytes.resize(self.bytes.len().max(HEAD), 0);
     }
 }
 
@@ -360,7 +372,7 @@ mod tests {
                 budgets.insert(hashed_key, budget);
             }
             let mut replayed = Replayed::default();
-            let applied = replayed.apply(entry.seal(), |hashed_key| rows.get(hashed_key).cloned());
+            let applied = replayed.apply(&entry.seal()[LENGTH..], |hashed_key| rows.get(hashed_key).cloned());
             prop_assert!(applied.is_ok());
             rows.extend(replayed.0);
             prop_assert_eq!(rows, budgets);
@@ -371,7 +383,7 @@ mod tests {
             let mut entry = Entry::default();
             let key = Key::from_stored("l\u{1f}recipients\u{1f}ewma\u{1f}user=alice");
             entry.push(key.borrowed(), &Budget::new(State { at: at(0), level }), Seen::Learnt(&[]));
-            let mut bytes = entry.seal().to_vec();
+            let mut bytes = entry.seal()[LENGTH..].to_vec();
             let bit = bit % (8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);
             let outcome = Replayed::default().apply(&bytes, |_| None);

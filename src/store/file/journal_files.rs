@@ -121,7 +121,7 @@ impl JournalFiles {
                 take(&entry, &place);
                 left = rest;
                 extent.entries += 1;
-                extent.octets += entry.len();
+                extent.octets += length.len() + entry.len();
             }
         }
         Ok(extent)

@@ -9,6 +9,7 @@ use prometheus::IntGauge;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A journal that is open for appending.
 pub struct OpenJournal {
@@ -38,7 +39,14 @@ struct Current {
     file: std::fs::File,
     /// Octets of the complete entries, and of the head.
     octets: u64,
+    /// Time of the last check whether another program has removed the file.
+    checked: Instant,
 }
+
+/// Interval of checks whether another program has removed the journal's file. A check before each entry would make an
+/// append half as expensive again: after each look at an inode, Linux writes the exact time of the next change into it.
+/// Entries that are appended between a removal and the next check are lost only if Weir is killed before it folds them.
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl OpenJournal {
     /// `octets` are the octets of the entries in these files, which `gauge` shows.
@@ -93,7 +101,8 @@ impl JournalAppender {
         self.journal.octets()
     }
 
-    /// Appends an entry. On return, the entry is as durable as configured. If this fails, nothing is appended.
+    /// Appends an entry, with its length. On return, the entry is as durable as configured. If this fails, nothing is
+    /// appended.
     pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
         self.write(entry)?;
         self.journal.octets.fetch_add(entry.len(), Ordering::Relaxed);
@@ -109,17 +118,14 @@ impl JournalAppender {
     }
 
     fn write(&mut self, entry: &[u8]) -> std::io::Result<()> {
-        let mut record = Vec::with_capacity(size_of::<u32>() + entry.len());
-        record.extend_from_slice(&u32::try_from(entry.len()).map_err(std::io::Error::other)?.to_le_bytes());
-        record.extend_from_slice(entry);
         let mut current = self.journal.parts().part(self.current.take(), self.journal.durability)?;
-        let written = current.file.write_all_at(&record, current.octets);
+        let written = current.file.write_all_at(entry, current.octets);
         let written = written.and_then(|()| match self.journal.durability {
             Durability::Process => Ok(()),
             Durability::Power => current.file.sync_data(),
         });
         match written {
-            Ok(()) => current.octets += record.len() as u64,
+            Ok(()) => current.octets += entry.len() as u64,
             // Remove a part of the entry. If that fails, too, the next entry begins a new file.
             Err(_) if current.file.set_len(current.octets).is_err() => return written,
             Err(_) => {}
@@ -133,11 +139,7 @@ impl Parts {
     /// Returns the file for the next entry. `current` is the file of the last entry.
     fn part(&mut self, current: Option<Current>, durability: Durability) -> std::io::Result<Current> {
         match current.filter(|_| !self.has_ended) {
-            // The next entry begins a new file, and the changed budgets are written to the table.
-            Some(current) if current.file.metadata()?.nlink() == 0 => {
-                Err(std::io::Error::other("another program has removed its file"))
-            }
-            Some(current) => Ok(current),
+            Some(mut current) => current.check().map(|()| current),
             None => self.begin(durability),
         }
     }
@@ -154,7 +156,7 @@ impl Parts {
         self.write_head(&file, durability).inspect_err(|_| _ = std::fs::remove_file(&path))?;
         self.files.numbers.push(number);
         self.has_ended = false;
-        Ok(Current { file, octets: HEAD_OCTETS as u64 })
+        Ok(Current { file, octets: HEAD_OCTETS as u64, checked: Instant::now() })
     }
 
     fn write_head(&self, file: &std::fs::File, durability: Durability) -> std::io::Result<()> {
@@ -164,5 +166,20 @@ impl Parts {
             std::fs::File::open(folder(&self.files.state))?.sync_all()?;
         }
         Ok(())
+    }
+}
+
+impl Current {
+    /// Returns an error if another program has removed the file. Then the next entry begins a new file, and the changed
+    /// budgets are written to the table.
+    fn check(&mut self) -> std::io::Result<()> {
+        if self.checked.elapsed() < CHECK_INTERVAL {
+            return Ok(());
+        }
+        self.checked = Instant::now();
+        match self.file.metadata()?.nlink() {
+            0 => Err(std::io::Error::other("another program has removed its file")),
+            _ => Ok(()),
+        }
     }
 }

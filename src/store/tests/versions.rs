@@ -34,7 +34,7 @@ async fn a_file_of_version_2_is_migrated() {
     let bob =
         policy::budgets::Budget { seen: Some(Arc::new(filter(&policy, 70))), ..policy::budgets::Budget::new(state) };
     journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, journal::Seen::Whole);
-    old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
+    old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(&journal.seal()[4..])]).unwrap();
     drop(old);
     let options = super::options(&path);
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
@@ -193,7 +193,7 @@ async fn the_journal_of_version_8_is_folded() {
         let mut entry = journal::Entry::default();
         let budget = policy::budgets::Budget::new(crate::engine::State { at: at(0), level });
         entry.push(Key::from_stored(&stored).borrowed(), &budget, journal::Seen::Whole);
-        old.execute("INSERT INTO journal VALUES (?1, ?2)", rusqlite::params![seq, entry.seal()]).unwrap();
+        old.execute("INSERT INTO journal VALUES (?1, ?2)", rusqlite::params![seq, &entry.seal()[4..]]).unwrap();
     }
     // An entry that is damaged does not prevent the migration.
     old.execute("INSERT INTO journal VALUES (3, x'0011223344')", []).unwrap();
