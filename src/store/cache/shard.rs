@@ -33,8 +33,8 @@ pub struct Shard {
 
 impl Shard {
     pub fn get(&self, hashed_key: HashedKeyRef<'_>) -> Option<SlotRef<'_>> {
-        let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
-        let slot = self.slots.find(hash, |slot| is_of(slot, &self.records, &self.prefixes, parts))?;
+        let (hash, key) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.as_str());
+        let slot = self.slots.find(hash, |slot| is_of(slot, &self.records, &self.prefixes, key))?;
         Some(SlotRef::new(slot, &self.records))
     }
 
@@ -44,8 +44,8 @@ impl Shard {
 
     /// Calls `act` with the slot of a key. Returns `None` if the key is not in memory.
     pub fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut SlotMut<'_>) -> R) -> Option<R> {
-        let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
-        let slot = self.slots.find_mut(hash, |slot| is_of(slot, &self.records, &self.prefixes, parts))?;
+        let (hash, key) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.as_str());
+        let slot = self.slots.find_mut(hash, |slot| is_of(slot, &self.records, &self.prefixes, key))?;
         let before = slot.stage;
         let result = act(&mut SlotMut::new(slot, &mut self.records));
         let after = slot.stage;
@@ -116,8 +116,8 @@ impl Shard {
 
     /// Drops the slot of a key. Returns the memory that it took, in octets.
     pub fn remove(&mut self, hashed_key: HashedKeyRef<'_>) -> usize {
-        let (hash, parts) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.split_prefix());
-        let found = self.slots.find_entry(hash, |slot| is_of(slot, &self.records, &self.prefixes, parts));
+        let (hash, key) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.as_str());
+        let found = self.slots.find_entry(hash, |slot| is_of(slot, &self.records, &self.prefixes, key));
         let Ok(entry) = found else { return 0 };
         let (slot, _) = entry.remove();
         self.count(slot.stage, false);
@@ -173,9 +173,10 @@ impl Shard {
     }
 }
 
-/// Returns whether the key of a slot consists of this prefix and this part of the owner.
-fn is_of(slot: &Slot, records: &Records, prefixes: &[Box<str>], (prefix, owner): (&str, &str)) -> bool {
-    SlotRef::new(slot, records).is_of(owner) && &*prefixes[slot.prefix as usize] == prefix
+/// Returns whether a slot has this key.
+fn is_of(slot: &Slot, records: &Records, prefixes: &[Box<str>], key: &str) -> bool {
+    let owner = key.strip_prefix(&*prefixes[slot.prefix as usize]);
+    owner.is_some_and(|owner| SlotRef::new(slot, records).is_of(owner))
 }
 
 /// Returns the hash of a slot in the hash table.
