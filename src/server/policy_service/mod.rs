@@ -14,7 +14,9 @@ use super::session_id::session_id;
 use super::session_records::{self, RecordOrigin};
 use super::{deferred_charges, policy_decision};
 use crate::clock;
-use crate::delegation::{Action, Attributes, Options, Question, SessionName, SmtpSession, Step, Stranger, UserLookup};
+use crate::delegation::{
+    Action, Attributes, Delayed, Options, Question, SessionName, SmtpSession, Step, Stranger, UserLookup,
+};
 use crate::groups::Groups;
 use crate::metrics::GaugeGuard;
 use crate::policy::request::{EventKinds, Location};
@@ -29,6 +31,7 @@ use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, Shutdown};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -64,6 +67,14 @@ struct PendingRequest<'a> {
     taken: Taken<'a>,
     listed: ListedSession,
     commit: Option<PendingCommit>,
+}
+
+/// How far the decision on a request has come.
+enum Progress<'a> {
+    /// The answer has to be delayed.
+    Delayed(PendingRequest<'a>, Delayed),
+    /// The decision, with the commit of its charges.
+    Decided(Decision, Option<PendingCommit>),
 }
 
 /// Decision on a request.
@@ -221,57 +232,57 @@ impl PolicyService {
 
     /// Decides on a request, and waits for the delay of its answer. Called by the threads of connections.
     fn decide(&self, name: SessionName, attributes: Box<Attributes>, connection: &PolicyConnection) -> Decision {
-        let (mut pending, mut step) = self.runtime.block_on(self.begin_request(name, attributes));
-        let (session, action) = loop {
-            step = match step {
-                Step::Delay(delayed) => {
-                    let _counted = self.server.metrics.limits.count_delayed(delayed.time());
-                    self.server.top.add_delay(clock::now());
-                    match connection.delay(delayed.time()) {
-                        Waited::Elapsed => delayed.elapsed(self.decided_kinds()),
-                        Waited::Gone => break (delayed.broken_off(true), None),
-                        Waited::Stopping => break (delayed.broken_off(false), None),
-                    }
-                }
-                Step::Answer(session, action) => break (session, Some(action)),
-                step => self.runtime.block_on(self.advance(&mut pending, step)),
+        let mut progress = self.runtime.block_on(pin!(self.begin_request(name, attributes)));
+        let (decision, commit) = loop {
+            let (pending, delayed) = match progress {
+                Progress::Delayed(pending, delayed) => (pending, delayed),
+                Progress::Decided(decision, commit) => break (decision, commit),
             };
+            let counted = self.server.metrics.limits.count_delayed(delayed.time());
+            self.server.top.add_delay(clock::now());
+            let waited = connection.delay(delayed.time());
+            drop(counted);
+            progress = self.runtime.block_on(async {
+                match waited {
+                    Waited::Elapsed => self.advance(pending, delayed.elapsed(self.decided_kinds())).await,
+                    Waited::Gone => self.end_request(pending, delayed.broken_off(true), None).await,
+                    Waited::Stopping => self.end_request(pending, delayed.broken_off(false), None).await,
+                }
+            });
         };
-        let (decision, commit) = self.runtime.block_on(self.end_request(pending, session, action));
         // Postfix gets no answer before the charges are durable.
         self.server.store.commit_in_thread(commit);
         decision
     }
 
     /// Takes the session of a request, and decides up to the first delay.
-    async fn begin_request(&self, name: SessionName, attributes: Box<Attributes>) -> (PendingRequest<'_>, Step) {
+    async fn begin_request(&self, name: SessionName, attributes: Box<Attributes>) -> Progress<'_> {
         let (taken, named) = self.sessions.take(name).await;
         let now = clock::now();
         let Open { session, listed } = self.session(named, &attributes, now).await;
-        let mut pending = PendingRequest { taken, listed, commit: None };
         let step = session.request(attributes, self.decided_kinds(), now);
-        let step = self.advance(&mut pending, step).await;
-        (pending, step)
+        self.advance(PendingRequest { taken, listed, commit: None }, step).await
     }
 
-    /// Decides up to the next delay, or up to the answer.
-    async fn advance(&self, pending: &mut PendingRequest<'_>, mut step: Step) -> Step {
+    /// Decides up to the next delay, or to the end.
+    async fn advance<'a>(&self, mut pending: PendingRequest<'a>, mut step: Step) -> Progress<'a> {
         loop {
             step = match step {
                 Step::LookUp(lookup) => self.look_up(lookup).await,
                 Step::Ask(question) => self.ask(question, &mut pending.commit).await,
-                Step::Delay(_) | Step::Answer(..) => return step,
+                Step::Delay(delayed) => return Progress::Delayed(pending, delayed),
+                Step::Answer(session, action) => return self.end_request(pending, session, Some(action)).await,
             };
         }
     }
 
-    /// Puts the session back. Also returns the commit of the charges.
-    async fn end_request(
+    /// Puts the session back.
+    async fn end_request<'a>(
         &self,
         pending: PendingRequest<'_>,
         mut session: Box<SmtpSession>,
         action: Option<Action>,
-    ) -> (Decision, Option<PendingCommit>) {
+    ) -> Progress<'a> {
         let PendingRequest { taken, listed, commit } = pending;
         let commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await.or(commit);
         self.warn_of_missing_stage();
@@ -279,7 +290,7 @@ impl PolicyService {
         if let Some(surplus) = taken.put_back(Open { session, listed }) {
             self.end(surplus).await;
         }
-        (Decision { action, records, origin }, commit)
+        Progress::Decided(Decision { action, records, origin }, commit)
     }
 
     async fn look_up(&self, mut lookup: Box<UserLookup>) -> Step {

@@ -2,6 +2,7 @@
 
 use crate::delegation::{SessionName, SmtpSession};
 use crate::server::open_sessions::ListedSession;
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -13,10 +14,12 @@ const MAX_SESSIONS: usize = 20_000;
 /// Sessions of a listener. The lock is held to take, put back or remove sessions, and never across an `await`.
 #[derive(Default)]
 pub struct Sessions {
-    entries: Mutex<HashMap<SessionName, Entry>>,
+    entries: Mutex<Entries>,
     /// Signals that a session for which a request waits was put back or removed.
     returned: Notify,
 }
+
+type Entries = HashMap<SessionName, Entry, RandomState>;
 
 enum Entry {
     Idle(Open),
@@ -98,7 +101,7 @@ impl Sessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionName, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,7 +129,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Removes the idle session that was used least recently if there are more than [`MAX_SESSIONS`].
-fn surplus(entries: &mut HashMap<SessionName, Entry>) -> Option<Open> {
+fn surplus(entries: &mut Entries) -> Option<Open> {
     if entries.len() <= MAX_SESSIONS {
         return None;
     }
