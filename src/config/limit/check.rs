@@ -60,9 +60,8 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
         let message = "nothing is counted: no listener has logins";
         s.source().warn_unless(&["listener"], &draft.count.span, message, Some(NO_AUTH));
     }
-    if matches!(draft.limit.count, Count::Bounces | Count::Complaints) && !cx.has_outcomes {
-        let message = "nothing is counted: without [outcomes] no outcome can be attributed";
-        s.source().warn_unless(&["outcomes"], &draft.count.span, message, Some("add a section [outcomes]"));
+    if matches!(draft.limit.count, Count::Bounces | Count::Complaints) {
+        check_outcomes(s, draft, cx);
     }
     if let Some(key) = draft.keys.iter().find(|key| key.value == "registered-network" && !cx.has_login_networks) {
         let message = "registered-network: only users with allow_nets in the users file have login networks";
@@ -73,6 +72,34 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
         check_distinct(s, draft, distinct);
         check_filter(s, draft, distinct);
         warn_of_chosen_keys(s, draft, distinct);
+    }
+}
+
+/// Checks that outcomes can be charged to the limit. Weir stores of a message who sent it, and not how its session was.
+fn check_outcomes(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
+    if !cx.has_outcomes {
+        let message = "nothing is counted: without [outcomes] no outcome can be attributed";
+        s.source().warn_unless(&["outcomes"], &draft.count.span, message, Some("add a section [outcomes]"));
+    }
+    let message = |key: &str| format!("{key}: it is not known of a message whose outcome arrives");
+    if let Some(per) = draft.per.as_ref().filter(|per| per.value.contains(&Field::Helo)) {
+        s.error(&per.span, message("helo"), Some("leave it out, or use \"user\", \"client\" or \"sender\""));
+    }
+    // An exception also decides which later mail the limit leaves alone, so it is of use.
+    let is_unknown = |condition: &Condition| {
+        matches!(
+            condition,
+            Condition::Field(Field::Helo, _) | Condition::Tls(_) | Condition::RegisteredNetwork(_) | Condition::New(..)
+        )
+    };
+    let matches = &draft.limit.matcher.matches;
+    let is_key =
+        |key: &&Placed<&str>| matches!(key.value, "helo" | "tls" | "registered-network") || is_of_history(key.value);
+    if !matches.is_empty()
+        && matches.iter().all(|table| table.0.iter().any(is_unknown))
+        && let Some(key) = draft.keys.iter().find(is_key)
+    {
+        s.warn(&key.span, format!("nothing is counted: {}", message(key.value)), Some("leave it out of match"));
     }
 }
 
