@@ -66,7 +66,7 @@ impl Widths {
     }
 }
 
-/// Writes an IPv4 address. Each decision writes one, and `Display` takes ten times as long.
+/// Writes an IPv4 address. Each decision of a limit per client writes one, and `Display` takes ten times as long.
 fn write_v4(address: Ipv4Addr, out: &mut impl fmt::Write) -> fmt::Result {
     for (n, octet) in address.octets().into_iter().enumerate() {
         if n > 0 {

@@ -69,7 +69,7 @@ struct PendingRequest<'a> {
     commit: Option<PendingCommit>,
 }
 
-/// How far the decision on a request has come.
+/// Progress of the decision on a request.
 enum Progress<'a> {
     /// The answer has to be delayed.
     Delayed(PendingRequest<'a>, Delayed),
@@ -255,7 +255,7 @@ impl PolicyService {
         decision
     }
 
-    /// Takes the session of a request, and decides up to the first delay.
+    /// Takes the session of a request, and decides up to the first delay, or to the end.
     async fn begin_request(&self, name: SessionName, attributes: Box<Attributes>) -> Progress<'_> {
         let (taken, named) = self.sessions.take(name).await;
         let now = clock::now();
@@ -264,7 +264,7 @@ impl PolicyService {
         self.advance(PendingRequest { taken, listed, commit: None }, step).await
     }
 
-    /// Decides up to the next delay, or to the end.
+    /// Decides up to the next delay, or to the end. Then the session is put back.
     async fn advance<'a>(&self, mut pending: PendingRequest<'a>, mut step: Step) -> Progress<'a> {
         loop {
             step = match step {
@@ -276,7 +276,7 @@ impl PolicyService {
         }
     }
 
-    /// Puts the session back.
+    /// Applies the deferred charges, and puts the session back.
     async fn end_request<'a>(
         &self,
         pending: PendingRequest<'_>,

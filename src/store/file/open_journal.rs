@@ -1,6 +1,6 @@
-//! A journal that is open for appending. One thread at a time appends entries. Another thread folds the budgets of the entries into
-//! the table, and deletes the files that are then no longer needed. Neither waits while the other writes, except while a
-//! file is begun.
+//! A journal that is open for appending. One thread at a time appends entries. Another thread folds the budgets of the
+//! entries into the table, and deletes the files that are then no longer needed. Neither waits while the other writes,
+//! except while a file is begun.
 
 use super::create_private;
 use super::journal_files::{HEAD_OCTETS, JournalFiles, folder};
@@ -16,7 +16,7 @@ pub struct OpenJournal {
     /// The lock is held while a file is begun, but not while an entry is written or a file is deleted.
     parts: Mutex<Parts>,
     durability: Durability,
-    /// Octets of all entries.
+    /// Octets of all entries, with their lengths.
     octets: AtomicUsize,
     /// Shows these octets.
     gauge: IntGauge,
@@ -45,7 +45,8 @@ struct Current {
 
 /// Interval of checks whether another program has removed the journal's file. A check before each entry would make an
 /// append half as expensive again: after each look at an inode, Linux writes the exact time of the next change into it.
-/// Entries that are appended between a removal and the next check are lost only if Weir is killed before it folds them.
+/// Entries that are appended between a removal and the next check are lost only if Weir is killed, or the power fails,
+/// before it folds them.
 pub const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl OpenJournal {
@@ -101,8 +102,8 @@ impl JournalAppender {
         self.journal.octets()
     }
 
-    /// Appends an entry, with its length. On return, the entry is as durable as configured. If this fails, nothing is
-    /// appended.
+    /// Appends a sealed entry, with its length. On return, the entry is as durable as configured. If this fails,
+    /// nothing is appended.
     pub fn append(&mut self, entry: &[u8]) -> std::io::Result<()> {
         self.write(entry)?;
         self.journal.octets.fetch_add(entry.len(), Ordering::Relaxed);
