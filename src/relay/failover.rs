@@ -53,7 +53,7 @@ impl Relay {
                 under_way.heard(recipients, &answers);
                 Ok((under_way, answers))
             }
-            Err(error) => self.fail_over(under_way, recipients, error).await,
+            Err(error) => Box::pin(self.fail_over(under_way, recipients, error)).await,
         }
     }
 
@@ -203,7 +203,8 @@ async fn send_envelope_in(
         }
         slot.closed();
     }
-    let mut connection = upstream.connect_in(slot, client, until).await?;
+    // The future is boxed, because it is large, and a part of the future of every command that is relayed.
+    let mut connection = Box::pin(upstream.connect_in(slot, client, until)).await?;
     let answers = connection.envelope(client, Some(mail), recipients).await;
     answers.inspect_err(|error| upstream.session_failed(client, error)).map(|answers| (connection, answers))
 }

@@ -44,6 +44,8 @@ use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::upstream_answer::Answer;
 use selection::Standing;
+use smallvec::SmallVec;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -68,6 +70,10 @@ const EHLO_WAIT: Duration = Duration::from_secs(1);
 /// Timeout for the reply to the final dot. It is long because the upstream has perhaps already accepted the message. If
 /// Weir gave up, the client would send the message again, and the recipients would get it twice (RFC 5321 §4.5.3.2.6).
 const FINAL_DOT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// List of upstreams, or with a value for each. Weir makes such lists for each command of a client, so a few items need no
+/// memory of their own.
+type Few<T> = SmallVec<[T; 4]>;
 
 impl Relay {
     pub fn new(options: &Options, metrics: &Metrics) -> Result<Self, UnusableError> {
@@ -133,13 +139,15 @@ impl Relay {
         recipients: &[&Rcpt],
         route: Option<&Arc<str>>,
     ) -> Result<Vec<Answer>, RelayError> {
-        let asked = async {
-            match (transaction.take(), mail) {
+        let former = transaction.take();
+        // The future is pinned, because `timeout` would move it, and it is large.
+        let asked = pin!(async {
+            match (former, mail) {
                 (former, Some(mail)) => self.begin_after(former, client, mail, recipients, route).await,
                 (Some(under_way), None) => self.add_recipients(under_way, recipients).await,
                 (None, None) => Err(RelayError::Closed),
             }
-        };
+        });
         let asked = tokio::time::timeout(ENVELOPE_TIMEOUT, asked).await;
         let (begun, answers) = asked.unwrap_or(Err(RelayError::Timeout))?;
         *transaction = Some(begun);
@@ -150,17 +158,17 @@ impl Relay {
     /// another upstream.
     pub async fn data(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
-        let asked = async {
+        let asked = pin!(async {
             match under_way.connection.data().await {
                 Err(error) => {
-                    let (mut other, _) = self.fail_over(under_way, &[], error).await?;
+                    let (mut other, _) = Box::pin(self.fail_over(under_way, &[], error)).await?;
                     let reply = other.connection.data().await;
                     let reply = reply.inspect_err(|error| other.upstream.session_failed(&other.client, error))?;
                     Ok((other, reply))
                 }
                 Ok(reply) => Ok((under_way, reply)),
             }
-        };
+        });
         let asked = tokio::time::timeout(DATA_TIMEOUT, asked).await;
         let (under_way, reply) = asked.unwrap_or(Err(RelayError::Timeout))?;
         if reply.code() == 354 {
@@ -206,11 +214,11 @@ impl Relay {
 
     /// Returns the upstreams that get mail at present, and the upstreams to which limits route mail. The latter are
     /// included because the extensions in Weir's reply to EHLO must be right for routed mail, too.
-    fn in_use(&self) -> Vec<Arc<Upstream>> {
+    fn in_use(&self) -> Few<Arc<Upstream>> {
         let list = self.upstreams.snapshot();
-        let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.takes_route(None)).collect();
-        let standings: Vec<Standing> = open.iter().map(|upstream| upstream.standing()).collect();
-        let mut in_use = list.routed.clone();
+        let open: Few<_> = list.enabled.iter().filter(|upstream| upstream.takes_route(None)).collect();
+        let standings: Few<Standing> = open.iter().map(|upstream| upstream.standing()).collect();
+        let mut in_use: Few<_> = list.routed.iter().cloned().collect();
         let usual = selection::in_use(&standings).filter_map(|index| open.get(index).copied());
         in_use.extend(usual.filter(|upstream| !is_among(&list.routed, upstream)).cloned());
         in_use
