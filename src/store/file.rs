@@ -21,8 +21,6 @@ use crate::policy::budgets::{Budget, Key};
 use crate::time::Timestamp;
 pub use error::{ADVICE, CopyError, OpenError, describe, describe_journal, is_page_damage};
 use journal_files::{JournalExtent, JournalFiles};
-#[cfg(test)]
-pub use open_journal::CHECK_INTERVAL;
 pub use open_journal::{JournalAppender, OpenJournal};
 use prometheus::IntGauge;
 pub use replace::TableWriter;

@@ -28,7 +28,7 @@ pub struct JournalFiles {
 #[derive(Debug, Default)]
 pub struct JournalExtent {
     pub entries: usize,
-    /// Octets of all entries.
+    /// Octets of all entries, with their lengths.
     pub octets: usize,
 }
 

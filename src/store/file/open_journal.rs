@@ -9,7 +9,6 @@ use prometheus::IntGauge;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// A journal that is open for appending.
 pub struct OpenJournal {
@@ -39,15 +38,7 @@ struct Current {
     file: std::fs::File,
     /// Octets of the complete entries, and of the head.
     octets: u64,
-    /// Time of the last check whether another program has removed the file.
-    checked: Instant,
 }
-
-/// Interval of checks whether another program has removed the journal's file. A check before each entry would make an
-/// append half as expensive again: after each look at an inode, Linux writes the exact time of the next change into it.
-/// Entries that are appended between a removal and the next check are lost only if Weir is killed, or the power fails,
-/// before it folds them.
-pub const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl OpenJournal {
     /// `octets` are the octets of the entries in these files, which `gauge` shows.
@@ -140,7 +131,11 @@ impl Parts {
     /// Returns the file for the next entry. `current` is the file of the last entry.
     fn part(&mut self, current: Option<Current>, durability: Durability) -> std::io::Result<Current> {
         match current.filter(|_| !self.has_ended) {
-            Some(mut current) => current.check().map(|()| current),
+            // The next entry begins a new file, and the changed budgets are written to the table.
+            Some(current) if current.file.metadata()?.nlink() == 0 => {
+                Err(std::io::Error::other("another program has removed its file"))
+            }
+            Some(current) => Ok(current),
             None => self.begin(durability),
         }
     }
@@ -157,7 +152,7 @@ impl Parts {
         self.write_head(&file, durability).inspect_err(|_| _ = std::fs::remove_file(&path))?;
         self.files.numbers.push(number);
         self.has_ended = false;
-        Ok(Current { file, octets: HEAD_OCTETS as u64, checked: Instant::now() })
+        Ok(Current { file, octets: HEAD_OCTETS as u64 })
     }
 
     fn write_head(&self, file: &std::fs::File, durability: Durability) -> std::io::Result<()> {
@@ -167,20 +162,5 @@ impl Parts {
             std::fs::File::open(folder(&self.files.state))?.sync_all()?;
         }
         Ok(())
-    }
-}
-
-impl Current {
-    /// Returns an error if another program has removed the file. Then the next entry begins a new file, and the changed
-    /// budgets are written to the table.
-    fn check(&mut self) -> std::io::Result<()> {
-        if self.checked.elapsed() < CHECK_INTERVAL {
-            return Ok(());
-        }
-        self.checked = Instant::now();
-        match self.file.metadata()?.nlink() {
-            0 => Err(std::io::Error::other("another program has removed its file")),
-            _ => Ok(()),
-        }
     }
 }

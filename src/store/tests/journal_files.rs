@@ -140,8 +140,6 @@ async fn a_file_that_is_removed_while_weir_runs_loses_no_charge() {
     let store = open(&folder.path().join("state.db")).unwrap();
     store.admit(at(0), &asked("alice", 10), &mut SessionCounters::default()).await.unwrap();
     journal_files(folder.path()).into_iter().for_each(|path| std::fs::remove_file(path).unwrap());
-    // Until then, entries are appended without a check.
-    tokio::time::sleep(crate::store::file::CHECK_INTERVAL).await;
     store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
     assert!(matches!(store.health(), Health::Degraded(why) if why.contains("has removed its file")));
     super::faults::until(&store, true).await;
