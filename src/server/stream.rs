@@ -36,9 +36,13 @@ pub enum Read {
     TimedOut,
 }
 
-/// Number of octets of commands to read at once. `MAX_READ` is enough for a batch of a few hundred commands. While a
-/// client is silent or sends little, its buffer has only `FIRST_READ` octets.
+/// Octets of the buffer of a client that is silent or sends little.
 const FIRST_READ: usize = 512;
+
+/// Room in the buffer with which another read is worth its system call.
+const ENOUGH: usize = 64;
+
+/// Maximum number of octets of commands to read at once: enough for a batch of a few hundred commands.
 pub const MAX_READ: usize = 16 * 1024;
 
 impl Stream {
@@ -66,8 +70,9 @@ impl Client {
         }
         while input.unused().len() < max {
             // Poll once for octets that have arrived already, so that pipelined commands form one batch. The buffer
-            // doubles while they fill it: most clients never need all of it, and keep what they have.
-            let space = input.space(input.unused().len().clamp(FIRST_READ, max));
+            // doubles while they fill it: most clients send one command at a time, and keep the buffer that they have.
+            let room = if input.has_space(ENOUGH) { 0 } else { input.unused().len().clamp(FIRST_READ, max) };
+            let space = input.space(room);
             let mut read = pin!(self.stream.read_once(space));
             let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
             if !matches!(more, Poll::Ready(Ok(1..))) {
@@ -144,5 +149,28 @@ impl Client {
             while matches!(tcp.read(&mut space).await, Ok(1..)) {}
         };
         self.timer.limit(timeout, unread).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn the_buffer_grows_only_while_octets_fill_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut client, mut input) = (Client::new(listener.accept().await.unwrap().0), Input::default());
+        peer.write_all(b"NOOP\r\n").await.unwrap();
+        client.read(&mut input, MAX_READ, Duration::from_secs(60)).await;
+        assert_eq!(input.unused(), b"NOOP\r\n");
+        assert!(!input.has_space(FIRST_READ));
+        let batch = b"NOOP\r\n".repeat(2 * MAX_READ / 6);
+        peer.write_all(&batch).await.unwrap();
+        while input.unused().len() < MAX_READ {
+            client.read(&mut input, MAX_READ, Duration::from_secs(60)).await;
+        }
+        assert!(input.unused().len() < 2 * MAX_READ && batch.starts_with(input.unused()));
     }
 }

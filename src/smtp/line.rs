@@ -125,6 +125,11 @@ impl Input {
         self.bytes.shrink_to_fit();
     }
 
+    /// Returns whether the buffer has room for this number of octets without more memory.
+    pub fn has_space(&self, octets: usize) -> bool {
+        self.bytes.capacity() - self.bytes.len() >= octets
+    }
+
     /// Returns the buffer to which new octets from the connection are appended, with room for at least `room` octets.
     pub fn space(&mut self, room: usize) -> &mut Vec<u8> {
         self.bytes.drain(..self.used);
