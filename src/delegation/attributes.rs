@@ -24,7 +24,7 @@ pub struct Attributes {
     pub size: Option<u64>,
     /// Name of the message. Postfix makes it at the end of MAIL, so it is absent before the first MAIL, and names the
     /// former message at the next MAIL.
-    pub instance: Option<Box<str>>,
+    pub instance: Option<Arc<str>>,
     /// User who has logged in, and the mechanism of the login.
     pub user: Option<Arc<str>>,
     pub mechanism: Option<Arc<str>>,
@@ -39,7 +39,7 @@ pub enum SessionName {
     Connection { client: (IpAddr, NonZeroU16), server: (Option<IpAddr>, Option<NonZeroU16>) },
     /// Postfix does not know the address or the port of the client, or is older than 3.0, which sends no ports. Then each
     /// message is a session, and has the name of the message.
-    Message(Option<Box<str>>),
+    Message(Option<Arc<str>>),
 }
 
 /// Stage at which Postfix asks (`protocol_state`).

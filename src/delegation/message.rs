@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Message of an SMTP session.
 pub(super) struct Message {
     /// Name that Postfix gives the message; `None` until Postfix tells it at RCPT.
-    pub instance: Option<Box<str>>,
+    pub instance: Option<Arc<str>>,
     /// Sender; `None` for the null sender.
     pub sender: Option<Arc<str>>,
     pub began: Timestamp,
@@ -33,7 +33,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    pub fn new(instance: Option<Box<str>>, sender: Option<Arc<str>>, now: Timestamp) -> Self {
+    pub fn new(instance: Option<Arc<str>>, sender: Option<Arc<str>>, now: Timestamp) -> Self {
         Self {
             instance,
             sender,

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Request that is not answered yet.
 pub(super) struct Pending {
     pub session: Box<SmtpSession>,
-    pub attributes: Box<Attributes>,
+    pub attributes: Arc<Attributes>,
     /// Kinds of events about which policy has to be asked. All other events are admitted.
     pub decided_kinds: EventKinds,
     /// True if the event of a stage that asks only once has been admitted: a command, the end of the message.

@@ -71,7 +71,7 @@ impl SmtpSession {
     /// all other events are admitted.
     pub fn request(
         mut self: Box<Self>,
-        attributes: Box<Attributes>,
+        attributes: Arc<Attributes>,
         decided_kinds: EventKinds,
         now: Timestamp,
     ) -> Step {
@@ -181,30 +181,37 @@ impl Pending {
             recipient
         });
         match (state, last) {
-            (ProtocolState::Rcpt, LastStage::Rcpt) => {
-                let facts = self.facts();
-                self.session.settle(facts, added.into_iter().collect());
-            }
+            (ProtocolState::Rcpt, LastStage::Rcpt) => self.settle(added),
             (ProtocolState::Data, LastStage::Data) if !message.is_settled => {
                 let recipients = message.recipients.clone();
-                let facts = self.facts();
-                self.session.settle(facts, recipients);
+                self.settle(recipients);
             }
             (ProtocolState::EndOfMessage, _) if self.is_stage_admitted => {
-                let (facts, size) = (self.facts(), self.attributes.size.unwrap_or(0));
-                self.session.finish_message(MessageOutcome::Passed, facts, size, now);
+                if !message.is_settled {
+                    let recipients = message.recipients.clone();
+                    self.settle(recipients);
+                }
+                self.session.finish_message(MessageOutcome::Passed, self.attributes.size.unwrap_or(0), now);
             }
             _ => {}
         }
         Step::Answer(self.session, route.map_or(Action::Dunno, Action::Hold))
     }
 
+    /// Settles the message at the last stage at which Postfix asks. Memories learn these recipients.
+    fn settle(&mut self, recipients: impl IntoIterator<Item = Arc<str>>) {
+        self.session.settle();
+        if self.decided_kinds.has_any(EventKinds::DELIVERED) {
+            let facts = self.facts();
+            self.session.deferred.deliver(facts, recipients.into_iter());
+        }
+    }
+
     /// Ends a request that is refused, or that cannot be decided. The recipient of this request is not admitted.
     fn refuse(mut self, action: Action, outcome: Option<MessageOutcome>, now: Timestamp) -> Step {
         self.give_back_recipient();
         if let (Some(ProtocolState::EndOfMessage), Some(outcome)) = (self.attributes.state, outcome) {
-            let facts = self.facts();
-            self.session.finish_message(outcome, facts, self.attributes.size.unwrap_or(0), now);
+            self.session.finish_message(outcome, self.attributes.size.unwrap_or(0), now);
         }
         Step::Answer(self.session, action)
     }

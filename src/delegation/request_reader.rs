@@ -2,6 +2,7 @@
 //! only values of a bounded length, so a connection needs bounded memory.
 
 use super::attributes::{Attributes, ProtocolState};
+use memchr::memchr;
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ const REQUEST: &str = "smtpd_access_policy";
 #[derive(Default)]
 pub struct RequestReader {
     attributes: Attributes,
+    /// The former request. Mostly the next one is about the same message, and has the same texts.
+    former: Arc<Attributes>,
     /// Beginning of a line whose end has not arrived.
     line: Vec<u8>,
     /// True while the rest of an overlong line is skipped.
@@ -34,7 +37,7 @@ pub struct RequestReader {
 pub enum Read {
     /// The end of the request has not arrived.
     Incomplete,
-    Request(Box<Attributes>),
+    Request(Arc<Attributes>),
     /// A request that cannot be used. The next request can follow.
     Unusable(RequestError),
     /// The octets are no request, so nothing after them can be used.
@@ -73,7 +76,7 @@ impl RequestReader {
         let mut used = 0;
         loop {
             let rest = &input[used..];
-            let (equals, end) = line_ends(rest);
+            let end = memchr(b'\n', rest);
             let octets = end.map_or(rest.len(), |end| end + 1);
             (used, self.octets) = (used + octets, self.octets + octets);
             if self.octets > MAX_REQUEST {
@@ -87,11 +90,11 @@ impl RequestReader {
                 continue;
             }
             let taken = match self.line.is_empty() {
-                true => self.take(&rest[..end], equals),
+                true => self.take(&rest[..end]),
                 false => {
                     let mut line = std::mem::take(&mut self.line);
                     line.extend_from_slice(&rest[..end]);
-                    self.take(&line, line_ends(&line).0)
+                    self.take(&line)
                 }
             };
             if let Some(read) = taken {
@@ -125,9 +128,8 @@ impl RequestReader {
         }
     }
 
-    /// Takes a line without its line feed. `equals`: place of its first equals sign. Returns the result at the end of the
-    /// request.
-    fn take(&mut self, line: &[u8], equals: Option<usize>) -> Option<Read> {
+    /// Takes a line without its line feed. Returns the result at the end of the request.
+    fn take(&mut self, line: &[u8]) -> Option<Read> {
         if line.is_empty() {
             return Some(self.end());
         }
@@ -135,11 +137,11 @@ impl RequestReader {
             self.refuse_overlong(line);
             return None;
         }
-        let Some(equals) = equals else {
+        let Some(equals) = memchr(b'=', line) else {
             return Some(Read::Broken(RequestError::NoAttribute));
         };
         if let Some(name) = known(&line[..equals])
-            && let Err(error) = set(&mut self.attributes, name, &line[equals + 1..])
+            && let Err(error) = set(&mut self.attributes, &self.former, name, &line[equals + 1..])
         {
             self.error.get_or_insert(error);
         }
@@ -147,29 +149,19 @@ impl RequestReader {
     }
 
     fn end(&mut self) -> Read {
-        let Self { attributes, error, .. } = std::mem::take(self);
+        let (attributes, error) = (std::mem::take(&mut self.attributes), self.error.take());
+        self.octets = 0;
         match (attributes.is_access_policy, error) {
             (None, _) => Read::Broken(RequestError::Missing("request")),
             (Some(false), _) => Read::Broken(RequestError::OtherRequest),
             (_, Some(error)) => Read::Unusable(error),
             _ if attributes.state.is_none() => Read::Unusable(RequestError::Missing("protocol_state")),
-            _ => Read::Request(Box::new(attributes)),
+            _ => {
+                self.former = Arc::new(attributes);
+                Read::Request(self.former.clone())
+            }
         }
     }
-}
-
-/// Returns the places of the first equals sign and of the line feed of the line at the beginning of `text`. The lines are
-/// short, so one look at each octet is faster than two searches.
-fn line_ends(text: &[u8]) -> (Option<usize>, Option<usize>) {
-    let mut equals = None;
-    for (at, byte) in text.iter().enumerate() {
-        match byte {
-            b'\n' => return (equals, Some(at)),
-            b'=' if equals.is_none() => equals = Some(at),
-            _ => {}
-        }
-    }
-    (equals, None)
 }
 
 /// Returns the name of an attribute that Weir uses.
@@ -193,37 +185,49 @@ fn known(name: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Sets an attribute. If the same attribute comes twice, the last value counts.
-fn set(attributes: &mut Attributes, name: &'static str, value: &[u8]) -> Result<(), RequestError> {
+/// Sets an attribute. If the same attribute comes twice, the last value counts. `former`: attributes of the former request.
+fn set(attributes: &mut Attributes, former: &Attributes, name: &'static str, value: &[u8]) -> Result<(), RequestError> {
     let malformed = || RequestError::Malformed(name);
-    if value.iter().any(|byte| byte.is_ascii_control()) {
-        return Err(malformed());
-    }
-    // Mostly the value is UTF-8, which this check finds faster than a conversion.
-    let text = str::from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value), Cow::Borrowed);
-    let given = Some(&*text).filter(|text| !text.is_empty());
+    let given = || match text(value) {
+        Some(text) => Ok(Some(text).filter(|text| !text.is_empty())),
+        None => Err(malformed()),
+    };
+    // Both requests share a text that they have in common.
+    let shared = |former: &Option<Arc<str>>| match former {
+        Some(former) if former.as_bytes() == value => Ok(Some(former.clone())),
+        _ => given().map(|text| text.map(Arc::from)),
+    };
     match name {
-        "request" => attributes.is_access_policy = given.map(|request| request == REQUEST),
-        "protocol_state" => attributes.state = given.map(ProtocolState::of),
+        "request" => attributes.is_access_policy = given()?.map(|request| request == REQUEST),
+        "protocol_state" => attributes.state = given()?.map(|state| ProtocolState::of(&state)),
         "client_address" => {
-            let address = given.filter(|address| *address != "unknown");
-            let parse = |address: &str| address.parse().map(|address: IpAddr| address.to_canonical());
+            let address = given()?.filter(|address| address != "unknown");
+            let parse = |address: Cow<'_, str>| address.parse().map(|address: IpAddr| address.to_canonical());
             attributes.client = address.map(parse).transpose().map_err(|_| malformed())?;
         }
         // These three only name the SMTP session. Postfix sends "unknown" or 0 for a connection without a port.
-        "client_port" => attributes.client_port = given.and_then(|port| port.parse().ok()),
-        "server_address" => attributes.server_address = given.and_then(|address| address.parse().ok()),
-        "server_port" => attributes.server_port = given.and_then(|port| port.parse().ok()),
-        "helo_name" => attributes.helo = given.map(Arc::from),
-        "sender" => attributes.sender = given.map(Arc::from),
-        "recipient" => attributes.recipient = given.map(Arc::from),
-        "size" => attributes.size = given.map(str::parse).transpose().map_err(|_| malformed())?,
-        "instance" => attributes.instance = given.map(Into::into),
-        "sasl_username" => attributes.user = given.map(Arc::from),
-        "sasl_method" => attributes.mechanism = given.map(Arc::from),
-        _ => attributes.tls = given.map(Into::into),
+        "client_port" => attributes.client_port = given()?.and_then(|port| port.parse().ok()),
+        "server_address" => attributes.server_address = given()?.and_then(|address| address.parse().ok()),
+        "server_port" => attributes.server_port = given()?.and_then(|port| port.parse().ok()),
+        "helo_name" => attributes.helo = shared(&former.helo)?,
+        "sender" => attributes.sender = shared(&former.sender)?,
+        "recipient" => attributes.recipient = shared(&former.recipient)?,
+        "size" => attributes.size = given()?.map(|size| size.parse()).transpose().map_err(|_| malformed())?,
+        "instance" => attributes.instance = shared(&former.instance)?,
+        "sasl_username" => attributes.user = shared(&former.user)?,
+        "sasl_method" => attributes.mechanism = shared(&former.mechanism)?,
+        _ => attributes.tls = shared(&former.tls)?,
     }
     Ok(())
+}
+
+/// Returns a value as text; `None` if it contains a control character.
+fn text(value: &[u8]) -> Option<Cow<'_, str>> {
+    if value.iter().any(|byte| byte.is_ascii_control()) {
+        return None;
+    }
+    // Mostly the value is UTF-8, which this check finds faster than a conversion.
+    Some(str::from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value), Cow::Borrowed))
 }
 
 #[cfg(test)]

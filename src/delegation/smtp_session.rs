@@ -28,7 +28,7 @@ pub struct SmtpSession {
     pub(super) known_user: KnownUser,
     pub(super) message: Option<Message>,
     /// Name of the last message that passed END-OF-MESSAGE.
-    passed: Option<Box<str>>,
+    passed: Option<Arc<str>>,
     pub(super) counters: SessionCounters,
     pub(super) recorder: Recorder,
     pub(super) deferred: DeferredCharges,
@@ -176,29 +176,22 @@ impl SmtpSession {
     }
 
     /// Ends the message at END-OF-MESSAGE. `size` is in octets.
-    pub(super) fn finish_message(&mut self, outcome: MessageOutcome, facts: Facts, size: u64, now: Timestamp) {
+    pub(super) fn finish_message(&mut self, outcome: MessageOutcome, size: u64, now: Timestamp) {
         let Some(mut message) = self.message.take() else { return };
         self.counters.end_message();
-        let charges = std::mem::take(&mut message.charges);
         match outcome {
-            MessageOutcome::Passed => {
-                self.passed.clone_from(&message.instance);
-                if !message.is_settled {
-                    self.deferred.deliver(facts, message.recipients.iter().cloned());
-                }
-            }
-            _ => self.deferred.refund_unsent(charges),
+            MessageOutcome::Passed => self.passed.clone_from(&message.instance),
+            _ => self.deferred.refund_unsent(std::mem::take(&mut message.charges)),
         }
         self.record_message(message, outcome, size, now);
     }
 
-    /// Settles the message after its last stage before END-OF-MESSAGE: its charges stay, and memories learn these
-    /// recipients. The charge for the declared size is still replaced at END-OF-MESSAGE.
-    pub(super) fn settle(&mut self, facts: Facts, recipients: Vec<Arc<str>>) {
+    /// Marks the message as settled: its charges stay. The charge for the declared size is still replaced at
+    /// END-OF-MESSAGE.
+    pub(super) fn settle(&mut self) {
         let Some(message) = &mut self.message else { return };
         message.is_settled = true;
         message.charges.retain(|charged| charged.until.is_of_size());
-        self.deferred.deliver(facts, recipients.into_iter());
     }
 
     fn record_message(&mut self, message: Message, outcome: MessageOutcome, size: u64, now: Timestamp) {

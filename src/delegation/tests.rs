@@ -22,9 +22,9 @@ fn session(last_stage: LastStage) -> Box<SmtpSession> {
 }
 
 /// Returns the attributes of a request: `RCPT 1.2.3.0 b`.
-fn attributes(text: &str) -> Box<Attributes> {
+fn attributes(text: &str) -> Arc<Attributes> {
     let mut words = text.split(' ');
-    Box::new(Attributes {
+    Arc::new(Attributes {
         state: words.next().map(ProtocolState::of),
         instance: words.next().filter(|instance| *instance != "-").map(Into::into),
         recipient: words.next().map(Into::into),
@@ -143,7 +143,7 @@ fn only_events_that_policy_decides_are_asked_and_the_session_goes_on_the_same() 
         (Event::Recipient(b.clone()), "b"),
         (Event::Message, "Message"),
         (Event::End { size: None }, "End"),
-        (Event::Delivered(b), ""),
+        (Event::Delivered(b.clone()), ""),
     ];
     let requests = ["CONNECT -", "EHLO -", "MAIL -", "RCPT 1.2.3.0 b", "DATA 1.2.3.0", "END-OF-MESSAGE 1.2.3.0"];
     let requests = requests.into_iter().chain(["RCPT 1.2.4.1 b", "RCPT 1.2.5.2 b", "END-OF-MESSAGE 1.2.5.2"]);
@@ -157,9 +157,14 @@ fn only_events_that_policy_decides_are_asked_and_the_session_goes_on_the_same() 
                 session = later;
             }
             session.end(NOW);
-            (asked, format!("{:?} {:?}", session.take_records(), session.take_deferred_charges()))
+            let deferred = session.take_deferred_charges();
+            let delivered: Vec<Event> = deferred.events.into_iter().flat_map(|asked| asked.events).collect();
+            (asked, format!("{:?} {:?}", session.take_records(), deferred.refunds), delivered)
         };
-        let (all, records) = play(EventKinds::ALL);
+        let (all, records, all_delivered) = play(EventKinds::ALL);
+        // With RCPT as last stage, the message in between counts as delivered, too.
+        let deliveries = if last_stage == LastStage::Rcpt { 3 } else { 2 };
+        assert_eq!(all_delivered, vec![Event::Delivered(b.clone()); deliveries], "{last_stage:?}");
         for (event, name) in &kinds {
             let of_kind =
                 |events: &String| events.split(' ').filter(|asked| asked == name).collect::<Vec<_>>().join(" ");
@@ -168,12 +173,17 @@ fn only_events_that_policy_decides_are_asked_and_the_session_goes_on_the_same() 
                 "Mail b" => expected == *name,
                 events => events == expected,
             };
-            let (asked, same_records) = play(EventKinds::of([event]));
+            let (asked, same_records, delivered) = play(EventKinds::of([event]));
             assert!(
                 asked.iter().zip(all.iter().map(of_kind)).all(is_asked),
                 "{last_stage:?} {name}: {asked:?} {all:?}"
             );
             assert_eq!(same_records, records, "{last_stage:?} {name}");
+            // Memories learn from a delivery only if policy has any.
+            match event {
+                Event::Delivered(_) => assert_eq!(delivered, all_delivered),
+                _ => assert!(delivered.is_empty(), "{last_stage:?} {name}: {delivered:?}"),
+            }
         }
     }
 }

@@ -91,6 +91,9 @@ impl Event {
     /// Number of kinds of events.
     pub(in crate::policy) const KINDS: usize = 13;
 
+    /// Number of the kind [`Event::Delivered`].
+    pub(in crate::policy) const DELIVERED: usize = 9;
+
     /// Returns one event of each kind, in the order of [`Event::kind`].
     pub(in crate::policy) fn samples() -> [Self; Self::KINDS] {
         let nobody = || Arc::from("");
@@ -123,7 +126,7 @@ impl Event {
             Self::Message => 6,
             Self::End { .. } => 7,
             Self::Rejected(_) => 8,
-            Self::Delivered(_) => 9,
+            Self::Delivered(_) => Self::DELIVERED,
             Self::Bounced(_) => 10,
             Self::Complained(_) => 11,
             Self::Blocked(_) => 12,

@@ -8,6 +8,8 @@ pub struct EventKinds(u16);
 
 impl EventKinds {
     pub const ALL: Self = Self((1 << Event::KINDS) - 1);
+    /// Deliveries, from which memories learn.
+    pub const DELIVERED: Self = Self(1 << Event::DELIVERED);
     pub(in crate::policy) const NONE: Self = Self(0);
 
     /// Returns the kinds of these events.

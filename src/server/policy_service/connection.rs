@@ -31,7 +31,7 @@ pub struct PolicyConnection {
 
 /// Result of waiting for a request.
 enum Next {
-    Request(Box<Attributes>),
+    Request(Arc<Attributes>),
     Unusable(RequestError),
     Broken(RequestError),
     /// Postfix has left, was silent for too long, or Weir stops.
@@ -89,7 +89,7 @@ impl PolicyConnection {
         }
     }
 
-    fn answer(&mut self, service: &PolicyService, attributes: Box<Attributes>) -> io::Result<()> {
+    fn answer(&mut self, service: &PolicyService, attributes: Arc<Attributes>) -> io::Result<()> {
         let name = attributes.session_name();
         // A process of Postfix serves one SMTP session at a time, so the former session has ended.
         if self.session.as_ref() != Some(&name)

@@ -231,7 +231,7 @@ impl PolicyService {
     }
 
     /// Decides on a request, and waits for the delay of its answer. Called by the threads of connections.
-    fn decide(&self, name: SessionName, attributes: Box<Attributes>, connection: &PolicyConnection) -> Decision {
+    fn decide(&self, name: SessionName, attributes: Arc<Attributes>, connection: &PolicyConnection) -> Decision {
         let mut progress = self.runtime.block_on(pin!(self.begin_request(name, attributes)));
         let (decision, commit) = loop {
             let (pending, delayed) = match progress {
@@ -256,7 +256,7 @@ impl PolicyService {
     }
 
     /// Takes the session of a request, and decides up to the first delay, or to the end.
-    async fn begin_request(&self, name: SessionName, attributes: Box<Attributes>) -> Progress<'_> {
+    async fn begin_request(&self, name: SessionName, attributes: Arc<Attributes>) -> Progress<'_> {
         let (taken, named) = self.sessions.take(name).await;
         let now = clock::now();
         let Open { session, listed } = self.session(named, &attributes, now).await;
