@@ -199,7 +199,7 @@ fn postfix_settles_sent_messages_and_gets_refunds_of_the_others() {
         client.say("QUIT", "221");
         for (result, times) in [("passed", 2), ("abandoned", 1)] {
             let result = format!("result={result}");
-            wait_for(&result, || (weir.times_logged(&result) == times).then_some(()));
+            weir.logged_times(&result, times);
         }
         assert_eq!(weir.terminate(), Some(0));
         for name in ["messages", "recipients"] {
@@ -244,7 +244,7 @@ fn postfix_waits_for_delays_and_hears_of_grants_and_suspensions() {
         reply.starts_with("550 5.7.1 <d@example.net>: Recipient address rejected: This user is suspended"),
         "{reply}"
     );
-    wait_for("the log of the refusals", || (weir.times_logged("message=refused") == 2).then_some(()));
+    weir.logged_times("message=refused", 2);
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn postfix_defers_while_weir_hangs_and_goes_on_with_weir() {
         wait_for("late decision", || (policy_service::level(&pair.site, "recipients") > 1.5).then_some(()));
         let sent = send("c@example.net");
         assert!(sent.starts_with("250"), "{way:?}: {sent}");
-        wait_for("end of the deferred message", || (weir.times_logged("result=abandoned") == 1).then_some(()));
+        weir.logged_times("result=abandoned", 1);
         assert_eq!(weir.terminate(), Some(0));
         let level = pair.level("recipients", "alice");
         assert!((level - 2.0).abs() < 0.1, "{way:?}: {level}");

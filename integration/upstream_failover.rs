@@ -189,7 +189,7 @@ fn a_message_too_large_for_the_next_upstream_gets_a_temporary_refusal() {
     first.offer(&["PIPELINING", "SIZE 1000000"]);
     second.offer(&["PIPELINING", "SIZE 1000"]);
     let weir = site.start();
-    wait_for("both to be known", || (weir.times_logged("upstream offers") == 2).then_some(()));
+    weir.logged_times("upstream offers", 2);
     let mut client = Client::greeted_by(&weir);
     first.fail(Some((Stage::Greeting, Fault::Cut)));
     first.cut_all();

@@ -22,7 +22,7 @@ fn acknowledged(upstreams: [&Upstream; 2]) -> [usize; 2] {
 
 /// Waits until Weir knows the extensions of this many upstreams.
 fn all_are_known(weir: &Process, count: usize) {
-    wait_for("all to be known", || (weir.times_logged("upstream offers") == count).then_some(()));
+    weir.logged_times("upstream offers", count);
 }
 
 #[test]

@@ -160,8 +160,7 @@ fn lost_tls_is_logged_once_and_check_tells_the_reason() {
     }
     let (code, said) = check(&site);
     assert!(code == Some(0) && said.contains("TLS: no, because it refuses STARTTLS: 454 4.7.0 TLS not"), "{said}");
-    let warnings = weir.times_logged("no TLS; mail goes in plain text");
-    assert_eq!(warnings, 1);
+    weir.logged_times("no TLS; mail goes in plain text", 1);
 
     let guarded = Guarded::start();
     let address = guarded.weir.address("starttls");

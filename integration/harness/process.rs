@@ -1,6 +1,6 @@
 //! A running Weir: its listeners, its log, its metrics.
 
-use super::PATIENCE;
+use super::{PATIENCE, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -102,6 +102,12 @@ impl Process {
     pub fn log_lines(&self) -> Vec<String> {
         // `logged` can panic while it holds the lock. Show the log even then.
         self.log.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until lines that contain a text have been logged this number of times. Panics if they were logged more often.
+    pub fn logged_times(&self, what: &str, times: usize) {
+        wait_for(what, || (self.times_logged(what) >= times).then_some(()));
+        assert_eq!(self.times_logged(what), times, "{what}");
     }
 
     /// Counts the log lines that contain this text.
