@@ -318,7 +318,7 @@ fn an_invalid_handshake_is_logged_in_one_line_and_ends_the_connection() {
         let end = stream.read_to_end(&mut answer);
         assert!(end.is_ok() || end.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset, "{bytes:?}");
         assert!(answer.is_empty() || answer[0] == 0x15, "{bytes:?}: an alert or nothing, not {answer:?}");
-        wait_for("a line in the log", || (weir.times_logged("TLS handshake failed") == n + 1).then_some(()));
+        weir.logged_times("TLS handshake failed", n + 1);
     }
     wait_for("the end of the sessions", || (weir.metric("weir_sessions{listener=\"implicit\"}") == 0.0).then_some(()));
     let mut lines = weir.log_lines().split_off(before);

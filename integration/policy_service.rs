@@ -189,6 +189,33 @@ fn a_message_that_does_not_reach_the_last_stage_is_refunded() {
 }
 
 #[test]
+fn memories_learn_at_the_last_stage() {
+    let strangers = limit("strangers", "recipients", "1 / 1d");
+    let policy = format!("{strangers}distinct = \"recipient\"\nknown-to = \"user\"\n");
+    for last_stage in ["rcpt", "data", "end-of-message"] {
+        let site = site(&format!(", last-stage = \"{last_stage}\""), &policy);
+        let weir = site.start();
+        let mut asker = Asker::connect(&weir);
+        let mut send = |instance: &str, recipient: &str| {
+            let attributes = format!(
+                "client_port=1 {ALICE} instance={instance} recipient={recipient}@example.net size=1 recipient_count=1"
+            );
+            let answer = asker.ask("RCPT", &attributes);
+            for stage in ["DATA", "END-OF-MESSAGE"] {
+                if answer == "DUNNO" {
+                    assert_eq!(asker.ask(stage, &attributes), "DUNNO", "{last_stage}");
+                }
+            }
+            answer
+        };
+        // The first message takes the whole budget. Its recipient is known afterwards.
+        assert_eq!(["1.2.3.0", "1.2.3.1"].map(|instance| send(instance, "b")), ["DUNNO"; 2], "{last_stage}");
+        let refused = send("1.2.3.2", "c");
+        assert!(refused.starts_with("450 4.7.1 1 of 1 new recipient used"), "{last_stage}: {refused}");
+    }
+}
+
+#[test]
 fn a_refused_message_costs_nothing_and_its_reply_is_that_of_a_session() {
     let policy = [limit("messages", "messages", "1 / 1d"), limit("recipients", "recipients", "3 / 1d")].concat();
     let site = site("", &policy);

@@ -104,7 +104,8 @@ impl Process {
         self.log.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until lines that contain a text have been logged this number of times. Panics if they were logged more often.
+    /// Waits until lines that contain a text have been logged this number of times. Panics if they were logged more often by
+    /// then.
     pub fn logged_times(&self, what: &str, times: usize) {
         wait_for(what, || (self.times_logged(what) >= times).then_some(()));
         assert_eq!(self.times_logged(what), times, "{what}");

@@ -265,6 +265,41 @@ mod tests {
     }
 
     #[test]
+    fn consecutive_requests_share_texts_and_nothing_else() {
+        let mut reader = RequestReader::default();
+        let mut read = |attributes: &str| {
+            let text = format!("{START}{attributes}\n\n").replace(' ', "\n");
+            let (used, read) = reader.read(text.as_bytes());
+            assert!(used == text.len() && !reader.is_within_request());
+            read
+        };
+        let Read::Request(first) =
+            read("client_address=192.0.2.7 helo_name=h sender=a recipient=b instance=1 sasl_username=alice size=9")
+        else {
+            panic!()
+        };
+        assert_eq!(read("sender=x\0 recipient=y instance=2"), Read::Unusable(RequestError::Malformed("sender")));
+        let Read::Request(second) = read("helo_name= sender=alice recipient=a instance=1 sasl_username=alice") else {
+            panic!()
+        };
+        let text = |text: &str| Some(Arc::from(text));
+        let expected = Attributes {
+            is_access_policy: Some(true),
+            state: Some(ProtocolState::Rcpt),
+            sender: text("alice"),
+            recipient: text("a"),
+            instance: text("1"),
+            user: text("alice"),
+            ..Attributes::default()
+        };
+        assert_eq!(*second, expected);
+        let is_shared = |get: fn(&Attributes) -> &Option<Arc<str>>| {
+            get(&first).as_ref().zip(get(&second).as_ref()).is_some_and(|(first, second)| Arc::ptr_eq(first, second))
+        };
+        assert!(is_shared(|request| &request.user) && is_shared(|request| &request.instance));
+    }
+
+    #[test]
     fn sessions_with_other_addresses_or_ports_have_other_names() {
         let name = |client, server| {
             let text = format!("{START}client_address={client}\nserver_address={server}\n\n").replace(' ', "\n");

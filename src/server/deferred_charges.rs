@@ -9,8 +9,9 @@ use crate::store::{PendingCommit, Unavailable};
 use std::sync::Arc;
 use tokio::time::timeout;
 
-/// Applies charges and refunds, except charges for events that no limit and no memory is about. Returns the commit of the charges, for which the caller waits before its next reply. If
-/// the store is unavailable, they are lost, as they are after a crash, and nothing is refunded.
+/// Applies charges and refunds, except charges for events that no limit and no memory is about. Returns the commit of the
+/// charges, for which the caller waits before its next reply. If the store is unavailable, they are lost, as they are after
+/// a crash, and nothing is refunded.
 ///
 /// If other nodes share the budgets and change them all the time, this ends after the store's deadline, and the charges
 /// and refunds follow.

@@ -39,11 +39,17 @@ pub enum Read {
 /// Octets of the buffer of a client that is silent or sends little.
 const FIRST_READ: usize = 512;
 
-/// Room in the buffer with which another read is worth its system call.
-const ENOUGH: usize = 64;
+/// Room in the buffer for which a read is worth its system call. Most commands need no more.
+const MIN_ROOM: usize = 64;
 
 /// Maximum number of octets of commands to read at once: enough for a batch of a few hundred commands.
 pub const MAX_READ: usize = 16 * 1024;
+
+/// Returns the buffer for the next octets. It grows by `more` octets if its room is used up.
+fn next_space(input: &mut Input, more: usize) -> &mut Vec<u8> {
+    let more = if input.has_room(MIN_ROOM) { 0 } else { more };
+    input.space(more)
+}
 
 impl Stream {
     async fn read_once(&mut self, space: &mut Vec<u8>) -> io::Result<usize> {
@@ -62,7 +68,7 @@ impl Client {
 
     /// Waits for input, then reads octets that have arrived already, until the input has at least `max` octets.
     pub async fn read(&mut self, input: &mut Input, max: usize, timeout: Duration) -> Read {
-        let space = input.space(FIRST_READ.min(max));
+        let space = next_space(input, FIRST_READ.min(max));
         match self.timer.limit(timeout, self.stream.read_once(space)).await {
             Some(Ok(0) | Err(_)) => return Read::Gone,
             Some(Ok(_)) => {}
@@ -70,9 +76,9 @@ impl Client {
         }
         while input.unused().len() < max {
             // Poll once for octets that have arrived already, so that pipelined commands form one batch. The buffer
-            // doubles while they fill it: most clients send one command at a time, and keep the buffer that they have.
-            let room = if input.has_space(ENOUGH) { 0 } else { input.unused().len().clamp(FIRST_READ, max) };
-            let space = input.space(room);
+            // doubles while they fill it. Most clients send one command at a time, and need only the first buffer.
+            let more = input.unused().len().clamp(FIRST_READ, max);
+            let space = next_space(input, more);
             let mut read = pin!(self.stream.read_once(space));
             let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
             if !matches!(more, Poll::Ready(Ok(1..))) {
@@ -165,7 +171,11 @@ mod tests {
         peer.write_all(b"NOOP\r\n").await.unwrap();
         client.read(&mut input, MAX_READ, Duration::from_secs(60)).await;
         assert_eq!(input.unused(), b"NOOP\r\n");
-        assert!(!input.has_space(FIRST_READ));
+        assert!(!input.has_room(FIRST_READ));
+        peer.write_all(b"NO").await.unwrap();
+        client.read(&mut input, MAX_READ, Duration::from_secs(60)).await;
+        assert!(input.has_room(MIN_ROOM) && !input.has_room(FIRST_READ));
+        peer.write_all(b"OP\r\n").await.unwrap();
         let batch = b"NOOP\r\n".repeat(2 * MAX_READ / 6);
         peer.write_all(&batch).await.unwrap();
         while input.unused().len() < MAX_READ {

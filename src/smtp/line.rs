@@ -126,7 +126,7 @@ impl Input {
     }
 
     /// Returns whether the buffer has room for this number of octets without more memory.
-    pub fn has_space(&self, octets: usize) -> bool {
+    pub fn has_room(&self, octets: usize) -> bool {
         self.bytes.capacity() - self.bytes.len() >= octets
     }
 
