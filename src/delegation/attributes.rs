@@ -32,6 +32,25 @@ pub struct Attributes {
     pub tls: Option<Arc<str>>,
 }
 
+/// Name of an attribute that Weir uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeName {
+    Request,
+    State,
+    Client,
+    ClientPort,
+    ServerAddress,
+    ServerPort,
+    Helo,
+    Sender,
+    Recipient,
+    Size,
+    Instance,
+    User,
+    Mechanism,
+    Tls,
+}
+
 /// Name of an SMTP session of Postfix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SessionName {
@@ -71,7 +90,70 @@ impl ProtocolState {
     }
 }
 
+impl AttributeName {
+    /// Returns the attribute that Postfix calls so; `None` if Weir does not use it.
+    pub fn of(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"request" => Self::Request,
+            b"protocol_state" => Self::State,
+            b"client_address" => Self::Client,
+            b"client_port" => Self::ClientPort,
+            b"server_address" => Self::ServerAddress,
+            b"server_port" => Self::ServerPort,
+            b"helo_name" => Self::Helo,
+            b"sender" => Self::Sender,
+            b"recipient" => Self::Recipient,
+            b"size" => Self::Size,
+            b"instance" => Self::Instance,
+            b"sasl_username" => Self::User,
+            b"sasl_method" => Self::Mechanism,
+            b"encryption_protocol" => Self::Tls,
+            _ => return None,
+        })
+    }
+
+    /// Returns the name that Postfix uses.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::State => "protocol_state",
+            Self::Client => "client_address",
+            Self::ClientPort => "client_port",
+            Self::ServerAddress => "server_address",
+            Self::ServerPort => "server_port",
+            Self::Helo => "helo_name",
+            Self::Sender => "sender",
+            Self::Recipient => "recipient",
+            Self::Size => "size",
+            Self::Instance => "instance",
+            Self::User => "sasl_username",
+            Self::Mechanism => "sasl_method",
+            Self::Tls => "encryption_protocol",
+        }
+    }
+}
+
 impl Attributes {
+    /// Takes an attribute over from another request.
+    pub fn copy(&mut self, name: AttributeName, from: &Self) {
+        match name {
+            AttributeName::Request => self.is_access_policy = from.is_access_policy,
+            AttributeName::State => self.state = from.state,
+            AttributeName::Client => self.client = from.client,
+            AttributeName::ClientPort => self.client_port = from.client_port,
+            AttributeName::ServerAddress => self.server_address = from.server_address,
+            AttributeName::ServerPort => self.server_port = from.server_port,
+            AttributeName::Helo => self.helo.clone_from(&from.helo),
+            AttributeName::Sender => self.sender.clone_from(&from.sender),
+            AttributeName::Recipient => self.recipient.clone_from(&from.recipient),
+            AttributeName::Size => self.size = from.size,
+            AttributeName::Instance => self.instance.clone_from(&from.instance),
+            AttributeName::User => self.user.clone_from(&from.user),
+            AttributeName::Mechanism => self.mechanism.clone_from(&from.mechanism),
+            AttributeName::Tls => self.tls.clone_from(&from.tls),
+        }
+    }
+
     /// Returns the address of the client. If Postfix does not know the address, it is 0.0.0.0, so that the unknown
     /// client gets the budgets of no other client.
     pub fn client(&self) -> IpAddr {

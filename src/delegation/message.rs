@@ -2,6 +2,7 @@
 
 use crate::policy::budgets::RefundableCharge;
 use crate::time::Timestamp;
+use foldhash::fast::RandomState;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub(super) struct Message {
     pub asked: usize,
     /// Recipients that policy has admitted, in their order and as a set.
     pub recipients: Vec<Arc<str>>,
-    admitted: HashSet<Arc<str>>,
+    admitted: HashSet<Arc<str>, RandomState>,
     /// Charges that are refunded if the message ends before it is settled.
     pub charges: Vec<RefundableCharge>,
     /// Upstream to which a limit routes the message.
@@ -43,7 +44,7 @@ impl Message {
             is_settled: false,
             asked: 0,
             recipients: Vec::new(),
-            admitted: HashSet::new(),
+            admitted: HashSet::default(),
             charges: Vec::new(),
             route: None,
             helo: None,

@@ -30,6 +30,7 @@
 
 mod action;
 mod attributes;
+mod former_request;
 mod message;
 mod options;
 mod pending;

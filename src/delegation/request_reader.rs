@@ -1,7 +1,8 @@
 //! Reader of requests: lines `name=value`, and an empty line at the end. It keeps only the attributes that Weir uses, and
 //! only values of a bounded length, so a connection needs bounded memory.
 
-use super::attributes::{Attributes, ProtocolState};
+use super::attributes::{AttributeName as Name, Attributes, ProtocolState};
+use super::former_request::{FormerRequest, Lines};
 use memchr::memchr;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -20,8 +21,9 @@ const REQUEST: &str = "smtpd_access_policy";
 #[derive(Default)]
 pub struct RequestReader {
     attributes: Attributes,
-    /// The former request. Mostly the next one is about the same message, and has the same texts.
-    former: Arc<Attributes>,
+    /// Lines that `input` of [`RequestReader::read`] contains.
+    lines: Lines,
+    former: FormerRequest,
     /// Beginning of a line whose end has not arrived.
     line: Vec<u8>,
     /// True while the rest of an overlong line is skipped.
@@ -73,8 +75,25 @@ impl std::fmt::Display for RequestError {
 impl RequestReader {
     /// Reads octets until the end of a request. Returns the number of octets that were read.
     pub fn read(&mut self, input: &[u8]) -> (usize, Read) {
+        let is_begin = self.octets == 0;
+        self.lines.clear();
+        let (used, read) = self.read_lines(input, is_begin);
+        if let Read::Request(attributes) = &read
+            && is_begin
+        {
+            self.former.replace(&input[..used], &mut self.lines, attributes.clone());
+        }
+        (used, read)
+    }
+
+    /// `is_begin`: `input` begins with the first line of a request.
+    fn read_lines(&mut self, input: &[u8], is_begin: bool) -> (usize, Read) {
         let mut used = 0;
         loop {
+            if is_begin {
+                let octets = self.former.share_lines(&input[used..], &mut self.lines, &mut self.attributes);
+                (used, self.octets) = (used + octets, self.octets + octets);
+            }
             let rest = &input[used..];
             let end = memchr(b'\n', rest);
             let octets = end.map_or(rest.len(), |end| end + 1);
@@ -123,8 +142,8 @@ impl RequestReader {
 
     fn refuse_overlong(&mut self, line: &[u8]) {
         let name = line.split(|byte| *byte == b'=').next().unwrap_or_default();
-        if let Some(name) = known(name) {
-            self.error.get_or_insert(RequestError::TooLong(name));
+        if let Some(name) = Name::of(name) {
+            self.error.get_or_insert(RequestError::TooLong(name.text()));
         }
     }
 
@@ -140,8 +159,10 @@ impl RequestReader {
         let Some(equals) = memchr(b'=', line) else {
             return Some(Read::Broken(RequestError::NoAttribute));
         };
-        if let Some(name) = known(&line[..equals])
-            && let Err(error) = set(&mut self.attributes, &self.former, name, &line[equals + 1..])
+        let name = Name::of(&line[..equals]);
+        self.lines.add(line.len() + 1, name);
+        if let Some(name) = name
+            && let Err(error) = set(&mut self.attributes, name, &line[equals + 1..])
         {
             self.error.get_or_insert(error);
         }
@@ -156,67 +177,39 @@ impl RequestReader {
             (Some(false), _) => Read::Broken(RequestError::OtherRequest),
             (_, Some(error)) => Read::Unusable(error),
             _ if attributes.state.is_none() => Read::Unusable(RequestError::Missing("protocol_state")),
-            _ => {
-                self.former = Arc::new(attributes);
-                Read::Request(self.former.clone())
-            }
+            _ => Read::Request(Arc::new(attributes)),
         }
     }
 }
 
-/// Returns the name of an attribute that Weir uses.
-fn known(name: &[u8]) -> Option<&'static str> {
-    Some(match name {
-        b"request" => "request",
-        b"protocol_state" => "protocol_state",
-        b"client_address" => "client_address",
-        b"client_port" => "client_port",
-        b"server_address" => "server_address",
-        b"server_port" => "server_port",
-        b"helo_name" => "helo_name",
-        b"sender" => "sender",
-        b"recipient" => "recipient",
-        b"size" => "size",
-        b"instance" => "instance",
-        b"sasl_username" => "sasl_username",
-        b"sasl_method" => "sasl_method",
-        b"encryption_protocol" => "encryption_protocol",
-        _ => return None,
-    })
-}
-
-/// Sets an attribute. If the same attribute comes twice, the last value counts. `former`: attributes of the former request.
-fn set(attributes: &mut Attributes, former: &Attributes, name: &'static str, value: &[u8]) -> Result<(), RequestError> {
-    let malformed = || RequestError::Malformed(name);
+/// Sets an attribute. If the same attribute comes twice, the last value counts.
+fn set(attributes: &mut Attributes, name: Name, value: &[u8]) -> Result<(), RequestError> {
+    let malformed = || RequestError::Malformed(name.text());
     let given = || match text(value) {
         Some(text) => Ok(Some(text).filter(|text| !text.is_empty())),
         None => Err(malformed()),
     };
-    // Both requests share a text that they have in common.
-    let shared = |former: &Option<Arc<str>>| match former {
-        Some(former) if former.as_bytes() == value => Ok(Some(former.clone())),
-        _ => given().map(|text| text.map(Arc::from)),
-    };
+    let kept = || given().map(|text| text.map(Arc::from));
     match name {
-        "request" => attributes.is_access_policy = given()?.map(|request| request == REQUEST),
-        "protocol_state" => attributes.state = given()?.map(|state| ProtocolState::of(&state)),
-        "client_address" => {
+        Name::Request => attributes.is_access_policy = given()?.map(|request| request == REQUEST),
+        Name::State => attributes.state = given()?.map(|state| ProtocolState::of(&state)),
+        Name::Client => {
             let address = given()?.filter(|address| address != "unknown");
             let parse = |address: Cow<'_, str>| address.parse().map(|address: IpAddr| address.to_canonical());
             attributes.client = address.map(parse).transpose().map_err(|_| malformed())?;
         }
         // These three only name the SMTP session. Postfix sends "unknown" or 0 for a connection without a port.
-        "client_port" => attributes.client_port = given()?.and_then(|port| port.parse().ok()),
-        "server_address" => attributes.server_address = given()?.and_then(|address| address.parse().ok()),
-        "server_port" => attributes.server_port = given()?.and_then(|port| port.parse().ok()),
-        "helo_name" => attributes.helo = shared(&former.helo)?,
-        "sender" => attributes.sender = shared(&former.sender)?,
-        "recipient" => attributes.recipient = shared(&former.recipient)?,
-        "size" => attributes.size = given()?.map(|size| size.parse()).transpose().map_err(|_| malformed())?,
-        "instance" => attributes.instance = shared(&former.instance)?,
-        "sasl_username" => attributes.user = shared(&former.user)?,
-        "sasl_method" => attributes.mechanism = shared(&former.mechanism)?,
-        _ => attributes.tls = shared(&former.tls)?,
+        Name::ClientPort => attributes.client_port = given()?.and_then(|port| port.parse().ok()),
+        Name::ServerAddress => attributes.server_address = given()?.and_then(|address| address.parse().ok()),
+        Name::ServerPort => attributes.server_port = given()?.and_then(|port| port.parse().ok()),
+        Name::Helo => attributes.helo = kept()?,
+        Name::Sender => attributes.sender = kept()?,
+        Name::Recipient => attributes.recipient = kept()?,
+        Name::Size => attributes.size = given()?.map(|size| size.parse()).transpose().map_err(|_| malformed())?,
+        Name::Instance => attributes.instance = kept()?,
+        Name::User => attributes.user = kept()?,
+        Name::Mechanism => attributes.mechanism = kept()?,
+        Name::Tls => attributes.tls = kept()?,
     }
     Ok(())
 }
@@ -234,6 +227,8 @@ fn text(value: &[u8]) -> Option<Cow<'_, str>> {
 mod tests {
     use super::*;
     use crate::delegation::SessionName;
+    use proptest::collection::vec;
+    use proptest::prelude::{Just, prop_assert_eq, prop_oneof, proptest};
 
     const START: &str = "request=smtpd_access_policy\nprotocol_state=RCPT\n";
 
@@ -265,38 +260,50 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_requests_share_texts_and_nothing_else() {
+    fn consecutive_requests_share_texts() {
         let mut reader = RequestReader::default();
-        let mut read = |attributes: &str| {
-            let text = format!("{START}{attributes}\n\n").replace(' ', "\n");
+        let mut read = |text: &str| {
             let (used, read) = reader.read(text.as_bytes());
             assert!(used == text.len() && !reader.is_within_request());
-            read
+            let Read::Request(request) = read else { panic!("{read:?}") };
+            request
         };
-        let Read::Request(first) =
-            read("client_address=192.0.2.7 helo_name=h sender=a recipient=b instance=1 sasl_username=alice size=9")
-        else {
-            panic!()
-        };
-        assert_eq!(read("sender=x\0 recipient=y instance=2"), Read::Unusable(RequestError::Malformed("sender")));
-        let Read::Request(second) = read("helo_name= sender=alice recipient=a instance=1 sasl_username=alice") else {
-            panic!()
-        };
-        let text = |text: &str| Some(Arc::from(text));
-        let expected = Attributes {
-            is_access_policy: Some(true),
-            state: Some(ProtocolState::Rcpt),
-            sender: text("alice"),
-            recipient: text("a"),
-            instance: text("1"),
-            user: text("alice"),
-            ..Attributes::default()
-        };
-        assert_eq!(*second, expected);
+        let first = read(&format!("{START}sender=a\nrecipient=b\nsasl_username=alice\n\n"));
+        let second = read(&format!("{START}sender=a\nrecipient=c\nsasl_username=alice\n\n"));
+        assert_eq!((second.sender.as_deref(), second.recipient.as_deref()), (Some("a"), Some("c")));
         let is_shared = |get: fn(&Attributes) -> &Option<Arc<str>>| {
             get(&first).as_ref().zip(get(&second).as_ref()).is_some_and(|(first, second)| Arc::ptr_eq(first, second))
         };
-        assert!(is_shared(|request| &request.user) && is_shared(|request| &request.instance));
+        assert!(is_shared(|request| &request.sender) && is_shared(|request| &request.user));
+    }
+
+    /// Lines of requests. Some are wrong, and `~` makes a line overlong.
+    const LINES: [&str; 8] = [
+        "protocol_state=RCPT",
+        "sender=",
+        "sender=alice",
+        "recipient=alice",
+        "recipient=b",
+        "other=b",
+        "other=~",
+        "size=x",
+    ];
+
+    proptest! {
+        #[test]
+        fn the_former_request_changes_no_result(
+            requests in vec((vec(0..LINES.len(), 0..5), prop_oneof![Just(0), 0_usize..60]), 2..8)
+        ) {
+            let mut reader = RequestReader::default();
+            for (lines, cut) in requests {
+                let lines: Vec<String> = lines.into_iter().map(|line| LINES[line].replace('~', &"x".repeat(5000))).collect();
+                let text = format!("{START}{}\n\n", lines.join("\n"));
+                let (begin, rest) = text.split_at(cut.min(text.len() - 2));
+                prop_assert_eq!(reader.read(begin.as_bytes()), (begin.len(), Read::Incomplete));
+                let expected = RequestReader::default().read(text.as_bytes());
+                prop_assert_eq!(reader.read(rest.as_bytes()), (expected.0 - begin.len(), expected.1));
+            }
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) use template::Words;
 
 use super::Memory;
 use super::lifetime::Lifetime;
-use super::matching::{Field, Matcher, NormalizedFacts};
+use super::matching::{Field, Matcher, NormalizedFacts, NormalizedRecipient};
 use super::request::{Event, EventKinds, Stage};
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State, regularity};
@@ -268,9 +268,15 @@ impl Limit {
 
     /// Returns the value of an event for a limit that counts only new values. `None` if the limit counts all values, or
     /// if the value is unknown.
-    pub(super) fn value(&self, facts: &NormalizedFacts<'_>, recipient: Option<&str>) -> Option<Value> {
-        let distinct = self.distinct?;
-        Some(Value::of(&distinct.what.value(facts, recipient)?))
+    pub(super) fn value(
+        &self,
+        facts: &NormalizedFacts<'_>,
+        recipient: Option<&NormalizedRecipient<'_>>,
+    ) -> Option<Value> {
+        match self.distinct?.what {
+            Field::Recipient => recipient.map(NormalizedRecipient::value),
+            field => Some(Value::of(&field.value(facts, recipient)?)),
+        }
     }
 
     /// Returns whether a store can delete a budget because every later decision would be the same without the budget.

@@ -2,7 +2,7 @@
 //! file.
 
 use super::client_network::Widths;
-use super::normalized_facts::NormalizedFacts;
+use super::normalized_facts::{NormalizedFacts, NormalizedRecipient};
 use crate::policy::address::domain_of;
 use std::borrow::Cow;
 
@@ -88,7 +88,12 @@ impl Field {
     }
 
     /// Returns the normalized value; `None` if the value is unknown.
-    pub fn value<'a>(self, facts: &'a NormalizedFacts<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
+    pub fn value<'a>(
+        self,
+        facts: &'a NormalizedFacts<'_>,
+        recipient: Option<&'a NormalizedRecipient<'_>>,
+    ) -> Option<Cow<'a, str>> {
+        let address = || recipient.map(NormalizedRecipient::address);
         let text = match self {
             Self::Client(widths) => return facts.network(widths),
             Self::Asn => return facts.asn().map(|asn| asn.to_string().into()),
@@ -100,15 +105,15 @@ impl Field {
             Self::UserDomain => facts.user().and_then(domain_of),
             Self::Sender => facts.sender(),
             Self::SenderDomain => facts.sender().and_then(domain_of),
-            Self::Recipient => recipient,
-            Self::RecipientDomain => recipient.and_then(domain_of),
+            Self::Recipient => address(),
+            Self::RecipientDomain => address().and_then(domain_of),
             Self::Country => facts.country(),
         };
         text.map(Cow::Borrowed)
     }
 
     /// Returns whether the value is known.
-    pub fn is_known(self, facts: &NormalizedFacts<'_>, recipient: Option<&str>) -> bool {
+    pub fn is_known(self, facts: &NormalizedFacts<'_>, recipient: Option<&NormalizedRecipient<'_>>) -> bool {
         match self {
             Self::Client(_) => facts.client().is_some(),
             // The usual field of `distinct`, asked for each limit and event.

@@ -3,7 +3,7 @@
 use super::field::Field;
 use super::hours::Hours;
 use super::networks::Networks;
-use super::normalized_facts::NormalizedFacts;
+use super::normalized_facts::{NormalizedFacts, NormalizedRecipient};
 use super::pattern::PatternTable;
 use crate::policy::request::LoginTrait;
 use crate::policy::suspicion::SuspicionClass;
@@ -95,8 +95,8 @@ impl Comparison {
 #[derive(Clone, Copy)]
 pub struct Subject<'a, 'b> {
     pub facts: &'a NormalizedFacts<'b>,
-    /// Normalized recipient, if the event has one.
-    pub recipient: Option<&'a str>,
+    /// Recipient, if the event has one.
+    pub recipient: Option<&'a NormalizedRecipient<'b>>,
     /// Number of the message's recipients, if this number is already known.
     pub recipients: Option<usize>,
 }

@@ -20,4 +20,4 @@ pub use senders::Senders;
 pub use skip_reason::{Found, SkipExplanation, SkipReason};
 
 pub(super) use matcher::Subject;
-pub(super) use normalized_facts::NormalizedFacts;
+pub(super) use normalized_facts::{NormalizedFacts, NormalizedRecipient};

@@ -3,6 +3,7 @@
 use super::client_network::Widths;
 use super::hours::Zone;
 use super::senders::Senders;
+use crate::engine::distinct::Value;
 use crate::policy::address::{AddressNormalizer, domain};
 use crate::policy::request::{Asn, Country, Facts, LoginTrait, NULL_SENDER};
 use crate::time::Timestamp;
@@ -10,6 +11,7 @@ use jiff::civil::Weekday;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Normalized facts, for limits to compare.
 pub struct NormalizedFacts<'a> {
@@ -23,12 +25,36 @@ pub struct NormalizedFacts<'a> {
     helo: OnceCell<Option<Cow<'a, str>>>,
     sender: OnceCell<Option<Cow<'a, str>>>,
     /// Accepted recipients.
-    recipients: OnceCell<Vec<Cow<'a, str>>>,
+    recipients: OnceCell<Vec<NormalizedRecipient<'a>>>,
     /// Network of the client in the usual widths, which most limits per client use.
     network: OnceCell<String>,
     now: Timestamp,
     zone: &'a Zone,
     civil: OnceCell<(Weekday, u16)>,
+}
+
+/// Recipient. Many policies ask for none, so it is normalized when its address or its hash is asked for.
+pub struct NormalizedRecipient<'a> {
+    given: &'a str,
+    normalizer: &'a AddressNormalizer,
+    address: OnceCell<Cow<'a, str>>,
+    hash: OnceCell<Value>,
+}
+
+impl<'a> NormalizedRecipient<'a> {
+    pub fn new(given: &'a str, normalizer: &'a AddressNormalizer) -> Self {
+        Self { given, normalizer, address: OnceCell::new(), hash: OnceCell::new() }
+    }
+
+    /// Returns the normalized address.
+    pub fn address(&self) -> &str {
+        self.address.get_or_init(|| self.normalizer.address(self.given))
+    }
+
+    /// Returns the hash of the normalized address.
+    pub fn value(&self) -> Value {
+        *self.hash.get_or_init(|| Value::of(self.address()))
+    }
 }
 
 impl<'a> NormalizedFacts<'a> {
@@ -118,10 +144,10 @@ impl<'a> NormalizedFacts<'a> {
         })
     }
 
-    /// Returns the accepted recipients, normalized.
-    pub fn recipients(&self) -> &[Cow<'a, str>] {
-        let normalized = || self.facts.recipients.iter().map(|recipient| self.normalizer.address(recipient)).collect();
-        self.recipients.get_or_init(normalized)
+    /// Returns the accepted recipients.
+    pub fn recipients(&self) -> &[NormalizedRecipient<'a>] {
+        let recipient = |given: &'a Arc<str>| NormalizedRecipient::new(given, self.normalizer);
+        self.recipients.get_or_init(|| self.facts.recipients.iter().map(recipient).collect())
     }
 
     /// Returns the declared size, in octets.

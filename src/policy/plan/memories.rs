@@ -5,7 +5,7 @@ use super::{IsKnown, MemoryEntry, Plan, Values};
 use crate::engine::distinct::Value;
 use crate::policy::Memory;
 use crate::policy::limit::Limit;
-use crate::policy::matching::SkipReason;
+use crate::policy::matching::{NormalizedRecipient, SkipReason};
 
 impl<'a> Plan<'a> {
     /// Returns the values of an event, each with the memory to ask, and adds the keys of these memories to the plan.
@@ -26,7 +26,7 @@ impl<'a> Plan<'a> {
         let events = planner.request.events.len();
         self.memory_entries.reserve(events * planner.policy.memories().len());
         for event in 0..events {
-            let Some(value) = planner.recipient_value(event) else { continue };
+            let Some(value) = planner.recipient(event).map(NormalizedRecipient::value) else { continue };
             for memory in planner.policy.memories() {
                 if let Ok(key) = self.memory_key(planner, *memory, value) {
                     let is_known = is_known.is_some_and(|is_known| is_known(self.keys.get(key), memory, value));

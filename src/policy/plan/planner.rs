@@ -6,11 +6,10 @@ use crate::engine::distinct::Value;
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, KeyRef, Owner};
 use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota};
-use crate::policy::matching::{Field, NormalizedFacts, SkipReason, Subject};
+use crate::policy::matching::{Field, NormalizedFacts, NormalizedRecipient, SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::time::Timestamp;
-use std::borrow::Cow;
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// Planner of a run of events.
@@ -19,18 +18,12 @@ pub struct Planner<'a: 'b, 'b> {
     pub request: &'b PolicyRequest,
     pub facts: NormalizedFacts<'b>,
     /// Recipient of each event.
-    recipients: Vec<Option<NormalRecipient<'b>>>,
+    recipients: Vec<Option<NormalizedRecipient<'b>>>,
     pub cache: MatchCache<'a>,
     /// New keys that share one budget instead of having a budget each.
     pub shared: Option<&'b HashSet<Key>>,
     /// Buffer in which keys are composed.
     pub buffer: RefCell<String>,
-}
-
-/// Normalized recipient.
-struct NormalRecipient<'b> {
-    address: Cow<'b, str>,
-    hash: OnceCell<Value>,
 }
 
 impl<'a: 'b, 'b> Planner<'a, 'b> {
@@ -41,9 +34,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         shared: Option<&'b HashSet<Key>>,
     ) -> Self {
         let facts = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.senders, &policy.zone, now);
-        let recipient = |event: &'b Event| {
-            Some(NormalRecipient { address: policy.normalizer.address(event.recipient()?), hash: OnceCell::new() })
-        };
+        let recipient = |event: &'b Event| Some(NormalizedRecipient::new(event.recipient()?, &policy.normalizer));
         let recipients = request.events.iter().map(recipient).collect();
         let cache = MatchCache::new(&policy.matcher_set, request.events.len());
         let buffer = String::with_capacity(160).into();
@@ -151,10 +142,9 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     }
 
     /// Returns the accepted recipients that the limit's matcher matches.
-    fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c str> {
+    fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c NormalizedRecipient<'b>> {
         let recipients = Some(self.request.facts.recipients.len());
-        let all = self.facts.recipients().iter().map(|recipient| &**recipient);
-        all.filter(move |recipient| {
+        self.facts.recipients().iter().filter(move |recipient| {
             let subject = Subject { facts: &self.facts, recipient: Some(recipient), recipients };
             self.cache.matches_other(limit.derived.matcher, subject)
         })
@@ -175,14 +165,9 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         })
     }
 
-    /// Returns the hash of a recipient of the event at index `at`. Each recipient is hashed once for all limits.
-    pub fn recipient_value(&self, at: usize) -> Option<Value> {
-        let recipient = self.recipients[at].as_ref()?;
-        Some(*recipient.hash.get_or_init(|| Value::of(&recipient.address)))
-    }
-
-    fn recipient(&self, at: usize) -> Option<&str> {
-        self.recipients[at].as_ref().map(|recipient| &*recipient.address)
+    /// Returns the recipient of the event at index `at`.
+    pub fn recipient(&self, at: usize) -> Option<&NormalizedRecipient<'b>> {
+        self.recipients[at].as_ref()
     }
 
     /// Returns the values of an event, if the limit counts only new values, without their memories. Returns an error that
@@ -197,7 +182,6 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         let value = match (distinct.what, &self.request.events[at]) {
             (Field::Destination, Event::Blocked(address)) => Some(Value::of(&address.to_string())),
             (Field::Destination, _) => return Ok(Values::All),
-            (Field::Recipient, _) => self.recipient_value(at),
             _ => limit.value(&self.facts, self.recipient(at)),
         };
         Ok(Values::One(Candidate::new(value.ok_or(SkipReason::Unknown(distinct.what))?)))

@@ -33,6 +33,7 @@ use std::net::{IpAddr, Shutdown};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -142,6 +143,8 @@ impl PolicyService {
         let connection = PolicyConnection::new(socket.clone(), peer, permit.stop().clone(), timeout)?;
         let (sender, outcome) = oneshot::channel();
         let serve = move || {
+            // For the timeouts in `complete`.
+            let _context = self.runtime.enter();
             let outcome = catch_unwind(AssertUnwindSafe(|| connection.run(&self)));
             // This fails only while the process ends.
             let _ = sender.send(outcome);
@@ -197,7 +200,7 @@ impl PolicyService {
     /// connections.
     fn end_named(&self, name: &SessionName) {
         if let Some(open) = self.sessions.remove(name) {
-            self.runtime.block_on(self.end(open));
+            self.complete(self.end(open));
         }
     }
 
@@ -230,9 +233,19 @@ impl PolicyService {
         Open { session: Box::new(session), listed: self.server.sessions.add(entry) }
     }
 
+    /// Runs a future to its end. Mostly it need not wait for anything, and to prepare for waiting would take longer than the
+    /// future itself. Called by the threads of connections.
+    fn complete<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => self.runtime.block_on(future),
+        }
+    }
+
     /// Decides on a request, and waits for the delay of its answer. Called by the threads of connections.
     fn decide(&self, name: SessionName, attributes: Arc<Attributes>, connection: &PolicyConnection) -> Decision {
-        let mut progress = self.runtime.block_on(pin!(self.begin_request(name, attributes)));
+        let mut progress = self.complete(self.begin_request(name, attributes));
         let (decision, commit) = loop {
             let (pending, delayed) = match progress {
                 Progress::Delayed(pending, delayed) => (pending, delayed),
@@ -242,7 +255,7 @@ impl PolicyService {
             self.server.top.add_delay(clock::now());
             let waited = connection.delay(delayed.time());
             drop(counted);
-            progress = self.runtime.block_on(async {
+            progress = self.complete(async {
                 match waited {
                     Waited::Elapsed => self.advance(pending, delayed.elapsed(self.decided_kinds())).await,
                     Waited::Gone => self.end_request(pending, delayed.broken_off(true), None).await,
