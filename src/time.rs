@@ -5,6 +5,7 @@ mod suggestion;
 
 pub use suggestion::unambiguous;
 
+use jiff::fmt::temporal::DateTimePrinter;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::time::Duration;
@@ -64,7 +65,7 @@ impl Timestamp {
     /// time: `2026-11-21T10:00:00.250000Z`.
     pub fn rfc3339_fixed(self) -> String {
         match jiff::Timestamp::from_microsecond(self.0) {
-            Ok(instant) => format!("{instant:.6}"),
+            Ok(instant) => DateTimePrinter::new().precision(Some(6)).timestamp_to_string(&instant),
             Err(_) => self.rfc3339_exact(),
         }
     }

@@ -91,50 +91,37 @@ impl ProtocolState {
 }
 
 impl AttributeName {
-    /// Returns the attribute that Postfix calls so; `None` if Weir does not use it.
+    /// All names, as the protocol writes them.
+    const ALL: [(&str, Self); 14] = [
+        ("request", Self::Request),
+        ("protocol_state", Self::State),
+        ("client_address", Self::Client),
+        ("client_port", Self::ClientPort),
+        ("server_address", Self::ServerAddress),
+        ("server_port", Self::ServerPort),
+        ("helo_name", Self::Helo),
+        ("sender", Self::Sender),
+        ("recipient", Self::Recipient),
+        ("size", Self::Size),
+        ("instance", Self::Instance),
+        ("sasl_username", Self::User),
+        ("sasl_method", Self::Mechanism),
+        ("encryption_protocol", Self::Tls),
+    ];
+
+    /// Returns the attribute with this name in the protocol; `None` if Weir does not use it.
     pub fn of(name: &[u8]) -> Option<Self> {
-        Some(match name {
-            b"request" => Self::Request,
-            b"protocol_state" => Self::State,
-            b"client_address" => Self::Client,
-            b"client_port" => Self::ClientPort,
-            b"server_address" => Self::ServerAddress,
-            b"server_port" => Self::ServerPort,
-            b"helo_name" => Self::Helo,
-            b"sender" => Self::Sender,
-            b"recipient" => Self::Recipient,
-            b"size" => Self::Size,
-            b"instance" => Self::Instance,
-            b"sasl_username" => Self::User,
-            b"sasl_method" => Self::Mechanism,
-            b"encryption_protocol" => Self::Tls,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|(text, _)| text.as_bytes() == name).map(|(_, found)| found)
     }
 
-    /// Returns the name that Postfix uses.
+    /// Returns the name in the protocol.
     pub fn text(self) -> &'static str {
-        match self {
-            Self::Request => "request",
-            Self::State => "protocol_state",
-            Self::Client => "client_address",
-            Self::ClientPort => "client_port",
-            Self::ServerAddress => "server_address",
-            Self::ServerPort => "server_port",
-            Self::Helo => "helo_name",
-            Self::Sender => "sender",
-            Self::Recipient => "recipient",
-            Self::Size => "size",
-            Self::Instance => "instance",
-            Self::User => "sasl_username",
-            Self::Mechanism => "sasl_method",
-            Self::Tls => "encryption_protocol",
-        }
+        Self::ALL.into_iter().find(|(_, name)| *name == self).map_or("", |(text, _)| text)
     }
 }
 
 impl Attributes {
-    /// Takes an attribute over from another request.
+    /// Copies an attribute of another request.
     pub fn copy(&mut self, name: AttributeName, from: &Self) {
         match name {
             AttributeName::Request => self.is_access_policy = from.is_access_policy,

@@ -1,8 +1,8 @@
 //! Reader of requests: lines `name=value`, and an empty line at the end. It keeps only the attributes that Weir uses, and
 //! only values of a bounded length, so a connection needs bounded memory.
 
-use super::attributes::{AttributeName as Name, Attributes, ProtocolState};
-use super::former_request::{FormerRequest, Lines};
+use super::attributes::{AttributeName, Attributes, ProtocolState};
+use super::former_request::{FormerRequest, MAX_KEPT_OCTETS, ParsedLines};
 use memchr::memchr;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -21,9 +21,12 @@ const REQUEST: &str = "smtpd_access_policy";
 #[derive(Default)]
 pub struct RequestReader {
     attributes: Attributes,
-    /// Lines that `input` of [`RequestReader::read`] contains.
-    lines: Lines,
     former: FormerRequest,
+    /// True if the request can share lines with the former one, and can be kept for the next one: it begins with the
+    /// present input.
+    can_be_kept: bool,
+    /// Lines of such a request so far.
+    lines: ParsedLines,
     /// Beginning of a line whose end has not arrived.
     line: Vec<u8>,
     /// True while the rest of an overlong line is skipped.
@@ -75,22 +78,21 @@ impl std::fmt::Display for RequestError {
 impl RequestReader {
     /// Reads octets until the end of a request. Returns the number of octets that were read.
     pub fn read(&mut self, input: &[u8]) -> (usize, Read) {
-        let is_begin = self.octets == 0;
+        self.can_be_kept = self.octets == 0 && input.len() <= MAX_KEPT_OCTETS;
         self.lines.clear();
-        let (used, read) = self.read_lines(input, is_begin);
+        let (used, read) = self.read_lines(input);
         if let Read::Request(attributes) = &read
-            && is_begin
+            && self.can_be_kept
         {
             self.former.replace(&input[..used], &mut self.lines, attributes.clone());
         }
         (used, read)
     }
 
-    /// `is_begin`: `input` begins with the first line of a request.
-    fn read_lines(&mut self, input: &[u8], is_begin: bool) -> (usize, Read) {
+    fn read_lines(&mut self, input: &[u8]) -> (usize, Read) {
         let mut used = 0;
         loop {
-            if is_begin {
+            if self.can_be_kept {
                 let octets = self.former.share_lines(&input[used..], &mut self.lines, &mut self.attributes);
                 (used, self.octets) = (used + octets, self.octets + octets);
             }
@@ -142,7 +144,7 @@ impl RequestReader {
 
     fn refuse_overlong(&mut self, line: &[u8]) {
         let name = line.split(|byte| *byte == b'=').next().unwrap_or_default();
-        if let Some(name) = Name::of(name) {
+        if let Some(name) = AttributeName::of(name) {
             self.error.get_or_insert(RequestError::TooLong(name.text()));
         }
     }
@@ -159,8 +161,10 @@ impl RequestReader {
         let Some(equals) = memchr(b'=', line) else {
             return Some(Read::Broken(RequestError::NoAttribute));
         };
-        let name = Name::of(&line[..equals]);
-        self.lines.add(line.len() + 1, name);
+        let name = AttributeName::of(&line[..equals]);
+        if self.can_be_kept {
+            self.lines.add(line.len() + 1, name);
+        }
         if let Some(name) = name
             && let Err(error) = set(&mut self.attributes, name, &line[equals + 1..])
         {
@@ -183,7 +187,7 @@ impl RequestReader {
 }
 
 /// Sets an attribute. If the same attribute comes twice, the last value counts.
-fn set(attributes: &mut Attributes, name: Name, value: &[u8]) -> Result<(), RequestError> {
+fn set(attributes: &mut Attributes, name: AttributeName, value: &[u8]) -> Result<(), RequestError> {
     let malformed = || RequestError::Malformed(name.text());
     let given = || match text(value) {
         Some(text) => Ok(Some(text).filter(|text| !text.is_empty())),
@@ -191,25 +195,27 @@ fn set(attributes: &mut Attributes, name: Name, value: &[u8]) -> Result<(), Requ
     };
     let kept = || given().map(|text| text.map(Arc::from));
     match name {
-        Name::Request => attributes.is_access_policy = given()?.map(|request| request == REQUEST),
-        Name::State => attributes.state = given()?.map(|state| ProtocolState::of(&state)),
-        Name::Client => {
+        AttributeName::Request => attributes.is_access_policy = given()?.map(|request| request == REQUEST),
+        AttributeName::State => attributes.state = given()?.map(|state| ProtocolState::of(&state)),
+        AttributeName::Client => {
             let address = given()?.filter(|address| address != "unknown");
             let parse = |address: Cow<'_, str>| address.parse().map(|address: IpAddr| address.to_canonical());
             attributes.client = address.map(parse).transpose().map_err(|_| malformed())?;
         }
         // These three only name the SMTP session. Postfix sends "unknown" or 0 for a connection without a port.
-        Name::ClientPort => attributes.client_port = given()?.and_then(|port| port.parse().ok()),
-        Name::ServerAddress => attributes.server_address = given()?.and_then(|address| address.parse().ok()),
-        Name::ServerPort => attributes.server_port = given()?.and_then(|port| port.parse().ok()),
-        Name::Helo => attributes.helo = kept()?,
-        Name::Sender => attributes.sender = kept()?,
-        Name::Recipient => attributes.recipient = kept()?,
-        Name::Size => attributes.size = given()?.map(|size| size.parse()).transpose().map_err(|_| malformed())?,
-        Name::Instance => attributes.instance = kept()?,
-        Name::User => attributes.user = kept()?,
-        Name::Mechanism => attributes.mechanism = kept()?,
-        Name::Tls => attributes.tls = kept()?,
+        AttributeName::ClientPort => attributes.client_port = given()?.and_then(|port| port.parse().ok()),
+        AttributeName::ServerAddress => attributes.server_address = given()?.and_then(|address| address.parse().ok()),
+        AttributeName::ServerPort => attributes.server_port = given()?.and_then(|port| port.parse().ok()),
+        AttributeName::Helo => attributes.helo = kept()?,
+        AttributeName::Sender => attributes.sender = kept()?,
+        AttributeName::Recipient => attributes.recipient = kept()?,
+        AttributeName::Size => {
+            attributes.size = given()?.map(|size| size.parse()).transpose().map_err(|_| malformed())?
+        }
+        AttributeName::Instance => attributes.instance = kept()?,
+        AttributeName::User => attributes.user = kept()?,
+        AttributeName::Mechanism => attributes.mechanism = kept()?,
+        AttributeName::Tls => attributes.tls = kept()?,
     }
     Ok(())
 }
@@ -228,7 +234,8 @@ mod tests {
     use super::*;
     use crate::delegation::SessionName;
     use proptest::collection::vec;
-    use proptest::prelude::{Just, prop_assert_eq, prop_oneof, proptest};
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+    use proptest::sample::Index;
 
     const START: &str = "request=smtpd_access_policy\nprotocol_state=RCPT\n";
 
@@ -278,30 +285,90 @@ mod tests {
     }
 
     /// Lines of requests. Some are wrong, and `~` makes a line overlong.
-    const LINES: [&str; 8] = [
+    const LINES: [&str; 34] = [
+        "request=smtpd_access_policy",
+        "request=other",
         "protocol_state=RCPT",
+        "protocol_state=MAIL",
+        "client_address=192.0.2.7",
+        "client_address=unknown",
+        "client_port=1",
+        "client_port=2",
+        "server_address=192.0.2.1",
+        "server_address=192.0.2.2",
+        "server_port=25",
+        "server_port=587",
+        "helo_name=alice",
+        "helo_name=h",
         "sender=",
         "sender=alice",
+        "sender=~",
         "recipient=alice",
-        "recipient=b",
+        "recipient=bb",
+        "recipient=a\r",
+        "size=9",
+        "size=10",
+        "size=x",
+        "instance=1.0",
+        "instance=2.0",
+        "sasl_username=alice",
+        "sasl_username=bob",
+        "sasl_method=PLAIN",
+        "sasl_method=LOGIN",
+        "encryption_protocol=TLSv1.3",
+        "encryption_protocol=TLSv1.2",
         "other=b",
         "other=~",
-        "size=x",
+        "no attribute",
     ];
 
+    /// Returns the results of all requests, up to one that is broken, and the octets that were read.
+    fn read_all(mut reader: impl FnMut(&[u8]) -> (usize, Read), pieces: &[&[u8]]) -> (Vec<Read>, usize) {
+        let (mut results, mut octets) = (Vec::new(), 0);
+        for piece in pieces {
+            let mut rest = *piece;
+            while !rest.is_empty() {
+                let (used, read) = reader(rest);
+                (rest, octets) = (&rest[used..], octets + used);
+                let is_broken = matches!(read, Read::Broken(_));
+                results.extend(Some(read).filter(|read| *read != Read::Incomplete));
+                if is_broken {
+                    return (results, octets);
+                }
+            }
+        }
+        (results, octets)
+    }
+
     proptest! {
+        /// Requests that have most lines in common, one after the other, in pieces.
         #[test]
         fn the_former_request_changes_no_result(
-            requests in vec((vec(0..LINES.len(), 0..5), prop_oneof![Just(0), 0_usize..60]), 2..8)
+            usual in vec(0..LINES.len(), 1..20),
+            changes in vec(vec((any::<Index>(), 0..LINES.len(), any::<bool>()), 0..3), 1..8),
+            cuts in vec(any::<Index>(), 0..4),
         ) {
-            let mut reader = RequestReader::default();
-            for (lines, cut) in requests {
-                let lines: Vec<String> = lines.into_iter().map(|line| LINES[line].replace('~', &"x".repeat(5000))).collect();
-                let text = format!("{START}{}\n\n", lines.join("\n"));
-                let (begin, rest) = text.split_at(cut.min(text.len() - 2));
-                prop_assert_eq!(reader.read(begin.as_bytes()), (begin.len(), Read::Incomplete));
-                let expected = RequestReader::default().read(text.as_bytes());
-                prop_assert_eq!(reader.read(rest.as_bytes()), (expected.0 - begin.len(), expected.1));
+            let requests = changes.iter().map(|changes| {
+                let mut lines = usual.clone();
+                for (at, line, is_added) in changes {
+                    let at = at.index(lines.len());
+                    if *is_added { lines.insert(at, *line) } else { lines[at] = *line }
+                }
+                let lines = lines.into_iter().map(|line| LINES[line].replace('~', &"x".repeat(5000)) + "\n");
+                format!("{START}{}\n", lines.collect::<String>()).into_bytes()
+            });
+            let requests: Vec<Vec<u8>> = requests.collect();
+            let all = requests.concat();
+            // A new reader for each request.
+            let expected = read_all(|input| RequestReader::default().read(input), &[&all]);
+            let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len())).collect();
+            ends.sort_unstable();
+            let pieces = std::iter::once(0).chain(ends.clone()).zip(ends.iter().copied().chain([all.len()]));
+            let pieces: Vec<&[u8]> = pieces.map(|(begin, end)| &all[begin..end]).collect();
+            let whole: Vec<&[u8]> = requests.iter().map(Vec::as_slice).collect();
+            for pieces in [pieces, whole] {
+                let mut reader = RequestReader::default();
+                prop_assert_eq!(&read_all(|input| reader.read(input), &pieces), &expected);
             }
         }
     }

@@ -66,8 +66,8 @@ pub const SHARDS: usize = 256;
 /// difference means that the wall clock was set back.
 const MAX_REORDERING: Duration = Duration::from_secs(10);
 
-/// Number of budgets up to which a transaction locks their shards without allocating memory.
-const USUAL_KEYS: usize = 8;
+/// Number of budgets up to which a transaction hashes their keys and locks their shards without allocating memory.
+pub const USUAL_KEYS: usize = 8;
 
 /// The shards that a transaction has locked, each with its index.
 struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); USUAL_KEYS]>);

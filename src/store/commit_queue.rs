@@ -75,7 +75,7 @@ impl Commit {
         }
     }
 
-    /// Waits like [`Commit::done`], in a thread that is not of the async runtime.
+    /// Waits like [`Commit::done`], in a thread in which no task of the async runtime runs.
     pub fn wait(self) -> bool {
         self.committed.is_some_and(|committed| committed.blocking_recv().is_ok())
     }

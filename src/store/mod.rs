@@ -87,13 +87,14 @@ use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::Verdict;
 use crate::policy::{self, Learnt, Lessons, Plan, Policy};
 use crate::time::Timestamp;
-use cache::Transacted;
+use cache::{Transacted, USUAL_KEYS};
 use decision::Decision;
 use hashed_key::{HashedKey, HashedKeyRef};
 use health::Attempt;
 use loader::Loader;
 use maintenance::MaintenanceThread;
 use sharing::Sender;
+use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -224,8 +225,8 @@ impl Store {
         is_durable
     }
 
-    /// Commits charges like [`Store::commit`], for a caller that has a thread of its own, and that is not within the async
-    /// runtime.
+    /// Commits charges like [`Store::commit`], for a caller that has a thread of its own, in which no task of the async
+    /// runtime runs.
     pub fn commit_in_thread(&self, pending: Option<PendingCommit>) -> bool {
         let Some(PendingCommit { mut commit, decided_in }) = pending else { return true };
         let began = Instant::now();
@@ -413,7 +414,7 @@ impl Store {
         keys: impl Iterator<Item = KeyRef<'_>>,
         transaction: &mut T,
     ) -> Result<(T::Answer, Option<PendingCommit>), Unavailable> {
-        let hashed_keys: Vec<HashedKeyRef<'_>> = keys.map(HashedKey::of).collect();
+        let hashed_keys: SmallVec<[HashedKeyRef<'_>; USUAL_KEYS]> = keys.map(HashedKey::of).collect();
         if let Some(shared) = &self.core.shared {
             return Ok((sharing::transact(&self.core, shared, now, &hashed_keys, transaction).await?, None));
         }

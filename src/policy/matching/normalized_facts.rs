@@ -33,7 +33,7 @@ pub struct NormalizedFacts<'a> {
     civil: OnceCell<(Weekday, u16)>,
 }
 
-/// Recipient. Many policies ask for none, so it is normalized when its address or its hash is asked for.
+/// Recipient that is normalized and hashed on first use: many policies compare no recipient.
 pub struct NormalizedRecipient<'a> {
     given: &'a str,
     normalizer: &'a AddressNormalizer,

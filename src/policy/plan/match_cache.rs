@@ -3,6 +3,7 @@
 
 use crate::policy::limit::{OverrideRow, OverrideRows, OwnerFields};
 use crate::policy::matching::{AllOf, Condition, Field, Matcher, SkipReason, Subject};
+use smallvec::{SmallVec, smallvec};
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,27 +129,35 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Skip
     Ok(())
 }
 
+/// Numbers of conditions, matchers, tables of overrides and sets of owner fields up to which the cache of one event needs
+/// no memory of the allocator.
+const USUAL_CONDITIONS: usize = 32;
+const USUAL_MATCHERS: usize = 32;
+const USUAL_ROWS: usize = 2;
+const USUAL_OWNERS: usize = 6;
+
 /// Cached results for a run of events.
 pub struct MatchCache<'a> {
     matcher_set: &'a MatcherSet,
     /// Results of conditions, one for each event and condition. A result that is the same for all events is stored with
     /// the first event. Without any entry that depends on the event, all lists have room for one event.
-    given: Vec<Cell<Option<bool>>>,
+    given: SmallVec<[Cell<Option<bool>>; USUAL_CONDITIONS]>,
     /// Results of matchers, one for each event and matcher.
-    matchers: Vec<Cell<Option<bool>>>,
+    matchers: SmallVec<[Cell<Option<bool>>; USUAL_MATCHERS]>,
     /// Override rows, one for each event and table of overrides.
-    rows: Vec<Cell<Option<Option<OverrideRow>>>>,
+    rows: SmallVec<[Cell<Option<Option<OverrideRow>>>; USUAL_ROWS]>,
     /// Owner parts of keys, one for each event and set of owner fields.
-    owners: Vec<OnceCell<Result<String, Field>>>,
+    owners: SmallVec<[OnceCell<Result<String, Field>>; USUAL_OWNERS]>,
 }
 
 impl<'a> MatchCache<'a> {
     pub fn new(matcher_set: &'a MatcherSet, events: usize) -> Self {
         let events = if matcher_set.is_of_event { events } else { 1 };
-        let given = vec![Cell::new(None); matcher_set.conditions.len() * events];
-        let matchers = vec![Cell::new(None); matcher_set.matchers.len() * events];
-        let rows = vec![Cell::new(None); matcher_set.rows.len() * events];
-        Self { matcher_set, given, matchers, rows, owners: vec![OnceCell::new(); matcher_set.owners.len() * events] }
+        let given = smallvec![Cell::new(None); matcher_set.conditions.len() * events];
+        let matchers = smallvec![Cell::new(None); matcher_set.matchers.len() * events];
+        let rows = smallvec![Cell::new(None); matcher_set.rows.len() * events];
+        let owners = smallvec![OnceCell::new(); matcher_set.owners.len() * events];
+        Self { matcher_set, given, matchers, rows, owners }
     }
 
     /// Returns whether the matcher at index `number` matches `subject`, the facts of the event at index `at`.

@@ -23,7 +23,8 @@ use crate::policy::request::{Event, EventKinds, PolicyRequest};
 use crate::policy::{KnownTo, Memory, Policy};
 use crate::time::Timestamp;
 use exceeded::Precondition;
-use planner::Planner;
+use planner::{Planner, USUAL_EVENTS};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -228,7 +229,7 @@ impl<'a> Plan<'a> {
         if learns || policy.locks || plan.suspension.as_ref().is_some_and(|suspension| suspension.is_lock()) {
             plan.add_memory_entries(&planner, is_known);
         }
-        let subjects: Vec<_> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
+        let subjects: SmallVec<[_; USUAL_EVENTS]> = (0..request.events.len()).map(|at| planner.subject(at)).collect();
         // Limits that look at other limits' budgets come after those limits in the policy.
         let is_of_interest = |limit: &Limit| limit.derived.interests.has_any(kinds);
         let limits = policy.limits.iter().enumerate().filter(|(_, limit)| is_of_interest(limit));

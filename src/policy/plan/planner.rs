@@ -9,8 +9,12 @@ use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota};
 use crate::policy::matching::{Field, NormalizedFacts, NormalizedRecipient, SkipReason, Subject};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::time::Timestamp;
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashSet;
+
+/// Number of events of a usual run: MAIL and the first recipient, or one event.
+pub const USUAL_EVENTS: usize = 2;
 
 /// Planner of a run of events.
 pub struct Planner<'a: 'b, 'b> {
@@ -18,7 +22,7 @@ pub struct Planner<'a: 'b, 'b> {
     pub request: &'b PolicyRequest,
     pub facts: NormalizedFacts<'b>,
     /// Recipient of each event.
-    recipients: Vec<Option<NormalizedRecipient<'b>>>,
+    recipients: SmallVec<[Option<NormalizedRecipient<'b>>; USUAL_EVENTS]>,
     pub cache: MatchCache<'a>,
     /// New keys that share one budget instead of having a budget each.
     pub shared: Option<&'b HashSet<Key>>,

@@ -143,7 +143,7 @@ impl PolicyService {
         let connection = PolicyConnection::new(socket.clone(), peer, permit.stop().clone(), timeout)?;
         let (sender, outcome) = oneshot::channel();
         let serve = move || {
-            // For the timeouts in `complete`.
+            // For the timers and tasks that a future begins when it is first polled: see `complete`.
             let _context = self.runtime.enter();
             let outcome = catch_unwind(AssertUnwindSafe(|| connection.run(&self)));
             // This fails only while the process ends.
@@ -233,8 +233,9 @@ impl PolicyService {
         Open { session: Box::new(session), listed: self.server.sessions.add(entry) }
     }
 
-    /// Runs a future to its end. Mostly it need not wait for anything, and to prepare for waiting would take longer than the
-    /// future itself. Called by the threads of connections.
+    /// Runs a future to its end. Polls it once without the runtime: mostly it is ready then, and `block_on` takes longer than
+    /// the future itself. The waker of this poll does nothing, because `block_on` polls again at once. Called by the threads
+    /// of connections.
     fn complete<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -6,6 +6,8 @@ use super::create_private;
 use super::journal_files::{HEAD_OCTETS, JournalFiles, folder};
 use crate::store::options::Durability;
 use prometheus::IntGauge;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +37,7 @@ pub struct JournalAppender {
 
 /// File to which entries are appended.
 struct Current {
-    file: std::fs::File,
+    file: File,
     /// Octets of the complete entries, and of the head.
     octets: u64,
 }
@@ -127,12 +129,22 @@ impl JournalAppender {
     }
 }
 
+/// Returns whether a file still has a name. Asks for nothing else: after a question about the times of a file, Linux since
+/// 6.13 records the exact time of the next write, which takes as long as the write itself.
+fn has_name(file: &File) -> std::io::Result<bool> {
+    match statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK) {
+        Ok(found) if found.stx_mask & StatxFlags::NLINK.bits() != 0 => Ok(found.stx_nlink > 0),
+        // Some containers forbid this system call.
+        Ok(_) | Err(_) => Ok(file.metadata()?.nlink() > 0),
+    }
+}
+
 impl Parts {
     /// Returns the file for the next entry. `current` is the file of the last entry.
     fn part(&mut self, current: Option<Current>, durability: Durability) -> std::io::Result<Current> {
         match current.filter(|_| !self.has_ended) {
             // The next entry begins a new file, and the changed budgets are written to the table.
-            Some(current) if current.file.metadata()?.nlink() == 0 => {
+            Some(current) if !has_name(&current.file)? => {
                 Err(std::io::Error::other("another program has removed its file"))
             }
             Some(current) => Ok(current),
@@ -155,11 +167,11 @@ impl Parts {
         Ok(Current { file, octets: HEAD_OCTETS as u64 })
     }
 
-    fn write_head(&self, file: &std::fs::File, durability: Durability) -> std::io::Result<()> {
+    fn write_head(&self, file: &File, durability: Durability) -> std::io::Result<()> {
         file.write_all_at(&self.files.head(), 0)?;
         if durability == Durability::Power {
             file.sync_all()?;
-            std::fs::File::open(folder(&self.files.state))?.sync_all()?;
+            File::open(folder(&self.files.state))?.sync_all()?;
         }
         Ok(())
     }

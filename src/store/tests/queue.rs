@@ -296,6 +296,8 @@ fn threads_commit_their_own_charges_and_those_of_each_other() {
     std::thread::scope(|scope| {
         for name in &names {
             scope.spawn(|| {
+                // As the threads of policy connections do.
+                let _context = runtime.enter();
                 for _ in 0..90 {
                     let pending = runtime.block_on(decide_on(&store, &[name]));
                     assert!(store.commit_in_thread(pending));
