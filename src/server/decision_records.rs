@@ -7,7 +7,7 @@ use crate::session::{self, Mismatch, Record, Refused, RefusedBy, RefusedSender, 
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 
-/// Refusal of an event, as the client hears it.
+/// Refusal of an event, as the client is told.
 struct Refusal<'a> {
     decided: &'a session::DecidedEvent,
     outcome: Outcome,

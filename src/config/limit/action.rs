@@ -61,7 +61,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> (section::Placed
     let route = named(&mut s, "route", "upstream", |name| route(name, cx));
     if let Some(read) = route.as_ref().filter(|read| !read.value.is_enabled) {
         let message =
-            format!("route: the upstream \"{}\" is not enabled: what is routed to it hears 451", read.value.name);
+            format!("route: the upstream \"{}\" is not enabled: mail with this route gets 451", read.value.name);
         s.warn(&read.span, message, None);
     }
     add(route.map(|read| section::Placed { value: Action::Route(read.value.name), span: read.span }));
