@@ -122,7 +122,7 @@ impl AttributeName {
 
 impl Attributes {
     /// Copies an attribute of another request.
-    pub fn copy(&mut self, name: AttributeName, from: &Self) {
+    pub(super) fn copy(&mut self, name: AttributeName, from: &Self) {
         match name {
             AttributeName::Request => self.is_access_policy = from.is_access_policy,
             AttributeName::State => self.state = from.state,

@@ -344,7 +344,7 @@ mod tests {
         /// Requests that have most lines in common, one after the other, in pieces.
         #[test]
         fn the_former_request_changes_no_result(
-            usual in vec(0..LINES.len(), 1..20),
+            usual in vec(0..LINES.len(), 1..8),
             changes in vec(vec((any::<Index>(), 0..LINES.len(), any::<bool>()), 0..3), 1..8),
             cuts in vec(any::<Index>(), 0..4),
         ) {

@@ -26,7 +26,8 @@ fn push_base36(text: &mut String, mut number: u64, width: usize) {
         digits[first] = DIGITS[(number % 36) as usize];
         number /= 36;
     }
-    text.extend(digits[first..].iter().copied().map(char::from));
+    // The digits are ASCII.
+    text.push_str(str::from_utf8(&digits[first..]).unwrap_or_default());
 }
 
 #[cfg(test)]

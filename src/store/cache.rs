@@ -72,15 +72,41 @@ pub const USUAL_KEYS: usize = 8;
 /// The shards that a transaction has locked, each with its index.
 struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); USUAL_KEYS]>);
 
+/// Place of a budget in locked shards. It is valid until a budget is inserted or dropped.
+#[derive(Clone, Copy)]
+struct SlotPlace {
+    /// Index in [`LockedShards`].
+    shard: usize,
+    /// Index in the hash table of the shard.
+    bucket: usize,
+}
+
 impl LockedShards<'_> {
     fn shard(&mut self, hashed_key: HashedKeyRef<'_>) -> Option<&mut Shard> {
-        let index = shard_of(hashed_key.order);
-        let at = self.0.iter().position(|(held, _)| *held == index)?;
+        let at = self.position(hashed_key)?;
         Some(&mut self.0[at].1)
     }
 
-    fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut SlotMut<'_>) -> R) -> Option<R> {
-        self.shard(hashed_key)?.edit(hashed_key, act)
+    fn position(&self, hashed_key: HashedKeyRef<'_>) -> Option<usize> {
+        let index = shard_of(hashed_key.order);
+        self.0.iter().position(|(held, _)| *held == index)
+    }
+
+    /// Returns the places of these budgets; `None` if one of them is not in memory.
+    fn places(&self, hashed_keys: &[HashedKeyRef<'_>]) -> Option<SmallVec<[SlotPlace; USUAL_KEYS]>> {
+        let place = |hashed_key: &HashedKeyRef<'_>| {
+            let shard = self.position(*hashed_key)?;
+            Some(SlotPlace { shard, bucket: self.0[shard].1.bucket(*hashed_key)? })
+        };
+        hashed_keys.iter().map(place).collect()
+    }
+
+    fn edit<R>(
+        &mut self,
+        SlotPlace { shard, bucket }: SlotPlace,
+        act: impl FnOnce(&mut SlotMut<'_>) -> R,
+    ) -> Option<R> {
+        self.0[shard].1.edit_in(bucket, act)
     }
 }
 
@@ -122,27 +148,34 @@ impl BudgetCache {
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
     ) -> Transacted<R> {
         let mut held = self.lock_shards(hashed_keys);
-        let (to_load, waits) = self.not_loaded(&mut held, hashed_keys);
-        if !waits.is_empty() {
-            return Transacted::NotLoaded { to_load, waits };
-        }
-        if has_to_be_durable && held.has_unread(hashed_keys) {
+        let places = match held.places(hashed_keys) {
+            Some(places) => places,
+            None => {
+                let (to_load, waits) = self.not_loaded(&mut held, hashed_keys);
+                // The volatile budgets are in memory now.
+                let Some(places) = held.places(hashed_keys) else {
+                    return Transacted::NotLoaded { to_load, waits };
+                };
+                places
+            }
+        };
+        if has_to_be_durable && held.has_unread(&places) {
             return Transacted::Refused;
         }
         let now = self.decision_time(now, began);
         let (mut freed, mut unread) = (0, Vec::new());
-        let take = |(n, hashed_key): (usize, &HashedKeyRef<'_>)| {
-            held.edit(*hashed_key, |slot| {
+        let take = |(n, place): (usize, &SlotPlace)| {
+            held.edit(*place, |slot| {
                 unread.extend((slot.stage == Stage::Unread).then_some(n));
                 freed += slot.octets();
                 slot.take()
             })?
         };
-        let mut loaded: Loaded = hashed_keys.iter().enumerate().map(take).collect();
+        let mut loaded: Loaded = places.iter().enumerate().map(take).collect();
         unread.into_iter().for_each(|index| loaded.set_unread(index));
         let answer = act(now, &mut loaded);
         let (mut changes, mut taken, mut is_free) = (Vec::with_capacity(hashed_keys.len()), 0, true);
-        for (&hashed_key, after) in hashed_keys.iter().zip(loaded.into_slots()) {
+        for ((&hashed_key, &place), after) in hashed_keys.iter().zip(&places).zip(loaded.into_slots()) {
             let is_changed = after.change.is_some();
             let budget = after.budget.as_ref().filter(|_| is_changed).cloned();
             let put = |slot: &mut SlotMut<'_>| {
@@ -155,10 +188,10 @@ impl BudgetCache {
                 taken += slot.octets();
                 slot.stage
             };
-            let Some(stage) = held.edit(hashed_key, put) else { continue };
+            let Some(stage) = held.edit(place, put) else { continue };
             if let Some(change) = after.change {
                 is_free &= stage == Stage::Volatile;
-                changes.push((hashed_key, budget, change));
+                changes.push(Changed { hashed_key, place, budget, change });
             }
         }
         if taken != freed {
@@ -306,22 +339,24 @@ impl BudgetCache {
 }
 
 impl LockedShards<'_> {
-    fn has_unread(&mut self, hashed_keys: &[HashedKeyRef<'_>]) -> bool {
-        let mut is_unread =
-            |hashed_key| self.shard(hashed_key)?.get(hashed_key).map(|slot| slot.stage == Stage::Unread);
-        hashed_keys.iter().any(|hashed_key| is_unread(*hashed_key) == Some(true))
+    fn has_unread(&mut self, places: &[SlotPlace]) -> bool {
+        places.iter().any(|place| self.edit(*place, |slot| slot.stage == Stage::Unread) == Some(true))
     }
 }
 
+/// Budget that a transaction has changed.
+struct Changed<'a> {
+    hashed_key: HashedKeyRef<'a>,
+    place: SlotPlace,
+    budget: Option<Budget>,
+    change: Change,
+}
+
 /// Marks these budgets as changed and appends the changes to the queue.
-fn queue_changes(
-    held: &mut LockedShards<'_>,
-    changes: Vec<(HashedKeyRef<'_>, Option<Budget>, Change)>,
-    queue: &Queue,
-) -> Commit {
+fn queue_changes(held: &mut LockedShards<'_>, changes: Vec<Changed<'_>>, queue: &Queue) -> Commit {
     let mut appending = queue.append();
     let (mut any, mut all) = (false, true);
-    for (hashed_key, budget, change) in changes {
+    for Changed { hashed_key, place, budget, change } in changes {
         let append = |slot: &mut SlotMut<'_>| {
             let Some(budget) = &budget else { return };
             match slot.stage {
@@ -334,7 +369,7 @@ fn queue_changes(
                 any = true;
             }
         };
-        held.edit(hashed_key, append);
+        held.edit(place, append);
     }
     match appending {
         Some(appending) if any => {

@@ -44,8 +44,20 @@ impl Shard {
 
     /// Calls `act` with the slot of a key. Returns `None` if the key is not in memory.
     pub fn edit<R>(&mut self, hashed_key: HashedKeyRef<'_>, act: impl FnOnce(&mut SlotMut<'_>) -> R) -> Option<R> {
+        let bucket = self.bucket(hashed_key)?;
+        self.edit_in(bucket, act)
+    }
+
+    /// Returns the index of a key's slot in the hash table, which is valid until a slot is inserted or dropped; `None` if
+    /// the key is not in memory.
+    pub fn bucket(&self, hashed_key: HashedKeyRef<'_>) -> Option<usize> {
         let (hash, key) = (self.hasher.hash_one(hashed_key.order), hashed_key.key.as_str());
-        let slot = self.slots.find_mut(hash, |slot| is_of(slot, &self.records, &self.prefixes, key))?;
+        self.slots.find_bucket_index(hash, |slot| is_of(slot, &self.records, &self.prefixes, key))
+    }
+
+    /// Calls `act` with the slot at this index of the hash table.
+    pub fn edit_in<R>(&mut self, bucket: usize, act: impl FnOnce(&mut SlotMut<'_>) -> R) -> Option<R> {
+        let slot = self.slots.get_bucket_mut(bucket)?;
         let before = slot.stage;
         let result = act(&mut SlotMut::new(slot, &mut self.records));
         let after = slot.stage;

@@ -1,6 +1,6 @@
 //! Volatile budgets: counters of things that exist at present, such as open sessions. They are never in a file.
 
-use super::{BudgetCache, Stage};
+use super::{BudgetCache, SlotPlace, Stage};
 use crate::policy::budgets::Loaded;
 use crate::store::commit_queue::NEVER_WRITTEN;
 use crate::store::hashed_key::HashedKeyRef;
@@ -24,19 +24,21 @@ impl BudgetCache {
                 self.octets.fetch_add(octets, Ordering::Relaxed);
             }
         }
+        // All of them are in memory now.
+        let places = held.places(hashed_keys).unwrap_or_default();
         let now = self.decision_time(now, began);
         let mut freed = 0;
-        let take = |hashed_key: &HashedKeyRef<'_>| {
-            held.edit(*hashed_key, |slot| {
+        let take = |place: &SlotPlace| {
+            held.edit(*place, |slot| {
                 freed += slot.octets();
                 slot.take()
             })?
         };
-        let mut loaded: Loaded = hashed_keys.iter().map(take).collect();
+        let mut loaded: Loaded = places.iter().map(take).collect();
         let answer = act(now, &mut loaded);
         let mut taken = 0;
-        for (hashed_key, after) in hashed_keys.iter().zip(loaded.into_slots()) {
-            held.edit(*hashed_key, |slot| {
+        for (place, after) in places.iter().zip(loaded.into_slots()) {
+            held.edit(*place, |slot| {
                 slot.recently_used = true;
                 slot.put(after.budget);
                 taken += slot.octets();
