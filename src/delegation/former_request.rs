@@ -5,7 +5,7 @@
 use super::attributes::{AttributeName, Attributes};
 use std::sync::Arc;
 
-/// The former request; without lines before the first one.
+/// The former request. Before the first request, it has no lines.
 #[derive(Default)]
 pub struct FormerRequest {
     text: Vec<u8>,

@@ -129,8 +129,8 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Skip
     Ok(())
 }
 
-/// Numbers of conditions, matchers, tables of overrides and sets of owner fields up to which the cache of one event needs
-/// no memory of the allocator.
+/// Numbers of conditions, matchers, tables of overrides and sets of owner fields of a usual policy. Up to these numbers, the
+/// lists of the cache of one event need no allocation.
 const USUAL_CONDITIONS: usize = 32;
 const USUAL_MATCHERS: usize = 32;
 const USUAL_ROWS: usize = 2;

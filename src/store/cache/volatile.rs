@@ -24,7 +24,7 @@ impl BudgetCache {
                 self.octets.fetch_add(octets, Ordering::Relaxed);
             }
         }
-        // All of them are in memory now.
+        // All these budgets are in memory now.
         let places = held.places(hashed_keys).unwrap_or_default();
         let now = self.decision_time(now, began);
         let mut freed = 0;
