@@ -9,6 +9,7 @@ use super::log_throttle::Permit;
 use super::message_pipe::{Parts, slowest};
 use super::open_sessions::{ListedSession, SessionEntry};
 use super::options::ListenerOptions;
+use super::queue_ids;
 use super::services::Server;
 use super::session_id::session_id;
 use super::session_records::{self, RecordOrigin};
@@ -265,7 +266,8 @@ impl Connection {
         self.apply_deferred_charges(session).await;
         self.server.store.commit(self.commit.take()).await;
         self.update_permit(session);
-        let output = session.take_output();
+        let (output, records) = (session.take_output(), session.take_records());
+        self.record_queue_ids(session, &records);
         let written = match output.is_empty() {
             true => Ok(()),
             // Send the reply even if the server stops: a client that does not get a 250 sends the message again.
@@ -280,12 +282,23 @@ impl Connection {
                 } => Err(std::io::ErrorKind::TimedOut.into()),
             },
         };
-        self.log_records(session, written.is_ok());
+        self.log_records(session, &records, written.is_ok());
         written.map_err(|_| Gone)
     }
 
-    fn log_records(&mut self, session: &mut Session, is_sent: bool) {
-        let (records, client) = (session.take_records(), session.client());
+    /// Stores the queue ids of delivered messages. The caller calls this before it sends the replies: the report on a
+    /// message can arrive as soon as the upstream has taken the message.
+    fn record_queue_ids(&self, session: &Session, records: &[Record]) {
+        let origin = queue_ids::Origin {
+            user: session.user().map(AsRef::as_ref),
+            client: session.client(),
+            listener: &self.listener.name,
+            upstream: self.via.as_deref().unwrap_or_default(),
+        };
+        queue_ids::record(&self.server.store, records, &origin);
+    }
+
+    fn log_records(&mut self, session: &Session, records: &[Record], is_sent: bool) {
         if records.is_empty() {
             return;
         }
@@ -295,13 +308,13 @@ impl Connection {
         let source = RecordOrigin {
             session: &self.id,
             listener: &self.listener.name,
-            client,
+            client: session.client(),
             user: session.user().map(AsRef::as_ref),
-            is_trusted: self.listener.session.trusts(client),
+            is_trusted: self.listener.session.trusts(session.client()),
             location: session.location(),
             via: self.via.as_deref(),
         };
-        session_records::report(&self.server, &records, &source, is_sent);
+        session_records::report(&self.server, records, &source, is_sent);
     }
 
     async fn start_tls(&mut self, mut start: StartTls) -> Step {

@@ -1,5 +1,6 @@
 //! Queue ids of delivered messages: stores them, so that outcomes of deliveries can be attributed.
 
+use crate::clock;
 use crate::queue_id;
 use crate::session::{Delivery, MessageOutcome, Record};
 use crate::store::{AddressHash, MAX_RECIPIENTS, Marks, QueueIdKey, SentMessage, Store};
@@ -17,7 +18,7 @@ pub struct Origin<'a> {
 }
 
 /// Stores the queue ids of delivered messages, if the configuration has `[outcomes]`.
-pub fn record(store: &Store, records: &[Record], origin: &Origin<'_>, now: Timestamp) {
+pub fn record(store: &Store, records: &[Record], origin: &Origin<'_>) {
     if store.outcome_options().is_none() {
         return;
     }
@@ -27,7 +28,7 @@ pub fn record(store: &Store, records: &[Record], origin: &Origin<'_>, now: Times
             && reply.is_positive()
             && let Some(queue_id) = queue_id::of_reply(&reply.to_string())
         {
-            store.record_queue_id(message(delivery, queue_id, origin, now));
+            store.record_queue_id(message(delivery, queue_id, origin, clock::now()));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::services::Server;
 use super::session_log::SessionLog;
-use super::{decision_records, queue_ids, sender_activity};
+use super::{decision_records, sender_activity};
 use crate::clock;
 use crate::policy::request::Location;
 use crate::session::Record;
@@ -36,8 +36,6 @@ pub fn report(server: &Server, records: &[Record], origin: &RecordOrigin<'_>, is
     // The list of top senders has one entry for all spellings of a user, as the budgets do.
     let normalized = user.map(|user| server.store.policy().normalizer.user(user).into_owned());
     sender_activity::count(&server.top, records, normalized, client, now);
-    let upstream = via.unwrap_or_default();
-    queue_ids::record(&server.store, records, &queue_ids::Origin { user, client, listener, upstream }, now);
     let log = SessionLog {
         metrics: &server.metrics,
         notifier: &server.notifier,
