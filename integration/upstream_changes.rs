@@ -249,12 +249,12 @@ fn with_no_upstream_enabled_clients_get_451_and_the_log_has_the_reason() {
     site.edit(", priority", ", enabled = false, priority");
     let Outcome { code, err, .. } = site.run(&["check"], "");
     assert_eq!(code, Some(0), "{err}");
-    assert!(err.contains("warning: no upstream is enabled: clients hear 451"), "{err}");
+    assert!(err.contains("warning: no upstream is enabled: clients get 451"), "{err}");
     assert_eq!(site.run(&["check", "--online"], "").code, Some(0));
     let connections = upstreams[0].connections();
     let weir = site.start();
     assert!(weir.logged("upstream not enabled: it gets no mail").contains("upstream=u0"));
-    weir.logged("no upstream is enabled: clients hear 451");
+    weir.logged("no upstream is enabled: clients get 451");
     let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");

@@ -47,7 +47,7 @@ pub fn read_all(
         && upstreams.iter().all(|upstream| !upstream.enabled)
     {
         let help = "leave enabled out of one of them";
-        root.warn_unless(&["upstream"], first, "no upstream is enabled: clients hear 451", Some(help));
+        root.warn_unless(&["upstream"], first, "no upstream is enabled: clients get 451", Some(help));
     } else if let Some(first) = places.first()
         && upstreams.iter().all(|upstream| upstream.only_routed)
     {
@@ -58,7 +58,7 @@ pub fn read_all(
         && upstreams.iter().all(|upstream| upstream.only_routed || !upstream.enabled)
     {
         let help = "enable one without only-routed";
-        let message = "no upstream is enabled for mail that no limit routes: clients hear 451";
+        let message = "no upstream is enabled for mail that no limit routes: clients get 451";
         root.warn_unless(&["upstream"], first, message, Some(help));
     }
     upstreams

@@ -138,9 +138,9 @@ impl UpstreamList {
     fn warn_if_none(&self) {
         let enabled = &self.snapshot().enabled;
         if enabled.is_empty() {
-            tracing::warn!("no upstream is enabled: clients hear 451");
+            tracing::warn!("no upstream is enabled: clients get 451");
         } else if !enabled.iter().any(|upstream| upstream.takes_route(None)) {
-            tracing::warn!("no upstream is enabled for mail that no limit routes: clients hear 451");
+            tracing::warn!("no upstream is enabled for mail that no limit routes: clients get 451");
         }
     }
 }

@@ -311,7 +311,7 @@ impl SessionLog<'_> {
         if is_sent {
             metrics.mail.recipients.add(result, accepted as u64);
         }
-        // Weir does not see the message of a Postfix, and does not always hear its size.
+        // Weir does not see the message of a Postfix, and does not always learn its size.
         if result == "delivered" {
             metrics.mail.size.observe(*size as f64);
             metrics.mail.duration.observe(duration.as_secs_f64());

@@ -49,7 +49,7 @@ pub struct PolicyService {
     runtime: Handle,
 }
 
-/// Interval of checks for SMTP sessions of which nothing is heard any more.
+/// Interval of checks for SMTP sessions for which no request comes any more.
 const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Octets of the stack of a connection's thread.
@@ -154,7 +154,7 @@ impl PolicyService {
         Ok(RunningConnection { socket, permit, outcome, _counted: GaugeGuard::new(&counted) })
     }
 
-    /// Ends sessions of which nothing is heard any more. Returns never.
+    /// Ends sessions for which no request comes any more. Returns never.
     pub async fn forget_regularly(&self) {
         let mut ticks = tokio::time::interval(FORGET_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
