@@ -120,24 +120,51 @@ impl AttributeName {
     }
 }
 
+/// Set of names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeSet(u16);
+
+impl AttributeSet {
+    /// Adds the names of another set. Returns false, and adds none, if this set has one of them already.
+    pub fn add(&mut self, other: Self) -> bool {
+        let is_new = self.0 & other.0 == 0;
+        if is_new {
+            self.0 |= other.0;
+        }
+        is_new
+    }
+
+    /// Returns the names that are in this set, and not in `other`.
+    pub fn without(self, other: Self) -> impl Iterator<Item = AttributeName> {
+        let more = self.0 & !other.0;
+        AttributeName::ALL.into_iter().map(|(_, name)| name).filter(move |name| more & Self::from(*name).0 != 0)
+    }
+}
+
+impl From<AttributeName> for AttributeSet {
+    fn from(name: AttributeName) -> Self {
+        Self(1 << name as u16)
+    }
+}
+
 impl Attributes {
-    /// Copies an attribute of another request.
-    pub(super) fn copy(&mut self, name: AttributeName, from: &Self) {
+    /// Makes an attribute absent.
+    pub(super) fn remove(&mut self, name: AttributeName) {
         match name {
-            AttributeName::Request => self.is_access_policy = from.is_access_policy,
-            AttributeName::State => self.state = from.state,
-            AttributeName::Client => self.client = from.client,
-            AttributeName::ClientPort => self.client_port = from.client_port,
-            AttributeName::ServerAddress => self.server_address = from.server_address,
-            AttributeName::ServerPort => self.server_port = from.server_port,
-            AttributeName::Helo => self.helo.clone_from(&from.helo),
-            AttributeName::Sender => self.sender.clone_from(&from.sender),
-            AttributeName::Recipient => self.recipient.clone_from(&from.recipient),
-            AttributeName::Size => self.size = from.size,
-            AttributeName::Instance => self.instance.clone_from(&from.instance),
-            AttributeName::User => self.user.clone_from(&from.user),
-            AttributeName::Mechanism => self.mechanism.clone_from(&from.mechanism),
-            AttributeName::Tls => self.tls.clone_from(&from.tls),
+            AttributeName::Request => self.is_access_policy = None,
+            AttributeName::State => self.state = None,
+            AttributeName::Client => self.client = None,
+            AttributeName::ClientPort => self.client_port = None,
+            AttributeName::ServerAddress => self.server_address = None,
+            AttributeName::ServerPort => self.server_port = None,
+            AttributeName::Helo => self.helo = None,
+            AttributeName::Sender => self.sender = None,
+            AttributeName::Recipient => self.recipient = None,
+            AttributeName::Size => self.size = None,
+            AttributeName::Instance => self.instance = None,
+            AttributeName::User => self.user = None,
+            AttributeName::Mechanism => self.mechanism = None,
+            AttributeName::Tls => self.tls = None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reader of requests: lines `name=value`, and an empty line at the end. It keeps only the attributes that Weir uses, and
 //! only values of a bounded length, so a connection needs bounded memory.
 
-use super::attributes::{AttributeName, Attributes, ProtocolState};
+use super::attributes::{AttributeName, AttributeSet, Attributes, ProtocolState};
 use super::former_request::{FormerRequest, MAX_KEPT_OCTETS, ParsedLines};
 use memchr::memchr;
 use std::borrow::Cow;
@@ -20,10 +20,21 @@ const REQUEST: &str = "smtpd_access_policy";
 /// Reader of the requests of one connection.
 #[derive(Default)]
 pub struct RequestReader {
-    attributes: Attributes,
+    /// Attributes of the request. Those that have not come so far still have the values of the former request.
+    attributes: Arc<Attributes>,
+    parser: Parser,
+}
+
+/// Parser of the requests of one connection.
+#[derive(Default)]
+struct Parser {
     former: FormerRequest,
+    /// Attributes that have the values of a former request, or of this one.
+    present: AttributeSet,
+    /// Attributes that have come in this request.
+    seen: AttributeSet,
     /// True if the request can share lines with the former one, and can be kept for the next one: it begins with the
-    /// present input.
+    /// present input, and no attribute comes twice.
     can_be_kept: bool,
     /// Lines of such a request so far.
     lines: ParsedLines,
@@ -46,6 +57,13 @@ pub enum Read {
     /// A request that cannot be used. The next request can follow.
     Unusable(RequestError),
     /// The octets are no request, so nothing after them can be used.
+    Broken(RequestError),
+}
+
+/// End of a request: the same as the variants of [`Read`].
+enum End {
+    Request,
+    Unusable(RequestError),
     Broken(RequestError),
 }
 
@@ -78,22 +96,42 @@ impl std::fmt::Display for RequestError {
 impl RequestReader {
     /// Reads octets until the end of a request. Returns the number of octets that were read.
     pub fn read(&mut self, input: &[u8]) -> (usize, Read) {
-        self.can_be_kept = self.octets == 0 && input.len() <= MAX_KEPT_OCTETS;
-        self.lines.clear();
-        let (used, read) = self.read_lines(input);
-        if let Read::Request(attributes) = &read
-            && self.can_be_kept
-        {
-            self.former.replace(&input[..used], &mut self.lines, attributes.clone());
-        }
+        let (used, end) = self.parser.read(input, Arc::make_mut(&mut self.attributes));
+        let read = match end {
+            None => Read::Incomplete,
+            Some(End::Request) => Read::Request(self.attributes.clone()),
+            Some(End::Unusable(error)) => Read::Unusable(error),
+            Some(End::Broken(error)) => Read::Broken(error),
+        };
         (used, read)
     }
 
-    fn read_lines(&mut self, input: &[u8]) -> (usize, Read) {
+    /// Returns whether the beginning of a request has arrived, but not its end.
+    pub fn is_within_request(&self) -> bool {
+        self.parser.octets > 0
+    }
+}
+
+impl Parser {
+    /// Reads octets until the end of a request. Returns the number of octets that were read, and the end if it has
+    /// arrived. Changes the attributes of the former request to those of this one.
+    fn read(&mut self, input: &[u8], attributes: &mut Attributes) -> (usize, Option<End>) {
+        self.can_be_kept = self.octets == 0 && input.len() <= MAX_KEPT_OCTETS;
+        self.lines.clear();
+        let (used, end) = self.read_lines(input, attributes);
+        match end {
+            None => {}
+            Some(End::Request) if self.can_be_kept => self.former.replace(&input[..used], &mut self.lines),
+            Some(_) => self.former.clear(),
+        }
+        (used, end)
+    }
+
+    fn read_lines(&mut self, input: &[u8], attributes: &mut Attributes) -> (usize, Option<End>) {
         let mut used = 0;
         loop {
             if self.can_be_kept {
-                let octets = self.former.share_lines(&input[used..], &mut self.lines, &mut self.attributes);
+                let octets = self.former.share_lines(&input[used..], &mut self.lines, &mut self.seen);
                 (used, self.octets) = (used + octets, self.octets + octets);
             }
             let rest = &input[used..];
@@ -101,32 +139,27 @@ impl RequestReader {
             let octets = end.map_or(rest.len(), |end| end + 1);
             (used, self.octets) = (used + octets, self.octets + octets);
             if self.octets > MAX_REQUEST {
-                return (used, Read::Broken(RequestError::TooLarge));
+                return (used, Some(End::Broken(RequestError::TooLarge)));
             }
             let Some(end) = end else {
                 self.keep(rest);
-                return (used, Read::Incomplete);
+                return (used, None);
             };
             if std::mem::take(&mut self.is_skipping) {
                 continue;
             }
             let taken = match self.line.is_empty() {
-                true => self.take(&rest[..end]),
+                true => self.take(&rest[..end], attributes),
                 false => {
                     let mut line = std::mem::take(&mut self.line);
                     line.extend_from_slice(&rest[..end]);
-                    self.take(&line)
+                    self.take(&line, attributes)
                 }
             };
-            if let Some(read) = taken {
-                return (used, read);
+            if let Some(end) = taken {
+                return (used, Some(end));
             }
         }
-    }
-
-    /// Returns whether the beginning of a request has arrived, but not its end.
-    pub fn is_within_request(&self) -> bool {
-        self.octets > 0
     }
 
     /// Keeps the beginning of a line. Skips a line that is too long.
@@ -150,38 +183,41 @@ impl RequestReader {
     }
 
     /// Takes a line without its line feed. Returns the result at the end of the request.
-    fn take(&mut self, line: &[u8]) -> Option<Read> {
+    fn take(&mut self, line: &[u8], attributes: &mut Attributes) -> Option<End> {
         if line.is_empty() {
-            return Some(self.end());
+            return Some(self.end(attributes));
         }
         if line.len() > MAX_LINE {
             self.refuse_overlong(line);
             return None;
         }
         let Some(equals) = memchr(b'=', line) else {
-            return Some(Read::Broken(RequestError::NoAttribute));
+            return Some(End::Broken(RequestError::NoAttribute));
         };
         let name = AttributeName::of(&line[..equals]);
-        if self.can_be_kept {
-            self.lines.add(line.len() + 1, name);
+        if let Some(name) = name {
+            self.can_be_kept &= self.seen.add(name.into());
+            if let Err(error) = set(attributes, name, &line[equals + 1..]) {
+                attributes.remove(name);
+                self.error.get_or_insert(error);
+            }
         }
-        if let Some(name) = name
-            && let Err(error) = set(&mut self.attributes, name, &line[equals + 1..])
-        {
-            self.error.get_or_insert(error);
+        if self.can_be_kept {
+            self.lines.add(line.len() + 1, name.map(AttributeSet::from).unwrap_or_default());
         }
         None
     }
 
-    fn end(&mut self) -> Read {
-        let (attributes, error) = (std::mem::take(&mut self.attributes), self.error.take());
+    fn end(&mut self, attributes: &mut Attributes) -> End {
+        self.present.without(self.seen).for_each(|name| attributes.remove(name));
+        self.present = std::mem::take(&mut self.seen);
         self.octets = 0;
-        match (attributes.is_access_policy, error) {
-            (None, _) => Read::Broken(RequestError::Missing("request")),
-            (Some(false), _) => Read::Broken(RequestError::OtherRequest),
-            (_, Some(error)) => Read::Unusable(error),
-            _ if attributes.state.is_none() => Read::Unusable(RequestError::Missing("protocol_state")),
-            _ => Read::Request(Arc::new(attributes)),
+        match (attributes.is_access_policy, self.error.take()) {
+            (None, _) => End::Broken(RequestError::Missing("request")),
+            (Some(false), _) => End::Broken(RequestError::OtherRequest),
+            (_, Some(error)) => End::Unusable(error),
+            _ if attributes.state.is_none() => End::Unusable(RequestError::Missing("protocol_state")),
+            _ => End::Request,
         }
     }
 }
@@ -222,7 +258,8 @@ fn set(attributes: &mut Attributes, name: AttributeName, value: &[u8]) -> Result
 
 /// Returns a value as text; `None` if it contains a control character.
 fn text(value: &[u8]) -> Option<Cow<'_, str>> {
-    if value.iter().any(|byte| byte.is_ascii_control()) {
+    // All octets are looked at, several at once: mostly there is none to stop at.
+    if value.iter().fold(false, |found, byte| found | byte.is_ascii_control()) {
         return None;
     }
     // Mostly the value is UTF-8, which this check finds faster than a conversion.
@@ -431,7 +468,8 @@ mod tests {
         }
         let mut reader = RequestReader::default();
         reader.read(format!("{START}new={long}").as_bytes());
-        assert!(reader.line.capacity() <= 2 * MAX_LINE + 2, "{}", reader.line.capacity());
+        let kept = reader.parser.line.capacity();
+        assert!(kept <= 2 * MAX_LINE + 2, "{kept}");
     }
 
     #[test]

@@ -8,8 +8,7 @@ use tracing::field::{Field, Visit};
 /// Writes an event as a line, without the line end.
 pub fn write(event: &Event<'_>, now: Timestamp, line: &mut String) {
     let level = level_name(event.metadata().level());
-    // Writing to memory does not fail.
-    let _ = write!(line, "ts={} level={level}", now.rfc3339_fixed());
+    ["ts=", &now.rfc3339_fixed(), " level=", level].iter().for_each(|part| line.push_str(part));
     event.record(&mut Fields(line));
 }
 
@@ -34,7 +33,18 @@ impl Fields<'_> {
     }
 }
 
+/// The methods for numbers take a third of the time of `record_debug`.
 impl Visit for Fields<'_> {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add_name(field);
+        self.0.push_str(zmij::Buffer::new().format(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add_name(field);
+        self.0.push_str(itoa::Buffer::new().format(value));
+    }
+
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add_name(field);
         let start = self.0.len();
@@ -45,6 +55,7 @@ impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.add_name(field);
         let start = self.0.len();
+        // Writing to memory does not fail.
         let _ = write!(self.0, "{value:?}");
         quote_from(self.0, start);
     }
@@ -54,10 +65,14 @@ impl Visit for Fields<'_> {
 /// not printable.
 fn quote_from(line: &mut String, start: usize) {
     let value = &line[start..];
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'=' | b'"');
-    // The second condition is slower, and also true for printable characters that are not ASCII.
+    let is_plain = |byte: u8| byte.is_ascii_graphic() & (byte != b'=') & (byte != b'"');
+    // All octets are looked at, several at once: mostly there is none to stop at.
+    if value.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
+        return;
+    }
+    // This condition is slower, and also true for printable characters that are not ASCII.
     let is_plain_char = |c: char| if c.is_ascii() { is_plain(c as u8) } else { c.escape_debug().len() == 1 };
-    if value.bytes().all(is_plain) || value.chars().all(is_plain_char) {
+    if value.chars().all(is_plain_char) {
         return;
     }
     let needs_no_escape = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\'' | b'\\');
@@ -73,6 +88,18 @@ fn quote_from(line: &mut String, start: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_exact_and_plain() {
+        for (value, text) in
+            [(0.0, "0.0"), (12.0, "12.0"), (0.004317, "0.004317"), (0.00001, "0.00001"), (-1.5, "-1.5")]
+        {
+            assert_eq!(zmij::Buffer::new().format(value), text);
+        }
+        for value in [1e-6, 1.5e-7, 1e16, 1e300, f64::INFINITY] {
+            assert_eq!(zmij::Buffer::new().format(value).parse(), Ok(value));
+        }
+    }
 
     #[test]
     fn a_value_is_quoted_if_it_could_be_misread() {

@@ -1,5 +1,6 @@
 //! Activity of a sender: sums up a session's records for the list of top senders.
 
+use crate::policy::address::AddressNormalizer;
 use crate::policy::matching::Widths;
 use crate::policy::request::Stage;
 use crate::session::{Delivery, MessageOutcome, Record, Refused, RefusedBy};
@@ -7,9 +8,16 @@ use crate::time::Timestamp;
 use crate::top::{Amounts, LastRefusal, SenderKind, TopSenders};
 use std::net::IpAddr;
 
-/// Counts a batch of a session's records for its sender: the user, normalized, or the client's network if there is no
-/// login.
-pub fn count(top: &TopSenders, records: &[Record], user: Option<String>, client: IpAddr, now: Timestamp) {
+/// Sender of a session.
+pub struct Sender<'a> {
+    pub user: Option<&'a str>,
+    pub client: IpAddr,
+    pub normalizer: &'a AddressNormalizer,
+}
+
+/// Counts a batch of a session's records for its sender: the user, or the client's network if there is no login. All
+/// spellings of a user have one entry, as they have the same budgets.
+pub fn count(top: &TopSenders, records: &[Record], sender: &Sender<'_>, now: Timestamp) {
     let (mut amounts, mut last_refusal) = (Amounts::default(), None);
     for record in records {
         match record {
@@ -35,10 +43,11 @@ pub fn count(top: &TopSenders, records: &[Record], user: Option<String>, client:
     if amounts == Amounts::default() {
         return;
     }
-    match user {
-        Some(user) => top.add((SenderKind::User, &user), now, &amounts, last_refusal),
-        None => top.add((SenderKind::Client, &Widths::USUAL.network(client)), now, &amounts, last_refusal),
-    }
+    let (kind, name) = match sender.user {
+        Some(user) => (SenderKind::User, sender.normalizer.user(user)),
+        None => (SenderKind::Client, Widths::USUAL.network(sender.client).into()),
+    };
+    top.add((kind, &name), now, &amounts, last_refusal);
 }
 
 /// Counts a message that the upstream has answered. A message that Weir refused has a record of its own for the refusal.

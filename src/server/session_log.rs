@@ -8,6 +8,7 @@ use crate::policy::KnownTo;
 use crate::policy::exception;
 use crate::policy::exception::{Suspension, Term, UNTIL_RELEASED};
 use crate::policy::limit::{Mode, Quota};
+use crate::policy::matching::address_text;
 use crate::policy::request::{Country, Location, Stage};
 use crate::policy::suspicion::rounded;
 use crate::policy::verdict::{LimitHit, Notice, SuspicionRise};
@@ -328,7 +329,33 @@ impl SessionLog<'_> {
         // The key `told` is logged only if it is false: then the client did not get the reply, and will send the
         // message again.
         let told = Some(false).filter(|_| !told);
-        tracing::info!(session, %client, country, asn, user, auth = mechanism, helo, tls, from, to, more_recipients, message_id, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
+        let client = address_text(*client);
+        tracing::info!(
+            session,
+            client,
+            country,
+            asn,
+            user,
+            auth = mechanism,
+            helo,
+            tls,
+            from,
+            to,
+            more_recipients,
+            message_id,
+            asked,
+            accepted,
+            size,
+            reply,
+            told,
+            via,
+            upstream,
+            found,
+            duration,
+            result,
+            suppressed,
+            "message ended"
+        );
     }
 }
 

@@ -33,9 +33,8 @@ pub fn report(server: &Server, records: &[Record], origin: &RecordOrigin<'_>, is
             server.store.record_login(now, &origin.facts, tls, mechanism);
         }
     }
-    // The list of top senders has one entry for all spellings of a user, as the budgets do.
-    let normalized = user.map(|user| server.store.policy().normalizer.user(user).into_owned());
-    sender_activity::count(&server.top, records, normalized, client, now);
+    let sender = sender_activity::Sender { user, client, normalizer: &server.store.policy().normalizer };
+    sender_activity::count(&server.top, records, &sender, now);
     let log = SessionLog {
         metrics: &server.metrics,
         notifier: &server.notifier,

@@ -10,7 +10,7 @@ mod pattern;
 pub mod senders;
 mod skip_reason;
 
-pub use client_network::Widths;
+pub use client_network::{Widths, address_text};
 pub use field::Field;
 pub use hours::{Hours, Zone, week};
 pub use matcher::{AllOf, Comparison, Condition, Matcher};

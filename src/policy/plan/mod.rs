@@ -176,7 +176,7 @@ impl Candidate {
 /// Function that returns whether a memory knows a recipient. The key is that of the memory's shard for the recipient.
 pub type IsKnown<'k> = dyn Fn(KeyRef<'_>, &Memory, Value) -> bool + 'k;
 
-/// Initial capacity for budgets.
+/// Maximum initial capacity for budgets, and for checks.
 const INITIAL_BUDGETS: usize = 64;
 
 impl<'a> Plan<'a> {
@@ -219,7 +219,8 @@ impl<'a> Plan<'a> {
         }
         // A run of events seldom needs more budgets, even under a policy with many limits.
         let most = policy.limits.len().min(INITIAL_BUDGETS);
-        (plan.checks, plan.budgets) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let checks = (policy.limits.len() * request.events.len()).min(INITIAL_BUDGETS);
+        (plan.checks, plan.budgets) = (Vec::with_capacity(checks), Vec::with_capacity(most));
         plan.keys = Keys::with_capacity(most);
         if is_known.is_some() {
             plan.untouched = Vec::with_capacity(most);

@@ -9,6 +9,7 @@ use crate::policy::LoginHistory;
 use crate::policy::request::Novelty;
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -164,11 +165,13 @@ impl LoginMemory {
 impl Inner {
     fn queue(&mut self, key: LoginKey, row: LoginRow) {
         let is_full = self.pending.len() >= MAX_PENDING;
-        match self.pending.get_mut(&key) {
-            Some(pending) => pending.merge(row),
-            None if is_full => tracing::debug!(user = &*key.user, "the login history is full, and a login is missing"),
-            None => {
-                self.pending.insert(key, row);
+        match self.pending.entry(key) {
+            Entry::Occupied(mut pending) => pending.get_mut().merge(row),
+            Entry::Vacant(new) if is_full => {
+                tracing::debug!(user = &*new.key().user, "the login history is full, and a login is missing");
+            }
+            Entry::Vacant(new) => {
+                new.insert(row);
                 self.pending_since.get_or_insert_with(Instant::now);
             }
         }
