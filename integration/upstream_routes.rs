@@ -1,7 +1,7 @@
 //! Tests of routes: if a limit routes mail to an upstream, Weir sends this mail to no other upstream, even if the first
 //! upstream fails.
 
-use crate::harness::{Client, Fault, Process, Site, SiteBuilder, Stage, Upstream, wait_for};
+use crate::harness::{Client, Fault, PASSWORD, Process, Site, SiteBuilder, Stage, Upstream, auth_plain, wait_for};
 
 /// Returns the builder of a site whose limit routes all mail to "slow". `keys` has first the keys of the usual
 /// upstream, then the keys of "slow".
@@ -84,4 +84,37 @@ fn ehlo_counts_upstreams_that_limits_route_to_and_no_unused_ones() {
         let said = promised();
         (said.contains("250-SIZE 1000000\n") && said.contains("250-8BITMIME\n")).then_some(())
     });
+}
+
+#[test]
+fn a_message_keeps_its_upstream_and_its_lack_of_a_user_if_the_next_one_is_pipelined() {
+    let [usual, slow] = [Upstream::start(), Upstream::start()];
+    let site = Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
+        .upstream(usual.address(), "name = \"usual\"")
+        .upstream(slow.address(), "name = \"slow\", only-routed = true")
+        .more(
+            "[[limit]]\nname = \"lists\"\ncount = \"messages\"\nper = [\"client\"]\nrate = \"100 / 1d\"\n\
+             match = { sender = \"list@example.org\" }\n[[limit.action]]\nat = 0.01\nroute = \"slow\"\n",
+        )
+        .build();
+    let weir = site.start();
+    let mut client = Client::greeted(weir.address("s"));
+    let login = auth_plain("alice", PASSWORD);
+    for pipelined in [login.as_str(), "MAIL FROM:<list@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA"] {
+        client.begin_transaction();
+        client.say("DATA", "354");
+        client.send(format!("hello\r\n.\r\n{pipelined}\r\n").as_bytes());
+        client.expect("250 2.0.0 Queued");
+        client.expect(if pipelined.starts_with("AUTH") { "235" } else { "250" });
+    }
+    client.expect("250");
+    client.expect("354");
+    client.say("bye\r\n.", "250");
+    let line = |number| {
+        wait_for("the line", || weir.log_lines().into_iter().filter(|line| line.contains("message ended")).nth(number))
+    };
+    assert!(!line(0).contains(" user=") && line(0).contains(" via=usual "), "{}", line(0));
+    assert!(line(1).contains(" user=alice ") && line(1).contains(" via=usual "), "{}", line(1));
+    assert!(line(2).contains(" via=slow "), "{}", line(2));
 }

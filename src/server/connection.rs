@@ -260,14 +260,16 @@ impl Connection {
         unused.contains(&b'\n') || unused.len() >= MAX_READ
     }
 
-    /// Waits until the session's charges are durable, sends the session's output, then logs its records. The log also
-    /// says whether the output could be sent.
+    /// Stores the queue ids of delivered messages, waits until the session's charges are durable, sends the session's
+    /// output, then logs its records. The log also says whether the output could be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
+        // The report on a message can arrive as soon as the upstream has taken the message.
+        let records = session.take_records();
+        self.record_queue_ids(session, &records);
         self.apply_deferred_charges(session).await;
         self.server.store.commit(self.commit.take()).await;
         self.update_permit(session);
-        let (output, records) = (session.take_output(), session.take_records());
-        self.record_queue_ids(session, &records);
+        let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),
             // Send the reply even if the server stops: a client that does not get a 250 sends the message again.
@@ -286,8 +288,6 @@ impl Connection {
         written.map_err(|_| Gone)
     }
 
-    /// Stores the queue ids of delivered messages. The caller calls this before it sends the replies: the report on a
-    /// message can arrive as soon as the upstream has taken the message.
     fn record_queue_ids(&self, session: &Session, records: &[Record]) {
         let origin = queue_ids::Origin {
             user: session.user().map(AsRef::as_ref),

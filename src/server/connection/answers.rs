@@ -206,7 +206,8 @@ impl Connection {
         }
         let (outcome, size) = self.message_pipe().0.pass(&mut body).await;
         self.note_eviction(body.session());
-        body.answer(outcome, size, clock::now())
+        let step = body.answer(outcome, size, clock::now());
+        self.end_message(step).await
     }
 
     pub(super) async fn pass_chunk(&mut self, mut chunk: Chunk) -> Step {
@@ -222,8 +223,21 @@ impl Connection {
         self.note_eviction(chunk.session());
         match passed {
             (None, _) => chunk.taken(),
-            (Some(outcome), size) => chunk.answer(outcome, size, clock::now()),
+            (Some(outcome), size) => {
+                let step = chunk.answer(outcome, size, clock::now());
+                self.end_message(step).await
+            }
         }
+    }
+
+    /// Sends the reply to a message, and logs the message, before commands that the client has pipelined: these can take
+    /// long, and can change the user and the upstream.
+    async fn end_message(&mut self, step: Step) -> Step {
+        let Step::Next(mut session) = step else { return step };
+        if self.flush(&mut session).await.is_err() {
+            return session.client_gone();
+        }
+        Step::Next(session)
     }
 
     fn message_pipe(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
