@@ -139,7 +139,9 @@ fn commit(core: &Core, work: &mut Work) -> bool {
     turn.failed_at = (!is_durable).then(Instant::now);
     let metrics = &core.metrics.state;
     metrics.commit_seconds.observe(time.as_secs_f64());
-    metrics.commit_failures.inc_by(u64::from(!is_durable));
+    if !is_durable {
+        metrics.commit_failures.inc();
+    }
     core.health.record(Attempt::Append, outcome);
     if was_too_slow(turn) {
         let reason = format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64());
