@@ -120,12 +120,12 @@ impl AttributeName {
     }
 }
 
-/// Set of names.
+/// Set of attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeSet(u16);
 
 impl AttributeSet {
-    /// Adds the names of another set. Returns false, and adds none, if this set has one of them already.
+    /// Adds the attributes of another set. Returns false, and adds none, if this set has one of them already.
     pub fn add(&mut self, other: Self) -> bool {
         let is_new = self.0 & other.0 == 0;
         if is_new {
@@ -134,10 +134,9 @@ impl AttributeSet {
         is_new
     }
 
-    /// Returns the names that are in this set, and not in `other`.
-    pub fn without(self, other: Self) -> impl Iterator<Item = AttributeName> {
-        let more = self.0 & !other.0;
-        AttributeName::ALL.into_iter().map(|(_, name)| name).filter(move |name| more & Self::from(*name).0 != 0)
+    /// Returns the attributes that are not in the set.
+    pub fn missing(self) -> impl Iterator<Item = AttributeName> {
+        AttributeName::ALL.into_iter().map(|(_, name)| name).filter(move |name| self.0 & Self::from(*name).0 == 0)
     }
 }
 

@@ -22,17 +22,9 @@ const REQUEST: &str = "smtpd_access_policy";
 pub struct RequestReader {
     /// Attributes of the request. Those that have not come so far still have the values of the former request.
     attributes: Arc<Attributes>,
-    parser: Parser,
-}
-
-/// Parser of the requests of one connection.
-#[derive(Default)]
-struct Parser {
-    former: FormerRequest,
-    /// Attributes that have the values of a former request, or of this one.
-    present: AttributeSet,
-    /// Attributes that have come in this request.
+    /// Attributes that have come.
     seen: AttributeSet,
+    former: FormerRequest,
     /// True if the request can share lines with the former one, and can be kept for the next one: it begins with the
     /// present input, and no attribute comes twice.
     can_be_kept: bool,
@@ -57,13 +49,6 @@ pub enum Read {
     /// A request that cannot be used. The next request can follow.
     Unusable(RequestError),
     /// The octets are no request, so nothing after them can be used.
-    Broken(RequestError),
-}
-
-/// End of a request: the same as the variants of [`Read`].
-enum End {
-    Request,
-    Unusable(RequestError),
     Broken(RequestError),
 }
 
@@ -96,38 +81,23 @@ impl std::fmt::Display for RequestError {
 impl RequestReader {
     /// Reads octets until the end of a request. Returns the number of octets that were read.
     pub fn read(&mut self, input: &[u8]) -> (usize, Read) {
-        let (used, end) = self.parser.read(input, Arc::make_mut(&mut self.attributes));
-        let read = match end {
-            None => Read::Incomplete,
-            Some(End::Request) => Read::Request(self.attributes.clone()),
-            Some(End::Unusable(error)) => Read::Unusable(error),
-            Some(End::Broken(error)) => Read::Broken(error),
-        };
+        self.can_be_kept = self.octets == 0 && input.len() <= MAX_KEPT_OCTETS;
+        self.lines.clear();
+        let (used, read) = self.read_lines(input);
+        match read {
+            Read::Incomplete => {}
+            Read::Request(_) if self.can_be_kept => self.former.replace(&input[..used], &mut self.lines),
+            _ => self.former.clear(),
+        }
         (used, read)
     }
 
     /// Returns whether the beginning of a request has arrived, but not its end.
     pub fn is_within_request(&self) -> bool {
-        self.parser.octets > 0
-    }
-}
-
-impl Parser {
-    /// Reads octets until the end of a request. Returns the number of octets that were read, and the end if it has
-    /// arrived. Changes the attributes of the former request to those of this one.
-    fn read(&mut self, input: &[u8], attributes: &mut Attributes) -> (usize, Option<End>) {
-        self.can_be_kept = self.octets == 0 && input.len() <= MAX_KEPT_OCTETS;
-        self.lines.clear();
-        let (used, end) = self.read_lines(input, attributes);
-        match end {
-            None => {}
-            Some(End::Request) if self.can_be_kept => self.former.replace(&input[..used], &mut self.lines),
-            Some(_) => self.former.clear(),
-        }
-        (used, end)
+        self.octets > 0
     }
 
-    fn read_lines(&mut self, input: &[u8], attributes: &mut Attributes) -> (usize, Option<End>) {
+    fn read_lines(&mut self, input: &[u8]) -> (usize, Read) {
         let mut used = 0;
         loop {
             if self.can_be_kept {
@@ -139,25 +109,25 @@ impl Parser {
             let octets = end.map_or(rest.len(), |end| end + 1);
             (used, self.octets) = (used + octets, self.octets + octets);
             if self.octets > MAX_REQUEST {
-                return (used, Some(End::Broken(RequestError::TooLarge)));
+                return (used, Read::Broken(RequestError::TooLarge));
             }
             let Some(end) = end else {
                 self.keep(rest);
-                return (used, None);
+                return (used, Read::Incomplete);
             };
             if std::mem::take(&mut self.is_skipping) {
                 continue;
             }
             let taken = match self.line.is_empty() {
-                true => self.take(&rest[..end], attributes),
+                true => self.take(&rest[..end]),
                 false => {
                     let mut line = std::mem::take(&mut self.line);
                     line.extend_from_slice(&rest[..end]);
-                    self.take(&line, attributes)
+                    self.take(&line)
                 }
             };
-            if let Some(end) = taken {
-                return (used, Some(end));
+            if let Some(read) = taken {
+                return (used, read);
             }
         }
     }
@@ -183,20 +153,21 @@ impl Parser {
     }
 
     /// Takes a line without its line feed. Returns the result at the end of the request.
-    fn take(&mut self, line: &[u8], attributes: &mut Attributes) -> Option<End> {
+    fn take(&mut self, line: &[u8]) -> Option<Read> {
         if line.is_empty() {
-            return Some(self.end(attributes));
+            return Some(self.end());
         }
         if line.len() > MAX_LINE {
             self.refuse_overlong(line);
             return None;
         }
         let Some(equals) = memchr(b'=', line) else {
-            return Some(End::Broken(RequestError::NoAttribute));
+            return Some(Read::Broken(RequestError::NoAttribute));
         };
         let name = AttributeName::of(&line[..equals]);
         if let Some(name) = name {
             self.can_be_kept &= self.seen.add(name.into());
+            let attributes = Arc::make_mut(&mut self.attributes);
             if let Err(error) = set(attributes, name, &line[equals + 1..]) {
                 attributes.remove(name);
                 self.error.get_or_insert(error);
@@ -208,16 +179,16 @@ impl Parser {
         None
     }
 
-    fn end(&mut self, attributes: &mut Attributes) -> End {
-        self.present.without(self.seen).for_each(|name| attributes.remove(name));
-        self.present = std::mem::take(&mut self.seen);
+    fn end(&mut self) -> Read {
+        let seen = std::mem::take(&mut self.seen);
+        seen.missing().for_each(|name| Arc::make_mut(&mut self.attributes).remove(name));
         self.octets = 0;
-        match (attributes.is_access_policy, self.error.take()) {
-            (None, _) => End::Broken(RequestError::Missing("request")),
-            (Some(false), _) => End::Broken(RequestError::OtherRequest),
-            (_, Some(error)) => End::Unusable(error),
-            _ if attributes.state.is_none() => End::Unusable(RequestError::Missing("protocol_state")),
-            _ => End::Request,
+        match (self.attributes.is_access_policy, self.error.take()) {
+            (None, _) => Read::Broken(RequestError::Missing("request")),
+            (Some(false), _) => Read::Broken(RequestError::OtherRequest),
+            (_, Some(error)) => Read::Unusable(error),
+            _ if self.attributes.state.is_none() => Read::Unusable(RequestError::Missing("protocol_state")),
+            _ => Read::Request(self.attributes.clone()),
         }
     }
 }
@@ -322,9 +293,11 @@ mod tests {
     }
 
     /// Lines of requests. Some are wrong, and `~` makes a line overlong.
-    const LINES: [&str; 34] = [
+    const LINES: [&str; 36] = [
         "request=smtpd_access_policy",
         "request=other",
+        "request=\r",
+        "protocol_state=",
         "protocol_state=RCPT",
         "protocol_state=MAIL",
         "client_address=192.0.2.7",
@@ -382,17 +355,22 @@ mod tests {
         #[test]
         fn the_former_request_changes_no_result(
             usual in vec(0..LINES.len(), 1..8),
-            changes in vec(vec((any::<Index>(), 0..LINES.len(), any::<bool>()), 0..3), 1..8),
+            changes in vec(vec((any::<Index>(), 0..LINES.len(), 0..3), 0..3), 1..8),
             cuts in vec(any::<Index>(), 0..4),
         ) {
             let requests = changes.iter().map(|changes| {
-                let mut lines = usual.clone();
-                for (at, line, is_added) in changes {
-                    let at = at.index(lines.len());
-                    if *is_added { lines.insert(at, *line) } else { lines[at] = *line }
+                let mut lines: Vec<&str> = START.lines().chain(usual.iter().map(|line| LINES[*line])).collect();
+                for (at, line, change) in changes {
+                    let (at, line) = (at.index(lines.len()), LINES[*line]);
+                    match change {
+                        0 => lines.insert(at, line),
+                        1 => lines[at] = line,
+                        _ if lines.len() > 1 => _ = lines.remove(at),
+                        _ => {}
+                    }
                 }
-                let lines = lines.into_iter().map(|line| LINES[line].replace('~', &"x".repeat(5000)) + "\n");
-                format!("{START}{}\n", lines.collect::<String>()).into_bytes()
+                let lines = lines.into_iter().map(|line| line.replace('~', &"x".repeat(5000)) + "\n");
+                (lines.collect::<String>() + "\n").into_bytes()
             });
             let requests: Vec<Vec<u8>> = requests.collect();
             let all = requests.concat();
@@ -468,7 +446,7 @@ mod tests {
         }
         let mut reader = RequestReader::default();
         reader.read(format!("{START}new={long}").as_bytes());
-        let kept = reader.parser.line.capacity();
+        let kept = reader.line.capacity();
         assert!(kept <= 2 * MAX_LINE + 2, "{kept}");
     }
 

@@ -8,7 +8,7 @@ use tracing::field::{Field, Visit};
 /// Writes an event as a line, without the line end.
 pub fn write(event: &Event<'_>, now: Timestamp, line: &mut String) {
     let level = level_name(event.metadata().level());
-    ["ts=", &now.rfc3339_fixed(), " level=", level].iter().for_each(|part| line.push_str(part));
+    line.extend(["ts=", &now.rfc3339_fixed(), " level=", level]);
     event.record(&mut Fields(line));
 }
 

@@ -1,6 +1,6 @@
 //! Network of a client: the leading bits of its address that distinguish clients.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Maximum octets of a network as text: `255.255.255.255/32`, and eight groups of four digits with `/128`.
@@ -68,13 +68,15 @@ impl Widths {
 
 /// Returns the text of an address, as `Display` writes it.
 pub fn address_text(address: IpAddr) -> String {
-    let mut text = String::with_capacity(MAX_V4);
-    // Writing to memory does not fail.
-    let _ = match address {
-        IpAddr::V4(address) => write_v4(address, &mut text),
-        IpAddr::V6(address) => write!(text, "{address}"),
-    };
-    text
+    match address {
+        IpAddr::V4(address) => {
+            let mut text = String::with_capacity(MAX_V4);
+            // Writing to memory does not fail.
+            let _ = write_v4(address, &mut text);
+            text
+        }
+        IpAddr::V6(address) => address.to_string(),
+    }
 }
 
 /// Writes an IPv4 address. Each decision of a limit per client writes one, and so does the log line of each message.

@@ -177,7 +177,7 @@ impl Candidate {
 pub type IsKnown<'k> = dyn Fn(KeyRef<'_>, &Memory, Value) -> bool + 'k;
 
 /// Maximum initial capacity for budgets, and for checks.
-const INITIAL_BUDGETS: usize = 64;
+const MAX_INITIAL_CAPACITY: usize = 64;
 
 impl<'a> Plan<'a> {
     pub fn new(policy: &'a Policy, request: &PolicyRequest, now: Timestamp) -> Self {
@@ -218,8 +218,8 @@ impl<'a> Plan<'a> {
             return plan;
         }
         // A run of events seldom needs more budgets, even under a policy with many limits.
-        let most = policy.limits.len().min(INITIAL_BUDGETS);
-        let checks = (policy.limits.len() * request.events.len()).min(INITIAL_BUDGETS);
+        let most = policy.limits.len().min(MAX_INITIAL_CAPACITY);
+        let checks = (policy.limits.len() * request.events.len()).min(MAX_INITIAL_CAPACITY);
         (plan.checks, plan.budgets) = (Vec::with_capacity(checks), Vec::with_capacity(most));
         plan.keys = Keys::with_capacity(most);
         if is_known.is_some() {
