@@ -371,7 +371,7 @@ impl Dialogue {
         let rules = Rules { counts_commands: false, senders: self.store.policy.senders.clone() };
         loop {
             step = match step {
-                Step::Next(session) => {
+                Step::Next(session) | Step::MessageEnded(session) => {
                     session.step(&mut self.input, self.now, self.offered, self.mechanisms.clone(), rules.clone())
                 }
                 Step::Read(mut session) => {

@@ -214,7 +214,7 @@ impl World {
 
     async fn step(&mut self, live: &mut LiveSession, step: Step) -> Stage {
         Stage::Step(match step {
-            Step::Next(session) => {
+            Step::Next(session) | Step::MessageEnded(session) => {
                 let (time, mechanisms) = (self.time(), Mechanisms::of_passwords());
                 session.step(&mut live.input, time, Extensions::default(), mechanisms, Rules::default())
             }

@@ -22,13 +22,13 @@ const REQUEST: &str = "smtpd_access_policy";
 pub struct RequestReader {
     /// Attributes of the request. Those that have not come so far still have the values of the former request.
     attributes: Arc<Attributes>,
-    /// Attributes that have come.
+    /// Attributes that have come in this request.
     seen: AttributeSet,
     former: FormerRequest,
     /// True if the request can share lines with the former one, and can be kept for the next one: it begins with the
     /// present input, and no attribute comes twice.
     can_be_kept: bool,
-    /// Lines of such a request so far.
+    /// Lines so far, if the request can be kept.
     lines: ParsedLines,
     /// Beginning of a line whose end has not arrived.
     line: Vec<u8>,
@@ -229,7 +229,7 @@ fn set(attributes: &mut Attributes, name: AttributeName, value: &[u8]) -> Result
 
 /// Returns a value as text; `None` if it contains a control character.
 fn text(value: &[u8]) -> Option<Cow<'_, str>> {
-    // All octets are looked at, several at once: mostly there is none to stop at.
+    // A loop that never stops early checks several octets at once.
     if value.iter().fold(false, |found, byte| found | byte.is_ascii_control()) {
         return None;
     }

@@ -33,7 +33,7 @@ impl Fields<'_> {
     }
 }
 
-/// The methods for numbers take a third of the time of `record_debug`.
+// The methods for numbers take a third of the time of `record_debug`.
 impl Visit for Fields<'_> {
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.add_name(field);
@@ -66,7 +66,7 @@ impl Visit for Fields<'_> {
 fn quote_from(line: &mut String, start: usize) {
     let value = &line[start..];
     let is_plain = |byte: u8| byte.is_ascii_graphic() & (byte != b'=') & (byte != b'"');
-    // All octets are looked at, several at once: mostly there is none to stop at.
+    // A loop that never stops early checks several octets at once.
     if value.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
         return;
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_exact_and_plain() {
+    fn a_number_is_exact_and_usual_numbers_have_no_exponent() {
         for (value, text) in
             [(0.0, "0.0"), (12.0, "12.0"), (0.004317, "0.004317"), (0.00001, "0.00001"), (-1.5, "-1.5")]
         {

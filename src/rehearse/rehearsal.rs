@@ -188,7 +188,7 @@ impl Player<'_> {
                     self.now = now.after(self.pace.interval());
                     Step::Next(session)
                 }
-                Step::Next(session) | Step::Pause(session) => {
+                Step::Next(session) | Step::MessageEnded(session) | Step::Pause(session) => {
                     session.step(&mut input, now, offered, Mechanisms::of_passwords(), rules.clone())
                 }
                 Step::StartTls(start) => start.established(tls(), &mut input, now),

@@ -131,6 +131,7 @@ impl Connection {
         loop {
             step = match step {
                 Step::Next(session) => self.step(session),
+                Step::MessageEnded(session) => Box::pin(self.end_message(session)).await,
                 Step::Read(session) => self.read(session).await,
                 Step::StartTls(start) => Box::pin(self.start_tls(start)).await,
                 Step::Login(login) => Box::pin(self.log_in(login)).await,
@@ -163,6 +164,15 @@ impl Connection {
             true => Accounts::with_certificates(&mechanisms),
             false => mechanisms,
         }
+    }
+
+    /// Sends the session's output, then goes on with the input that has arrived.
+    async fn end_message(&mut self, mut session: Session) -> Step {
+        if self.flush(&mut session).await.is_err() {
+            return session.client_gone();
+        }
+        self.release_upstream(&session);
+        Step::Next(session)
     }
 
     /// Sends the session's output, then waits for input from the client.
@@ -263,7 +273,7 @@ impl Connection {
     /// Stores the queue ids of delivered messages, waits until the session's charges are durable, sends the session's
     /// output, then logs its records. The log also says whether the output could be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
-        // The report on a message can arrive as soon as the upstream has taken the message.
+        // Store the queue ids first: the report on a message can arrive as soon as the upstream has taken the message.
         let records = session.take_records();
         self.record_queue_ids(session, &records);
         self.apply_deferred_charges(session).await;

@@ -406,7 +406,12 @@ impl Session {
         if let Some(reply) = reply {
             state.reply(&reply);
         }
-        if last { self.close() } else { Step::Next(self) }
+        match self.0.closing {
+            _ if last => self.close(),
+            // The next step closes the session.
+            true => Step::Next(self),
+            false => Step::MessageEnded(self),
+        }
     }
 }
 

@@ -19,6 +19,9 @@ pub struct Session(pub(super) Box<State>);
 pub enum Step {
     /// Call [`Session::step`] again with the input that has arrived.
     Next(Session),
+    /// A message has ended: send the output, then call [`Session::step`]. The records of the message belong to the present
+    /// user and upstream, which pipelined commands can change.
+    MessageEnded(Session),
     /// Send the output, read more input, then call [`Session::step`].
     Read(Session),
     /// Send the output, then begin TLS.

@@ -20,7 +20,8 @@ use tokio::time::Instant;
 
 impl Connection {
     pub(super) async fn log_in(&mut self, mut login: Login) -> Step {
-        self.apply_deferred_charges(login.session()).await;
+        // What came before the login is of the former user. A client that has left leaves no reply to read.
+        let _ = self.flush(login.session()).await;
         let stop = self.permit.stop().clone();
         let verified = tokio::select! {
             biased;
@@ -206,8 +207,7 @@ impl Connection {
         }
         let (outcome, size) = self.message_pipe().0.pass(&mut body).await;
         self.note_eviction(body.session());
-        let step = body.answer(outcome, size, clock::now());
-        self.end_message(step).await
+        body.answer(outcome, size, clock::now())
     }
 
     pub(super) async fn pass_chunk(&mut self, mut chunk: Chunk) -> Step {
@@ -223,21 +223,8 @@ impl Connection {
         self.note_eviction(chunk.session());
         match passed {
             (None, _) => chunk.taken(),
-            (Some(outcome), size) => {
-                let step = chunk.answer(outcome, size, clock::now());
-                self.end_message(step).await
-            }
+            (Some(outcome), size) => chunk.answer(outcome, size, clock::now()),
         }
-    }
-
-    /// Sends the reply to a message, and logs the message, before commands that the client has pipelined: these can take
-    /// long, and can change the user and the upstream.
-    async fn end_message(&mut self, step: Step) -> Step {
-        let Step::Next(mut session) = step else { return step };
-        if self.flush(&mut session).await.is_err() {
-            return session.client_gone();
-        }
-        Step::Next(session)
     }
 
     fn message_pipe(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
