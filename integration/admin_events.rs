@@ -227,7 +227,10 @@ fn weir_log_ends_when_nobody_reads_its_output_any_more() {
 #[test]
 fn open_sessions_are_listed_in_pages_and_upstreams_with_their_health() {
     let upstream = Upstream::start();
-    let site = Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "name = \"smart\"").build();
+    let site = Site::builder()
+        .listener("s", "tls = \"none\", xclient = [\"127.0.0.0/8\"]")
+        .upstream(upstream.address(), "name = \"smart\"")
+        .build();
     let weir = site.start();
     let get = |path: &str| -> Value {
         let mut stream = UnixStream::connect(site.path("state.sock")).unwrap();
@@ -245,6 +248,10 @@ fn open_sessions_are_listed_in_pages_and_upstreams_with_their_health() {
     assert_eq!((sessions.len(), &second["next"]), (2, &Value::Null), "{second}");
     assert_eq!((&sessions[1]["user"], &sessions[1]["client"]), (&"alice".into(), &"127.0.0.1".into()));
     assert_eq!((&sessions[0]["user"], &sessions[0]["listener"]), (&Value::Null, &"s".into()));
+    // A proxy names another client and user on the same connection.
+    clients[4].say("XCLIENT ADDR=192.0.2.9 LOGIN=carol", "220");
+    let named = get("/v1/sessions")["sessions"][4].clone();
+    assert_eq!((&named["user"], &named["client"]), (&"carol".into(), &"192.0.2.9".into()));
     drop(clients);
     wait_for("the end of the sessions", || (get("/v1/sessions")["total"] == 0).then_some(()));
     let upstreams = get("/v1/upstreams");

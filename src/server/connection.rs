@@ -279,6 +279,7 @@ impl Connection {
         self.apply_deferred_charges(session).await;
         self.server.store.commit(self.commit.take()).await;
         self.update_permit(session);
+        self.listed.update(session.client(), session.user());
         let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),

@@ -26,14 +26,17 @@ pub struct SessionEntry {
 pub struct ListedSession {
     id: Arc<str>,
     sessions: Arc<OpenSessions>,
+    /// Client and user in the list.
+    client: IpAddr,
+    user: Option<Arc<str>>,
 }
 
 impl OpenSessions {
     /// Adds a session.
     pub fn add(self: &Arc<Self>, entry: SessionEntry) -> ListedSession {
-        let id = entry.id.clone();
+        let (id, client, user) = (entry.id.clone(), entry.client, entry.user.clone());
         self.lock().insert(id.clone(), entry);
-        ListedSession { id, sessions: self.clone() }
+        ListedSession { id, sessions: self.clone(), client, user }
     }
 
     /// Returns at most `count` sessions whose ids are greater than `after`, and the number of all sessions.
@@ -49,10 +52,14 @@ impl OpenSessions {
 }
 
 impl ListedSession {
-    /// Records that a user has logged in.
-    pub fn logged_in(&self, user: &Arc<str>) {
+    /// Records the present client and user of the session.
+    pub fn update(&mut self, client: IpAddr, user: Option<&Arc<str>>) {
+        if (self.client, self.user.as_ref()) == (client, user) {
+            return;
+        }
+        (self.client, self.user) = (client, user.cloned());
         if let Some(entry) = self.sessions.lock().get_mut(&self.id) {
-            entry.user = Some(user.clone());
+            (entry.client, entry.user) = (client, self.user.clone());
         }
     }
 }
@@ -80,8 +87,10 @@ mod tests {
             sessions.page(after, count).0.iter().map(|entry| entry.id.to_string()).collect()
         };
         assert_eq!((ids("", 2), ids("b", 2), ids("c", 2)), (vec!["a".into(), "b".into()], vec!["c".into()], vec![]));
-        listed[1].logged_in(&"alice".into());
-        assert_eq!(sessions.page("", 1).0[0].user.as_deref(), Some("alice"));
+        let client = IpAddr::from([192, 0, 2, 8]);
+        listed[1].update(client, Some(&"alice".into()));
+        let first = sessions.page("", 1).0.remove(0);
+        assert_eq!((first.client, first.user.as_deref()), (client, Some("alice")));
         listed.remove(1);
         assert_eq!((ids("", 9), sessions.page("", 0).1), (vec!["b".into(), "c".into()], 2));
     }

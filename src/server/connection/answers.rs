@@ -36,7 +36,6 @@ impl Connection {
                 }
                 _ => LoggedIn::PasswordUnknown,
             };
-            self.listed.logged_in(user);
             self.login = Some((user.clone(), logged_in));
         }
         login.answer(verified)
@@ -155,8 +154,12 @@ impl Connection {
 
     pub(super) async fn relay(&mut self, mut relay: Relay) -> Step {
         self.update_permit(relay.session());
-        if let Request::Envelope { .. } = relay.request() {
+        if let Request::Envelope { mail, .. } = relay.request() {
             self.abandon_parts();
+            // The former message has perhaps been given up without a release of its upstream connection.
+            if mail.is_some() {
+                self.upstream_since = None;
+            }
         }
         if self.upstream.is_none() {
             self.upstream_since = None;

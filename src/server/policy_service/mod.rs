@@ -216,8 +216,8 @@ impl PolicyService {
         };
         match (open, &attributes.user) {
             (None, _) => self.begin(attributes, now),
-            (Some(open), Some(user)) if open.session.user().is_none() => {
-                open.listed.logged_in(user);
+            (Some(mut open), Some(user)) if open.session.user().is_none() => {
+                open.listed.update(attributes.client(), Some(user));
                 open
             }
             (Some(open), _) => open,
