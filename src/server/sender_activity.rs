@@ -8,16 +8,16 @@ use crate::time::Timestamp;
 use crate::top::{Amounts, LastRefusal, SenderKind, TopSenders};
 use std::net::IpAddr;
 
-/// Sender of a session.
-pub struct Sender<'a> {
-    pub user: Option<&'a str>,
-    pub client: IpAddr,
-    pub normalizer: &'a AddressNormalizer,
-}
-
 /// Counts a batch of a session's records for its sender: the user, or the client's network if there is no login. All
 /// spellings of a user have one entry, as they have the same budgets.
-pub fn count(top: &TopSenders, records: &[Record], sender: &Sender<'_>, now: Timestamp) {
+pub fn count(
+    top: &TopSenders,
+    records: &[Record],
+    user: Option<&str>,
+    client: IpAddr,
+    normalizer: &AddressNormalizer,
+    now: Timestamp,
+) {
     let (mut amounts, mut last_refusal) = (Amounts::default(), None);
     for record in records {
         match record {
@@ -43,9 +43,9 @@ pub fn count(top: &TopSenders, records: &[Record], sender: &Sender<'_>, now: Tim
     if amounts == Amounts::default() {
         return;
     }
-    let (kind, name) = match sender.user {
-        Some(user) => (SenderKind::User, sender.normalizer.user(user)),
-        None => (SenderKind::Client, Widths::USUAL.network(sender.client).into()),
+    let (kind, name) = match user {
+        Some(user) => (SenderKind::User, normalizer.user(user)),
+        None => (SenderKind::Client, Widths::USUAL.network(client).into()),
     };
     top.add((kind, &name), now, &amounts, last_refusal);
 }

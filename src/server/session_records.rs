@@ -33,8 +33,7 @@ pub fn report(server: &Server, records: &[Record], origin: &RecordOrigin<'_>, is
             server.store.record_login(now, &origin.facts, tls, mechanism);
         }
     }
-    let sender = sender_activity::Sender { user, client, normalizer: &server.store.policy().normalizer };
-    sender_activity::count(&server.top, records, &sender, now);
+    sender_activity::count(&server.top, records, user, client, &server.store.policy().normalizer, now);
     let log = SessionLog {
         metrics: &server.metrics,
         notifier: &server.notifier,

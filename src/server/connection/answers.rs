@@ -20,7 +20,8 @@ use tokio::time::Instant;
 
 impl Connection {
     pub(super) async fn log_in(&mut self, mut login: Login) -> Step {
-        // What came before the login is of the former user. A client that has left leaves no reply to read.
+        // The records so far belong to the user before this login, so they are logged now. If the client has left, the next
+        // read finds this out.
         let _ = self.flush(login.session()).await;
         let stop = self.permit.stop().clone();
         let verified = tokio::select! {
@@ -156,7 +157,8 @@ impl Connection {
         self.update_permit(relay.session());
         if let Request::Envelope { mail, .. } = relay.request() {
             self.abandon_parts();
-            // The former message has perhaps been given up without a release of its upstream connection.
+            // The time counts from this MAIL, even if the client gave up a former message in the same write, so that its
+            // upstream connection was not released.
             if mail.is_some() {
                 self.upstream_since = None;
             }

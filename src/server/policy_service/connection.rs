@@ -115,15 +115,13 @@ impl PolicyConnection {
     fn next(&mut self, service: &PolicyService) -> Next {
         let mut by = None;
         loop {
-            if !self.unread.is_empty() {
-                let (used, read) = self.reader.read(&self.input[self.unread.clone()]);
-                self.unread.start += used;
-                match read {
-                    Read::Incomplete => {}
-                    Read::Request(attributes) => return Next::Request(attributes),
-                    Read::Unusable(error) => return Next::Unusable(error),
-                    Read::Broken(error) => return Next::Broken(error),
-                }
+            let (used, read) = self.reader.read(&self.input[self.unread.clone()]);
+            self.unread.start += used;
+            match read {
+                Read::Incomplete => {}
+                Read::Request(attributes) => return Next::Request(attributes),
+                Read::Unusable(error) => return Next::Unusable(error),
+                Read::Broken(error) => return Next::Broken(error),
             }
             // A socket that is shut down for reading still has what arrived before, and takes more.
             if self.stop.is(End::Drain) {
