@@ -368,7 +368,10 @@ impl Dialogue {
             let client = "192.0.2.7".parse().unwrap();
             Session::begin(Arc::new(self.options.clone()), "id".into(), client, None, self.now)
         });
-        let rules = Rules { counts_commands: false, senders: self.store.policy.senders.clone() };
+        let rules = Rules {
+            counts_commands: self.store.policy.counts(Count::Commands),
+            senders: self.store.policy.senders.clone(),
+        };
         loop {
             step = match step {
                 Step::Next(session) | Step::MessageEnded(session) => {
@@ -513,6 +516,8 @@ impl Dialogue {
         match request {
             Request::Data => lines.push("DATA".to_owned()),
             Request::Envelope { mail, recipients, .. } => {
+                // A slow upstream would not answer more of them within the time of one request.
+                assert!(recipients.len() <= 100, "{} recipients in one request", recipients.len());
                 if let Some(mail) = mail {
                     let utf8 = if mail.smtp_utf8 { " SMTPUTF8" } else { "" };
                     let dsn = [("RET", &mail.ret), ("ENVID", &mail.envid)]

@@ -397,3 +397,24 @@ fn a_slow_message_by_bdat_times_out() {
     client.expect("421 4.4.2");
     assert_eq!(upstream.acknowledged().len(), 0);
 }
+
+/// A client waits at most five minutes for a reply, and the upstream can take four minutes for a batch.
+#[test]
+fn the_replies_of_a_batch_do_not_wait_for_the_next_batch() {
+    let upstream = Upstream::start();
+    let session = "session = { upstream-timeout = \"2m\" }\n";
+    let weir = Site::builder().open_listener().upstream(upstream.address(), "").more(session).build().start();
+    // A batch has 100 commands: MAIL and 99 recipients.
+    upstream.fail_after(99, Stage::Rcpt, Fault::Silence);
+    let mut client = Client::greeted_by(&weir);
+    let recipients: String = (0..150).map(|n| format!("RCPT TO:<{n}@example.net>\r\n")).collect();
+    client.send(format!("MAIL FROM:<a@example.org>\r\n{recipients}").as_bytes());
+    for _ in 0..100 {
+        client.expect("250");
+    }
+    upstream.fail(None);
+    upstream.cut_silent();
+    for _ in 0..51 {
+        client.expect("250");
+    }
+}

@@ -57,6 +57,8 @@ struct Shared {
     fault: Option<(Stage, Fault)>,
     /// The fault happens at random: on average once in this number of replies at the stage.
     odds: u64,
+    /// Number of replies at the stage before the fault can happen.
+    spared: u64,
     random: u64,
     /// Extensions in the reply to EHLO.
     offers: Vec<&'static str>,
@@ -151,13 +153,19 @@ impl Upstream {
 
     pub fn fail(&self, fault: Option<(Stage, Fault)>) {
         let mut shared = self.shared.lock().unwrap();
-        (shared.fault, shared.odds) = (fault, 1);
+        (shared.fault, shared.odds, shared.spared) = (fault, 1, 0);
+    }
+
+    /// Makes the upstream fail at this stage after this number of right replies at the stage.
+    pub fn fail_after(&self, replies: u64, stage: Stage, fault: Fault) {
+        let mut shared = self.shared.lock().unwrap();
+        (shared.fault, shared.odds, shared.spared) = (Some((stage, fault)), 1, replies);
     }
 
     /// Makes the upstream fail at this stage at random, on average once in `odds` times.
     pub fn fail_once_in(&self, odds: u64, stage: Stage, fault: Fault) {
         let mut shared = self.shared.lock().unwrap();
-        (shared.fault, shared.odds) = (Some((stage, fault)), odds);
+        (shared.fault, shared.odds, shared.spared) = (Some((stage, fault)), odds, 0);
     }
 
     /// Sets the extensions in the reply to EHLO.
@@ -229,6 +237,10 @@ impl Shared {
     /// Returns the fault at this stage, if it happens now.
     fn fault_at(&mut self, stage: Stage) -> Option<Fault> {
         let (_, fault) = self.fault.filter(|(at, _)| *at == stage)?;
+        if self.spared > 0 {
+            self.spared -= 1;
+            return None;
+        }
         let garbage = GARBAGE[self.random(GARBAGE.len() as u64) as usize];
         let fault = match fault {
             Fault::Garbage if garbage.starts_with("250-") => Fault::SayAndClose(garbage),

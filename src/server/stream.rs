@@ -42,7 +42,7 @@ const FIRST_READ: usize = 512;
 /// Room in the buffer for which a read is worth its system call. Most commands need no more.
 const MIN_ROOM: usize = 64;
 
-/// Maximum number of octets of commands to read at once: enough for a batch of a few hundred commands.
+/// Maximum number of octets of commands to read at once: enough for several batches.
 pub const MAX_READ: usize = 16 * 1024;
 
 /// Returns the buffer for the next octets. It grows by `more` octets if its room is used up.

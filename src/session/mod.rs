@@ -76,8 +76,9 @@ pub struct Rules {
     pub senders: Arc<Senders>,
 }
 
-/// Maximum commands of a batch. A longer pipeline is split, so that its replies take bounded memory.
-const MAX_BATCH: usize = 500;
+/// Maximum commands of a batch. A longer pipeline is split. So its replies take bounded memory, and an upstream that takes
+/// two seconds for each recipient still answers before the relay gives up: it waits 240 s for the answers to one batch.
+const MAX_BATCH: usize = 100;
 
 impl Session {
     /// Begins a session. The first step asks policy whether this client is permitted to connect. `id` names the session
@@ -198,6 +199,11 @@ impl Session {
     /// it sends the output.
     pub fn take_deferred_charges(&mut self) -> DeferredCharges {
         std::mem::take(&mut self.0.deferred_charges)
+    }
+
+    /// Returns whether there is output for the client.
+    pub fn has_output(&self) -> bool {
+        !self.0.output.is_empty()
     }
 
     /// Returns whether a transaction is in progress. A server that stops should let the transaction finish.

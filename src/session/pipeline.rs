@@ -53,6 +53,11 @@ impl Relay {
         &mut self.0
     }
 
+    /// Ends the session because the client has gone. Refunds the charges of the batch.
+    pub fn client_gone(self) -> Step {
+        self.0.client_gone()
+    }
+
     /// Ends the session because the server stops and cannot wait for the upstream.
     pub fn stopping(self) -> Step {
         self.0.shut_down()

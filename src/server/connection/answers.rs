@@ -156,11 +156,18 @@ impl Connection {
     pub(super) async fn relay(&mut self, mut relay: Relay) -> Step {
         self.update_permit(relay.session());
         if let Request::Envelope { mail, .. } = relay.request() {
+            let begins = mail.is_some();
+            // There is output if the client has sent several batches, or RSET, in one write. It gets these replies at once,
+            // because it waits five minutes for a reply, and the upstream can take minutes for each batch. The records so
+            // far belong to the former upstream.
+            if relay.session().has_output() && self.flush(relay.session_mut()).await.is_err() {
+                return relay.client_gone();
+            }
             self.abandon_parts();
-            // The time counts from this MAIL, even if the client gave up a former message in the same write, so that its
-            // upstream connection was not released.
-            if mail.is_some() {
-                self.upstream_since = None;
+            if begins {
+                // The time counts from this MAIL, even if the client gave up a former message in the same write, so that
+                // its upstream connection was not released.
+                (self.upstream_since, self.via) = (None, None);
             }
         }
         if self.upstream.is_none() {
