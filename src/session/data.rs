@@ -311,14 +311,14 @@ impl Session {
             Some(transaction) if transaction.chunked.is_some() => {
                 Some(PendingCommand::Fault(Reply::new(503, "5.5.1 The message has begun with BDAT")))
             }
-            _ => state.message_refusal(),
+            _ => state.refuse_message().map(PendingCommand::Answered),
         };
         match refusal {
             None => self.ask_for_message(),
             Some(refusal) => {
                 state.push(refusal);
-                state.answer_batch();
-                Step::Next(self)
+                // A limit on commands counts this one, too.
+                self.ask()
             }
         }
     }
@@ -330,21 +330,12 @@ impl Session {
             state.error_limits.count_idle_command();
         }
         let is_too_large = so_far.unwrap_or(0).saturating_add(chunk.size) > state.max_message_size();
-        let refusal = match state.message_refusal() {
-            // Do not count this as the client's error, because the client has perhaps sent further pieces before it got
-            // the refusal of an earlier piece.
-            Some(PendingCommand::Fault(reply)) => {
-                state.error_limits.count_idle_command();
-                Some(PendingCommand::Answered(reply))
-            }
-            None if is_too_large => {
-                // The client gets the reply after it has sent the piece.
-                let reply = state.final_reply(&MessageOutcome::TooLarge).0;
-                state.end_transaction(MessageOutcome::TooLarge, so_far.unwrap_or(0), None, state.now);
-                reply.map(PendingCommand::Answered)
-            }
-            other => other,
-        };
+        let mut refusal = state.refuse_message();
+        if refusal.is_none() && is_too_large {
+            // The client gets the reply after it has sent the piece.
+            refusal = state.final_reply(&MessageOutcome::TooLarge).0;
+            state.end_transaction(MessageOutcome::TooLarge, so_far.unwrap_or(0), None, state.now);
+        }
         match refusal {
             None if so_far.is_some() => Chunk::begin(self, chunk),
             None => {
@@ -353,7 +344,7 @@ impl Session {
             }
             Some(refusal) => {
                 state.chunk = Some(chunk);
-                state.push(refusal);
+                state.push(PendingCommand::Answered(refusal));
                 state.answer_batch();
                 Step::Next(self)
             }
@@ -416,17 +407,17 @@ impl Session {
 }
 
 impl State {
-    /// Returns the reply to DATA or BDAT if no message is allowed now.
-    fn message_refusal(&self) -> Option<PendingCommand> {
-        match &self.transaction {
-            None => Some(PendingCommand::Fault(no_transaction())),
-            Some(Transaction { upstream: Upstream::Lost, .. }) => {
-                Some(PendingCommand::Answered(upstream_away(&self.id, None)))
-            }
-            Some(transaction) if transaction.recipients.is_empty() => {
-                Some(PendingCommand::Fault(Reply::new(554, "5.5.1 No valid recipients")))
-            }
-            Some(_) => None,
-        }
+    /// Refuses DATA or BDAT if no message is allowed now, and returns the reply. Counts an idle command and no error of the
+    /// client, because the client has perhaps sent the command before it got the refusal of MAIL, of the recipients, or
+    /// of an earlier piece.
+    fn refuse_message(&mut self) -> Option<Reply> {
+        let refusal = match &self.transaction {
+            None => no_transaction(),
+            Some(Transaction { upstream: Upstream::Lost, .. }) => upstream_away(&self.id, None),
+            Some(transaction) if transaction.recipients.is_empty() => Reply::new(554, "5.5.1 No valid recipients"),
+            Some(_) => return None,
+        };
+        self.error_limits.count_idle_command();
+        Some(refusal)
     }
 }

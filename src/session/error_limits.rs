@@ -9,7 +9,7 @@ pub struct ErrorLimits {
     wrong_passwords: u32,
 }
 
-/// Maximum errors of syntax or order.
+/// Maximum errors of syntax or order. RCPT and DATA out of order do not count, because they perhaps follow a refused MAIL.
 const MAX_ERRORS: u32 = 20;
 
 /// Maximum idle commands since the last accepted message: commands that transfer no message by themselves. RCPT and
@@ -37,7 +37,7 @@ impl ErrorLimits {
         self.idle_commands += 1;
     }
 
-    /// Counts a refusal by policy or the upstream.
+    /// Counts a refusal that is not the client's error.
     pub fn count_refusal(&mut self) {
         self.refusals += 1;
     }

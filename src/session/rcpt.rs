@@ -22,7 +22,8 @@ impl State {
         let in_batch = self.batch.iter().filter(|pending| pending.is_rcpt()).count();
         let mail_in_batch = || self.batch.iter().find_map(PendingCommand::mail);
         let Some(mail) = self.transaction.as_ref().map(|transaction| &transaction.mail).or_else(mail_in_batch) else {
-            return PendingCommand::Fault(no_transaction());
+            // Perhaps this recipient follows a refused MAIL, and the client has sent it before it got that reply.
+            return self.refuse_rcpt(no_transaction());
         };
         if !rcpt.is_ascii() && !mail.smtp_utf8 {
             // RFC 6531 §3.5.
