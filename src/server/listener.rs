@@ -135,7 +135,8 @@ pub async fn listen(
     // The task ends when the set is dropped.
     let mut forgetting = JoinSet::new();
     if let Some(service) = service.clone() {
-        forgetting.spawn(async move { service.forget_regularly().await });
+        let drain = drain.clone();
+        forgetting.spawn(async move { service.forget_regularly(drain).await });
     }
     loop {
         let accepted = tokio::select! {
@@ -175,7 +176,9 @@ pub async fn listen(
     while let Some(ended) = sessions.join_next().await {
         log_panic(ended);
     }
-    forgetting.shutdown().await;
+    while let Some(ended) = forgetting.join_next().await {
+        log_panic(ended);
+    }
     if let Some(service) = service {
         service.stop();
     }

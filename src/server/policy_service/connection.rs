@@ -97,12 +97,12 @@ impl PolicyConnection {
         {
             service.end_named(&former);
         }
-        let Decision { action, records, origin } = service.decide(name, attributes, self);
+        let Decision { action, records } = service.decide(name, attributes, self);
         let written = match &action {
             Some(action) => self.write(action),
             None => Err(ErrorKind::NotConnected.into()),
         };
-        service.report(&records, &origin, written.is_ok());
+        service.report(records, written.is_ok());
         written
     }
 

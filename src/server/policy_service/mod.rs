@@ -37,7 +37,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 /// Service of one listener. Its SMTP sessions are shared by all policy connections.
@@ -82,22 +82,28 @@ enum Progress<'a> {
 struct Decision {
     /// `None` if Postfix has left, or Weir stops, during the delay of the answer.
     action: Option<Action>,
-    records: Vec<Record>,
-    origin: Origin,
+    /// `None` if there are none.
+    records: Option<SessionRecords>,
 }
 
-/// Session from which records come.
-struct Origin {
-    id: Arc<str>,
+/// Records of a session, and the session from which they come.
+struct SessionRecords {
+    records: Vec<Record>,
+    session: Arc<str>,
     client: IpAddr,
     user: Option<Arc<str>>,
     location: Location,
 }
 
-impl Origin {
-    fn of(session: &SmtpSession) -> Self {
+impl SessionRecords {
+    /// Takes the records of a session; `None` if there are none.
+    fn take(session: &mut SmtpSession) -> Option<Self> {
+        let records = session.take_records();
+        if records.is_empty() {
+            return None;
+        }
         let (client, location) = (session.client(), session.location());
-        Self { id: session.id().clone(), client, user: session.user().cloned(), location }
+        Some(Self { records, session: session.id().clone(), client, user: session.user().cloned(), location })
     }
 }
 
@@ -154,12 +160,16 @@ impl PolicyService {
         Ok(RunningConnection { socket, permit, outcome, _counted: GaugeGuard::new(&counted) })
     }
 
-    /// Ends sessions for which no request comes any more. Returns never.
-    pub async fn forget_regularly(&self) {
+    /// Ends sessions for which no request comes any more, until the server stops.
+    pub async fn forget_regularly(&self, mut drain: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(FORGET_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                // As in `listener::listen`, this also ends if the sender is gone.
+                _ = drain.wait_for(|drain| *drain) => return,
+                _ = ticks.tick() => {}
+            }
             let (now, message_timeout) = (clock::now(), self.server.options.message_timeout);
             let over = self.sessions.take_if(|session| session.remembered_until(message_timeout) <= now);
             for open in over {
@@ -172,7 +182,7 @@ impl PolicyService {
     pub fn stop(&self) {
         for mut open in self.sessions.take_if(|_| true) {
             open.session.stop(clock::now());
-            self.report(&open.session.take_records(), &Origin::of(&open.session), true);
+            self.report(SessionRecords::take(&mut open.session), true);
         }
     }
 
@@ -182,7 +192,7 @@ impl PolicyService {
         self.warn_of_missing_stage();
         // No reply waits for the commit of a refund.
         let _ = deferred_charges::apply(&self.server, open.session.take_deferred_charges()).await;
-        self.report(&open.session.take_records(), &Origin::of(&open.session), true);
+        self.report(SessionRecords::take(&mut open.session), true);
     }
 
     /// Logs that messages are no longer refunded.
@@ -300,11 +310,11 @@ impl PolicyService {
         let PendingRequest { taken, listed, commit } = pending;
         let commit = deferred_charges::apply(&self.server, session.take_deferred_charges()).await.or(commit);
         self.warn_of_missing_stage();
-        let (records, origin) = (session.take_records(), Origin::of(&session));
+        let records = SessionRecords::take(&mut session);
         if let Some(surplus) = taken.put_back(Open { session, listed }) {
             self.end(surplus).await;
         }
-        Progress::Decided(Decision { action, records, origin }, commit)
+        Progress::Decided(Decision { action, records }, commit)
     }
 
     async fn look_up(&self, mut lookup: Box<UserLookup>) -> Step {
@@ -342,20 +352,18 @@ impl PolicyService {
         question.answer(decided.verdicts, now)
     }
 
-    /// Reports the records of a session. `is_sent`: the answer could be sent.
-    fn report(&self, records: &[Record], Origin { id, client, user, location }: &Origin, is_sent: bool) {
-        if records.is_empty() {
-            return;
-        }
+    /// Reports the records of a session, if there are any. `is_sent`: the answer could be sent.
+    fn report(&self, records: Option<SessionRecords>, is_sent: bool) {
+        let Some(SessionRecords { records, session, client, user, location }) = records else { return };
         let origin = RecordOrigin {
-            session: id,
+            session: &session,
             listener: &self.options.name,
-            client: *client,
+            client,
             user: user.as_deref(),
             is_trusted: false,
-            location: *location,
+            location,
             via: None,
         };
-        session_records::report(&self.server, records, &origin, is_sent);
+        session_records::report(&self.server, &records, &origin, is_sent);
     }
 }

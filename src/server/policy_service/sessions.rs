@@ -4,20 +4,34 @@ use crate::delegation::{SessionName, SmtpSession};
 use crate::server::open_sessions::ListedSession;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Maximum number of sessions. Each process of Postfix has one at a time, so this is far more than one Postfix has.
-const MAX_SESSIONS: usize = 20_000;
+/// Maximum number of sessions of a shard. All shards together hold about 20,000: far more than one Postfix has, whose
+/// processes have one session each at a time.
+const MAX_SESSIONS_OF_SHARD: usize = 20_000 / SHARDS;
 
-/// Sessions of a listener. The lock is held to take, put back or remove sessions, and never across an `await`.
+/// Number of shards. The number is so large that two processors seldom need the same shard.
+const SHARDS: usize = 16;
+
+/// Sessions of a listener, divided into shards with one lock each. A lock is held to take, put back or remove sessions,
+/// and never across an `await`.
 #[derive(Default)]
 pub struct Sessions {
-    entries: Mutex<Entries>,
+    shards: [Shard; SHARDS],
+    /// Chooses the shard of a name.
+    chooser: RandomState,
     /// Signals that a session for which a request waits was put back or removed.
     returned: Notify,
 }
+
+/// Sessions of a shard. Two shards are never in one cache line, or in one pair of them, since processors fetch pairs: so
+/// a processor does not wait for another one that uses the shard beside its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(Mutex<Entries>);
 
 type Entries = HashMap<SessionName, Entry, RandomState>;
 
@@ -63,7 +77,7 @@ impl Sessions {
 
     /// Takes the session of this name. If another request has taken it, returns the signal to wait for.
     fn try_take(&self, name: &SessionName) -> Result<Option<Open>, Notified<'_>> {
-        let mut entries = self.lock();
+        let mut entries = self.lock(name);
         let Some(entry) = entries.get_mut(name) else {
             entries.insert(name.clone(), Entry::Taken { is_awaited: false });
             return Ok(None);
@@ -77,7 +91,7 @@ impl Sessions {
 
     /// Removes the session of this name, unless a request has taken it.
     pub fn remove(&self, name: &SessionName) -> Option<Open> {
-        let mut entries = self.lock();
+        let mut entries = self.lock(name);
         let (name, entry) = entries.remove_entry(name)?;
         if let Entry::Idle(open) = entry {
             return Some(open);
@@ -88,9 +102,13 @@ impl Sessions {
 
     /// Removes the idle sessions that meet a condition.
     pub fn take_if(&self, is_over: impl Fn(&SmtpSession) -> bool) -> Vec<Open> {
-        let mut entries = self.lock();
-        let over = entries.extract_if(|_, entry| matches!(entry, Entry::Idle(open) if is_over(&open.session)));
-        over.filter_map(|(_, entry)| entry.idle()).collect()
+        let is_taken =
+            |_: &SessionName, entry: &mut Entry| matches!(entry, Entry::Idle(open) if is_over(&open.session));
+        let mut over = Vec::new();
+        for shard in &self.shards {
+            over.extend(shard.lock().extract_if(is_taken).filter_map(|(_, entry)| entry.idle()));
+        }
+        over
     }
 
     /// Wakes the requests that wait for a session, if `former` says that there are any. `former` is the entry that was
@@ -101,16 +119,24 @@ impl Sessions {
         }
     }
 
+    /// Locks the shard of a name.
+    fn lock(&self, name: &SessionName) -> MutexGuard<'_, Entries> {
+        self.shards[self.chooser.hash_one(name) as usize % SHARDS].lock()
+    }
+}
+
+impl Shard {
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Taken<'_> {
-    /// Puts the session back. If there are more than [`MAX_SESSIONS`] then, removes and returns the idle session that was
-    /// used least recently.
+    /// Puts the session back. If its shard has more than [`MAX_SESSIONS_OF_SHARD`] then, removes and returns the shard's idle
+    /// session that was used least recently.
     pub fn put_back(mut self, open: Open) -> Option<Open> {
-        let (mut entries, name) = (self.sessions.lock(), self.name.take()?);
+        let name = self.name.take()?;
+        let mut entries = self.sessions.lock(&name);
         let former = entries.insert(name, Entry::Idle(open));
         let surplus = surplus(&mut entries);
         drop(entries);
@@ -122,15 +148,15 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
-            let former = self.sessions.lock().remove(&name);
+            let former = self.sessions.lock(&name).remove(&name);
             self.sessions.signal(former);
         }
     }
 }
 
-/// Removes the idle session that was used least recently if there are more than [`MAX_SESSIONS`].
+/// Removes the idle session of a shard that was used least recently if it has more than [`MAX_SESSIONS_OF_SHARD`].
 fn surplus(entries: &mut Entries) -> Option<Open> {
-    if entries.len() <= MAX_SESSIONS {
+    if entries.len() <= MAX_SESSIONS_OF_SHARD {
         return None;
     }
     let last = |entry: &Entry| if let Entry::Idle(open) = entry { Some(open.session.last_request()) } else { None };
