@@ -157,13 +157,13 @@ impl Connection {
         self.update_permit(relay.session());
         if let Request::Envelope { mail, .. } = relay.request() {
             let begins = mail.is_some();
-            // There is output if the client has sent several batches, or RSET, in one write. It gets these replies at once,
-            // because it waits five minutes for a reply, and the upstream can take minutes for each batch. The records so
-            // far belong to the former upstream.
+            self.abandon_parts();
+            // There is output if the client has sent several batches, or RSET, in one write. The client gets these replies
+            // now: it waits at most five minutes for a reply, and the upstream can take four for each batch. The records
+            // of a message before RSET belong to the upstream of that message, so they are logged now, too.
             if relay.session().has_output() && self.flush(relay.session_mut()).await.is_err() {
                 return relay.client_gone();
             }
-            self.abandon_parts();
             if begins {
                 // The time counts from this MAIL, even if the client gave up a former message in the same write, so that
                 // its upstream connection was not released.

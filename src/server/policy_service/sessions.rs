@@ -27,8 +27,8 @@ pub struct Sessions {
     returned: Notify,
 }
 
-/// Sessions of a shard. Two shards are never in one cache line, or in one pair of them, since processors fetch pairs: so
-/// a processor does not wait for another one that uses the shard beside its own.
+/// Sessions of a shard. Processors fetch cache lines of 64 octets in pairs, so a shard has 128 octets for itself: a
+/// processor that uses it does not wait for a processor that uses the next shard.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard(Mutex<Entries>);
