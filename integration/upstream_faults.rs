@@ -403,7 +403,8 @@ fn a_slow_message_by_bdat_times_out() {
 fn the_replies_of_a_batch_do_not_wait_for_the_next_batch() {
     let upstream = Upstream::start();
     let session = "session = { upstream-timeout = \"2m\" }\n";
-    let weir = Site::builder().open_listener().upstream(upstream.address(), "").more(session).build().start();
+    let site = Site::builder().open_listener().upstream(upstream.address(), "").more(session).build();
+    let weir = site.start();
     // A batch has 100 commands: MAIL and 99 recipients.
     upstream.fail_after(99, Stage::Rcpt, Fault::Silence);
     let mut client = Client::greeted_by(&weir);
